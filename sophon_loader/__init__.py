@@ -1,0 +1,46 @@
+"""Feed a GPU over a slow wire: a DataLoader that runs part of the preprocessing next to the storage.
+
+Public names are resolved on first use, so importing a part (`sophon_loader.wire`, say) does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sophon_loader.client.options import OffloadOptions
+    from sophon_loader.datasets import OffloadableDataset, RemoteImageFolder
+    from sophon_loader.loader import OffloadingDataLoader
+    from sophon_loader.pipeline.registry import register_op
+    from sophon_loader.report import Report
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "OffloadingDataLoader": "sophon_loader.loader",
+    "OffloadOptions": "sophon_loader.client.options",
+    "OffloadableDataset": "sophon_loader.datasets",
+    "RemoteImageFolder": "sophon_loader.datasets",
+    "Report": "sophon_loader.report",
+    "register_op": "sophon_loader.pipeline.registry",
+}
+
+__all__ = [
+    "OffloadOptions",
+    "OffloadableDataset",
+    "OffloadingDataLoader",
+    "RemoteImageFolder",
+    "Report",
+    "register_op",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

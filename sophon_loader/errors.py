@@ -1,0 +1,105 @@
+"""Every exception of the project.
+
+    SophonError
+    ├── ConfigError (ValueError)         an argument that cannot work
+    │   └── PlanError                    facts or rates a policy cannot plan with
+    ├── PipelineError (ValueError)       a pipeline description that cannot be built
+    ├── EncodingError                    a value that cannot be encoded, a payload that cannot be decoded
+    ├── WireError                        a message that breaks the protocol
+    │   ├── MalformedMessage             not what docs/wire.md says
+    │   ├── MessageTooLong               over a stated limit
+    │   └── VersionMismatch              the two ends speak no common version
+    ├── AgentError                       an agent that cannot or will not serve
+    │   ├── AgentUnreachable (ConnectionError)
+    │   ├── UnknownExport
+    │   └── AgentBusy
+    └── SampleError                      one sample that cannot be had
+        ├── SampleMissing (FileNotFoundError)
+        ├── SampleOutsideExport (PermissionError)
+        └── SampleUnreadable (OSError)
+
+Every class can be built from one string, because DataLoader re-raises a worker's exception as
+`type(message)`. A failure of an op itself (a corrupt image, say) is raised as the op raised it, with a note.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+class SophonError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class ConfigError(SophonError, ValueError):
+    """An argument or setting that cannot work; the text names the rule and the value."""
+
+
+class PlanError(ConfigError):
+    """Facts, rates or a plan that a policy cannot work with."""
+
+
+class PipelineError(SophonError, ValueError):
+    """A pipeline description that names an unknown op or parameters the op refuses."""
+
+
+class EncodingError(SophonError):
+    """A value that an encoding cannot carry, or a payload that is not what its header says."""
+
+
+class WireError(SophonError):
+    """A message that breaks the protocol of docs/wire.md."""
+
+
+class MalformedMessage(WireError):
+    """A message whose frames or fields are not those of its kind."""
+
+
+class MessageTooLong(WireError):
+    """A message over the stated size limit."""
+
+
+class VersionMismatch(WireError):
+    """Loader and agent speak no common protocol version."""
+
+
+class AgentError(SophonError):
+    """An agent that cannot or will not serve."""
+
+
+class AgentUnreachable(AgentError, ConnectionError):
+    """Nobody answered at the address within the deadline."""
+
+
+class UnknownExport(AgentError):
+    """The agent has no export of that name."""
+
+
+class AgentBusy(AgentError):
+    """The agent refused the request because a limit of its own is reached."""
+
+
+class SampleError(SophonError):
+    """One sample that cannot be had."""
+
+
+class SampleMissing(SampleError, FileNotFoundError):
+    """The export has no such file."""
+
+
+class SampleOutsideExport(SampleError, PermissionError):
+    """The key points outside the export (`..`, an absolute path, a symlink that leaves it)."""
+
+
+class SampleUnreadable(SampleError, OSError):
+    """The file is there but cannot be read (permissions, not a regular file, over the size limit)."""
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Attach `text` to `error` so that it shows in its traceback (also before Python 3.11)."""
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]}\n{text}", *error.args[1:])
+    else:
+        error.args = (*error.args, text)

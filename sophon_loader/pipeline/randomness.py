@@ -1,0 +1,66 @@
+"""Random numbers that depend on (seed, epoch, sample index, op position) and on nothing else.
+
+Each op that draws runs with the global generators it uses seeded for that op alone, so a sample is the same
+wherever and after whatever it is computed. `preserved` gives the caller's generators back unchanged.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+_MASK = (1 << 64) - 1
+_PACK = struct.Struct("<QQQQ").pack
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which random numbers a sample gets: the run's seed (any int), the epoch and the sample's index."""
+
+    seed: int
+    epoch: int
+    index: int
+
+
+def op_seed(draw: Draw, position: int) -> int:
+    """A seed in [0, 2**64) for the op at `position`.
+
+    BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples.
+    """
+    packed = _PACK(draw.seed & _MASK, draw.epoch & _MASK, draw.index & _MASK, position)
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
+
+
+def seed_generators(draws: Collection[str], seed: int) -> None:
+    """Seed the named global generators; torch and numpy use the low 32 bits, `random` all 64."""
+    if "torch" in draws:
+        # torch.manual_seed would also touch CUDA, which a forked worker must not initialise.
+        torch.default_generator.manual_seed(seed)
+    if "numpy" in draws:
+        np.random.seed(seed & 0xFFFFFFFF)
+    if "python" in draws:
+        random.seed(seed)
+
+
+@contextmanager
+def preserved(draws: Collection[str]) -> Iterator[None]:
+    """Run a block that may draw from the named generators and leave their states as they were."""
+    torch_state = torch.default_generator.get_state() if "torch" in draws else None
+    numpy_state = np.random.get_state() if "numpy" in draws else None
+    python_state = random.getstate() if "python" in draws else None
+    try:
+        yield
+    finally:
+        if torch_state is not None:
+            torch.default_generator.set_state(torch_state)
+        if numpy_state is not None:
+            np.random.set_state(numpy_state)
+        if python_state is not None:
+            random.setstate(python_state)
