@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+import reprlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import msgpack
+import torch
 from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
@@ -19,16 +20,18 @@ from torchvision.transforms import v2
 from sophon_loader.errors import PipelineError, add_note
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec, Region
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
-from sophon_loader.pipeline.registry import build_op, knows, op_of
+from sophon_loader.pipeline.registry import build_op, check_plain, knows, op_of, same_state
 
 MAX_OPS = 64
+MAX_DESCRIPTION_NBYTES = 4 << 20
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 
 
 def decode(data: Any) -> Image.Image:
     """Op 0: a file's bytes to PIL RGB, as torchvision's default loader does it."""
     with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
+        decoded: Image.Image = image.convert("RGB")
+    return decoded
 
 
 DECODE = Op("decode", decode, (), OpSpec("decode", {}))
@@ -62,8 +65,10 @@ class Chain:
     @cached_property
     def describable(self) -> int:
         """How many leading ops have a description: the last stage an agent could reach."""
+        nbytes = 0
         for position, op in enumerate(self.ops):
-            if op.spec is None:
+            nbytes += 0 if op.spec is None else len(description_of([op]))
+            if op.spec is None or nbytes > MAX_DESCRIPTION_NBYTES:
                 return position
         return len(self.ops)
 
@@ -85,9 +90,11 @@ class Chain:
         """The describable ops as msgpack: [[name, params], ...], op 0 included."""
         return description_of(self.ops[: self.describable])
 
-    def preserved(self) -> AbstractContextManager[None]:
-        """Context in which this chain may run without disturbing the caller's generators."""
-        return preserved(self.draws)
+    def isolated(self) -> AbstractContextManager[None]:
+        """Context in which this chain may run: the caller's generators are given back as they were, and
+        torch runs on one thread, since a reduction split over threads rounds differently.
+        """
+        return isolated(self.draws)
 
     def run(
         self,
@@ -101,7 +108,7 @@ class Chain:
     ) -> Any:
         """Take the value at stage `start` to stage `stop`.
 
-        Seeds the global generators: call it within `preserved()`.
+        Seeds the global generators: call it within `isolated()`.
 
         Args:
             after: called with (stage, value) after every op, for profiling.
@@ -116,10 +123,8 @@ class Chain:
             if op.draws:
                 seed_generators(op.draws, op_seed(draw, position))
             try:
-                if window is not None and position == 1:
-                    value = _run_cropped(op, value, window)
-                else:
-                    value = op.call(value)
+                part = window if position == 1 else None
+                value = op.call(value) if part is None else _run_cropped(op, value, part)
             except Exception as error:
                 add_note(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
@@ -130,13 +135,26 @@ class Chain:
     def region(self, width: int, height: int, draw: Draw) -> Region | None:
         """What op 1 will read of a `width` x `height` px image; None if that is not known beforehand.
 
-        Seeds the global generators: call it within `preserved()`.
+        Seeds the global generators: call it within `isolated()`.
         """
         if len(self.ops) < 2 or self.ops[1].crop is None:
             return None
         op = self.ops[1]
         seed_generators(op.draws, op_seed(draw, 1))
         return self.ops[1].crop.locate(width, height)
+
+
+@contextmanager
+def isolated(draws: Collection[str]) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if threads != 1:
+        torch.set_num_threads(1)
+    try:
+        with preserved(draws):
+            yield
+    finally:
+        if threads != 1:
+            torch.set_num_threads(threads)
 
 
 def _run_cropped(op: Op, image: Any, window: Window) -> Any:
@@ -155,10 +173,21 @@ def chain_of(transform: Callable[[Any], Any] | None) -> Chain:
 
 
 def _flatten(transform: Any) -> list[Any]:
-    if type(transform) not in _COMPOSES:
+    if type(transform) not in _COMPOSES or not _is_plain_compose(transform):
         return [transform]
-    steps = transform if isinstance(transform, nn.Sequential) else transform.transforms
-    return [inner for step in steps for inner in _flatten(step)]
+    return [inner for step in _steps(transform) for inner in _flatten(step)]
+
+
+def _steps(compose: Any) -> list[Any]:
+    return list(compose if isinstance(compose, nn.Sequential) else compose.transforms)
+
+
+def _is_plain_compose(compose: Any) -> bool:
+    """Whether running the steps one by one is all that calling it does: no hooks, nothing patched."""
+    own = ("transforms", "_modules", "training")
+    bare = nn.Module() if isinstance(compose, nn.Module) else v1.Compose([])
+    extra = {key: value for key, value in vars(compose).items() if key not in own}
+    return same_state(extra, {key: value for key, value in vars(bare).items() if key not in own})
 
 
 def description_of(ops: Sequence[Op]) -> bytes:
@@ -168,25 +197,32 @@ def description_of(ops: Sequence[Op]) -> bytes:
     return packed
 
 
-def digest_of(description: bytes) -> str:
-    """The content hash under which a pipeline is registered: SHA-256, 32 hex digits."""
-    return hashlib.sha256(description).hexdigest()[:32]
-
-
 def specs_of(description: bytes) -> list[OpSpec]:
     """A description taken apart again.
 
     Raises:
         PipelineError: it is not what `description_of` writes.
     """
+    if len(description) > MAX_DESCRIPTION_NBYTES:
+        raise PipelineError(
+            f"a pipeline description must be at most {MAX_DESCRIPTION_NBYTES} bytes, got {len(description)}"
+        )
     try:
-        rows = msgpack.unpackb(description, strict_map_key=False)
-        specs = [OpSpec(str(name), dict(params)) for name, params in rows]
+        specs = [_spec_of(row) for row in msgpack.unpackb(description)]
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PipelineError(f"a pipeline description must be [[name, params], ...]: {error}") from error
     if not specs or specs[0] != DECODE.spec or len(specs) > MAX_OPS:
-        raise PipelineError(f"a pipeline must have 1 to {MAX_OPS} ops and start with decode, got {specs}")
+        names = [spec.name for spec in specs[:MAX_OPS]]
+        raise PipelineError(f"a pipeline must have 1 to {MAX_OPS} ops and start with decode, got {names}")
     return specs
+
+
+def _spec_of(row: Any) -> OpSpec:
+    name, params = row
+    if not (isinstance(name, str) and isinstance(params, dict)):
+        raise PipelineError(f"an op must be [name, params], got {reprlib.repr(row)}")
+    check_plain(params)
+    return OpSpec(name, params)
 
 
 def chain_from(description: bytes) -> Chain:
@@ -208,10 +244,11 @@ def _buildable(spec: OpSpec) -> bool:
     return all(knows(name) for name in _names_in({"$": "op", "name": spec.name, "params": spec.params}))
 
 
-def _names_in(value: Any) -> Collection[str]:
+def _names_in(value: Any) -> set[str]:
     if isinstance(value, list):
-        return {name for item in value for name in _names_in(item)}
+        return set().union(*map(_names_in, value))
     if not isinstance(value, dict):
-        return ()
-    own = {value["name"]} if value.get("$") == "op" else set()
-    return own.union(*(_names_in(item) for item in value.values()))
+        return set()
+    name = value.get("name")
+    own = {name} if value.get("$") == "op" and isinstance(name, str) else set()
+    return own.union(*map(_names_in, value.values()))

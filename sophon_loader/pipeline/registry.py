@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import reprlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -23,7 +25,14 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec
 
 ENTRY_POINTS = "sophon_loader.ops"
+MAX_PLAIN_DEPTH = 32
+"""How deep the lists and dicts of a description may be nested."""
+MAX_PLAIN_NBYTES = 4 << 20
+"""How large the parameters of one op may be (a tensor parameter, say); a value counts for at least 8 bytes."""
 _TAG = "$"
+_NUMERIC = {np.dtype(code).str: np.dtype(code) for code in "?bBhHiIqQefdFD"}
+_TORCH_DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+_PLAIN_OBJECT_NBYTES = type("_Plain", (), {}).__basicsize__
 
 Draws = tuple[str, ...] | Callable[[Any], tuple[str, ...]]
 
@@ -122,13 +131,13 @@ def op_of(transform: Any) -> Op:
         return _local_op(transform)
     try:
         plain = {key: to_plain(value) for key, value in op_type.describe(transform).items()}
+        check_plain(plain)
         spec = OpSpec(op_type.name, plain)
-        rebuilt = _construct(spec)
-    except (PipelineError, AttributeError):
-        return _local_op(transform)
-    if not same_state(rebuilt, transform):
-        return _local_op(transform)
-    return _op(op_type, transform, spec)
+        if same_state(_construct(spec), transform):
+            return _op(op_type, transform, spec)
+    except (PipelineError, AttributeError, TypeError, ValueError, RuntimeError):
+        pass  # A parameter that does not travel. RuntimeError: a tensor without storage; a cycle of containers.
+    return _local_op(transform)
 
 
 def build_op(spec: OpSpec) -> Op:
@@ -138,7 +147,8 @@ def build_op(spec: OpSpec) -> Op:
         PipelineError: unknown name, or parameters the op's class refuses.
     """
     load_ops()
-    return _op(_type_named(spec.name), _construct(spec), spec)
+    check_plain(spec.params)
+    return _build(spec)
 
 
 def knows(name: str) -> bool:
@@ -158,10 +168,14 @@ def load_ops() -> None:
     global _loaded_entry_points
     if _loaded_entry_points:
         return
-    _loaded_entry_points = True
-    importlib.import_module("sophon_loader.pipeline.torchvision_ops")
-    for entry in entry_points(group=ENTRY_POINTS):
-        entry.load()
+    _loaded_entry_points = True  # set before: a package's own module may ask for ops while it is loaded
+    try:
+        importlib.import_module("sophon_loader.pipeline.torchvision_ops")
+        for entry in entry_points(group=ENTRY_POINTS):
+            entry.load()
+    except BaseException:
+        _loaded_entry_points = False
+        raise
 
 
 def draws_of(transform: Any) -> tuple[str, ...]:
@@ -191,18 +205,67 @@ def _type_named(name: str) -> OpType:
     return _BY_NAME[name]
 
 
+def _build(spec: OpSpec) -> Op:
+    op_type = _type_named(spec.name)
+    transform = _construct(spec)
+    try:
+        return _op(op_type, transform, spec)
+    except (TypeError, AttributeError) as error:
+        raise _refusal(spec, error) from error
+
+
 def _construct(spec: OpSpec) -> Any:
     op_type = _type_named(spec.name)
-    params = {key: from_plain(value) for key, value in spec.params.items()}
+    params = {key: _read(value) for key, value in spec.params.items()}
     try:
-        return op_type.build(**params)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise PipelineError(
-            f"parameters of op {spec.name!r} must suit its class, got {params}: {error}"
-        ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whoever built the original has been warned
+            return op_type.build(**params)
+    except Exception as error:  # a boundary: parameters off the wire meet a constructor that is not ours
+        raise _refusal(spec, error) from error
+
+
+def _refusal(spec: OpSpec, error: Exception) -> PipelineError:
+    params = reprlib.repr(dict(spec.params))
+    return PipelineError(f"parameters of op {spec.name!r} must suit its class, got {params}: {error!r}")
 
 
 # --- parameters as plain data ---------------------------------------------------------------------------------
+
+
+def check_plain(value: Any) -> None:
+    """Check that `value` is what `to_plain` gives and msgpack carries: bounded and made of plain types alone.
+
+    Raises:
+        PipelineError: another type, an int beyond 64 bits, or over MAX_PLAIN_DEPTH or MAX_PLAIN_NBYTES.
+    """
+    nbytes, open_values = 0, [(value, 1)]
+    while open_values:
+        value, depth = open_values.pop()
+        nbytes += 8 + _leaf_nbytes(value)
+        if depth > MAX_PLAIN_DEPTH or nbytes > MAX_PLAIN_NBYTES:
+            raise PipelineError(
+                f"parameters must be at most {MAX_PLAIN_NBYTES} bytes, {MAX_PLAIN_DEPTH} levels deep, got more"
+            )
+        if isinstance(value, dict):
+            open_values += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list):
+            open_values += [(item, depth + 1) for item in value]
+
+
+def _leaf_nbytes(value: Any) -> int:
+    if type(value) is bytes:
+        return len(value)
+    if type(value) is str:
+        try:
+            return len(value.encode())
+        except UnicodeEncodeError as error:
+            raise PipelineError(f"text in parameters must be valid Unicode, got {value[:80]!r}") from error
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        raise PipelineError("integers in parameters must fit 64 bits")
+    if type(value) not in (type(None), bool, int, float, list, dict):
+        raise PipelineError(f"parameters must be plain data, got {type(value)}")
+    return 0
 
 
 def to_plain(value: Any) -> Any:
@@ -211,19 +274,18 @@ def to_plain(value: Any) -> Any:
     Raises:
         PipelineError: a kind of value (a function, say) that does not travel.
     """
-    if value is None or isinstance(value, (bool, str, bytes)):
+    if type(value) in (type(None), bool, int, float, str, bytes):  # exact: a subclass may behave differently
         return value
     if isinstance(value, enum.Enum):
         return _enum_to_plain(value)
-    if isinstance(value, (int, float)):
-        return value
     if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, nn.ModuleList)):
+        return {_TAG: "scalar", **_array_to_plain(np.asarray(value))}
+    if type(value) is list:
         return [to_plain(item) for item in value]
-    if isinstance(value, tuple):
-        return {_TAG: "tuple", "items": [to_plain(item) for item in value]}
-    if isinstance(value, Mapping):
+    if type(value) in (tuple, nn.ModuleList):
+        tag = "tuple" if type(value) is tuple else "modules"
+        return {_TAG: tag, "items": [to_plain(item) for item in value]}
+    if type(value) is dict:
         return {_TAG: "dict", "items": [[to_plain(k), to_plain(v)] for k, v in value.items()]}
     return _object_to_plain(value)
 
@@ -240,7 +302,7 @@ def _object_to_plain(value: Any) -> Any:
         return {_TAG: "dtype", "name": str(value).removeprefix("torch.")}
     if type(value) is torch.Tensor:
         return {_TAG: "tensor", **_array_to_plain(value.detach().cpu().numpy())}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if type(value) is np.ndarray:
         return {_TAG: "ndarray", **_array_to_plain(value)}
     for name, cls in _NAMED_TYPES.items():
         if value is cls:
@@ -252,52 +314,63 @@ def _object_to_plain(value: Any) -> Any:
 
 
 def _array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    data = np.ascontiguousarray(array)
-    return {"dtype": data.dtype.str, "shape": list(array.shape), "data": data.tobytes()}
+    if array.dtype.str not in _NUMERIC or array.nbytes > MAX_PLAIN_NBYTES:
+        raise PipelineError(f"array must be numeric and within {MAX_PLAIN_NBYTES} bytes, got {array.dtype}")
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}
 
 
 def from_plain(value: Any) -> Any:
     """The inverse of `to_plain`.
 
     Raises:
-        PipelineError: an unknown tag, or a tagged value whose fields do not fit.
+        PipelineError: not plain data, an unknown tag, or a tagged value whose fields do not fit.
     """
+    load_ops()
+    check_plain(value)
+    return _read(value)
+
+
+def _read(value: Any) -> Any:
     if isinstance(value, list):
-        return [from_plain(item) for item in value]
+        return [_read(item) for item in value]
     if not isinstance(value, dict):
         return value
-    reader = _READERS.get(value.get(_TAG, ""))
-    if reader is None:
-        raise PipelineError(f"tag of a parameter must be one of {sorted(_READERS)}, got {value}")
+    tag = value.get(_TAG)
+    if not isinstance(tag, str) or tag not in _READERS:
+        raise PipelineError(f"tag of a parameter must be one of {sorted(_READERS)}, got {reprlib.repr(tag)}")
     try:
-        return reader(value)
+        return _READERS[tag](value)
+    except PipelineError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PipelineError(f"parameter must be well-formed, got {value}: {error!r}") from error
+        raise PipelineError(f"parameter must be a well-formed {tag}, got {reprlib.repr(value)}") from error
 
 
-def _read_dtype(value: dict[str, Any]) -> torch.dtype:
-    dtype = getattr(torch, value["name"])
-    if not isinstance(dtype, torch.dtype):
-        raise PipelineError(f"dtype must be one of torch's, got {value['name']!r}")
-    return dtype
+def _read_items(value: dict[str, Any]) -> list[Any]:
+    if not isinstance(value["items"], list):
+        raise PipelineError(f"items of a parameter must be a list, got {type(value['items'])}")
+    return [_read(item) for item in value["items"]]
 
 
 def _read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
-    dtype = np.dtype(value["dtype"])
-    if dtype.kind not in "biuf":
-        raise PipelineError(f"array parameter must be numeric, got dtype {dtype}")
-    return np.frombuffer(value["data"], dtype).reshape(value["shape"]).copy()
+    dtype, shape = _NUMERIC[value["dtype"]], value["shape"]
+    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+        raise PipelineError(f"shape of an array must be a list of sizes, got {reprlib.repr(shape)}")
+    array: np.ndarray[Any, Any] = np.frombuffer(value["data"], dtype).reshape(shape).copy()
+    return array
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "tuple": lambda v: tuple(from_plain(item) for item in v["items"]),
-    "dict": lambda v: {from_plain(k): from_plain(item) for k, item in v["items"]},
+    "tuple": lambda v: tuple(_read_items(v)),
+    "modules": lambda v: nn.ModuleList(_read_items(v)),
+    "dict": lambda v: dict(_read_items(v)),
     "enum": lambda v: _ENUMS[v["type"]][v["member"]],
-    "dtype": _read_dtype,
+    "dtype": lambda v: _TORCH_DTYPES[v["name"]],
     "tensor": lambda v: torch.from_numpy(_read_array(v)),
     "ndarray": _read_array,
+    "scalar": lambda v: _read_array(v)[()],
     "type": lambda v: _NAMED_TYPES[v["name"]],
-    "op": lambda v: build_op(OpSpec(v["name"], v["params"])).call,
+    "op": lambda v: _build(OpSpec(v["name"], v["params"])).call,
 }
 
 
@@ -306,30 +379,30 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def same_state(a: Any, b: Any) -> bool:
     """Whether two objects would behave alike: same classes and equal attributes, all the way down."""
+    if a is b:
+        return True
     if type(a) is not type(b):
-        return bool(_is_number(a) and _is_number(b) and a == b)
+        return False
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and bool(torch.equal(a, b))
+        return _tensor_layout(a) == _tensor_layout(b) and bool(torch.equal(a, b))
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and bool(np.array_equal(a, b))
+        return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and bool(np.array_equal(a, b))
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same_state, a, b))
     if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
-    if isinstance(a, (enum.Enum, type, str, bytes)) or not hasattr(a, "__dict__") or callable_only(a):
-        return bool(a is b or a == b)
+        return list(a) == list(b) and all(same_state(a[key], b[key]) for key in a)
+    if not hasattr(a, "__dict__") or type(a).__basicsize__ > _PLAIN_OBJECT_NBYTES:
+        # Numbers, functions, types, and what keeps state outside of __dict__ (functools.partial, slots).
+        return bool(a == b)
     return same_state(_attributes(a), _attributes(b))
 
 
-def callable_only(value: Any) -> bool:
-    """A function or method: compared by identity, as two closures may differ in what they close over."""
-    return inspect.isroutine(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.generic)) and not isinstance(value, bool)
+def _tensor_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    # Strides too: a product with a transposed matrix rounds differently.
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    # `training` has no effect on any transform, and Module.eval() changes it.
-    return {k: v for k, v in vars(value).items() if not (isinstance(value, nn.Module) and k == "training")}
+    # `training` has no effect on a transform of torchvision's, and Module.eval() changes it.
+    ours = isinstance(value, nn.Module) and type(value).__module__.startswith(("torchvision.", "torch.nn."))
+    return {k: v for k, v in vars(value).items() if not (ours and k == "training")}

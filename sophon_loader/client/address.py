@@ -1,0 +1,42 @@
+"""`tcp://host:port/export[/folder]`: where an agent listens and which part of which export is meant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sophon_loader.errors import ConfigError
+
+_FORM = re.compile(r"(tcp://[^/\s]+:\d{1,5})/([^/\s]+)(?:/(.*?))?/*")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An agent's endpoint, the export's name, and a folder in it ("" for the export itself)."""
+
+    endpoint: str
+    export: str
+    folder: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.endpoint, self.export, self.folder) if part)
+
+    def key(self, key: str) -> str:
+        """The key of a sample, relative to the export."""
+        return f"{self.folder}/{key}" if self.folder else key
+
+    @staticmethod
+    def parse(text: str) -> Address:
+        """Read an address.
+
+        Raises:
+            ConfigError: it is not of the form `tcp://host:port/export[/folder]`.
+        """
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ConfigError(
+                f"agent must be 'local', None or an address like tcp://fileserver:5555/imagenet, got {text!r}; "
+                "the part behind the port is the name of an export"
+            )
+        endpoint, export, folder = match.groups()
+        return Address(endpoint, export, folder or "")

@@ -1,0 +1,174 @@
+"""One socket to one agent. The only place of the loader that knows ZeroMQ; not shared between threads."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+
+import msgpack
+import zmq
+
+from sophon_loader import __version__
+from sophon_loader.client.address import Address
+from sophon_loader.client.failures import error_of
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, UnknownExport
+from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, check_frames, content_hash, pack, unpack
+from sophon_loader.wire.messages import (
+    AskListing,
+    AskSizes,
+    Failed,
+    Fetch,
+    Hello,
+    Item,
+    Listing,
+    Message,
+    Refused,
+    Register,
+    Registered,
+    Sample,
+    Sizes,
+    Welcome,
+)
+from sophon_loader.wire.version import VERSIONS
+
+MAX_LISTING_NBYTES = 1 << 30
+
+
+class Connection:
+    """Messages to and from an agent.
+
+    Args:
+        address: the agent.
+        window: replies that may be waiting in the socket; the caller asks for no more samples than that.
+    """
+
+    def __init__(self, address: Address, window: int) -> None:
+        self.address = address
+        self.received_nbytes = 0
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        # A stable id: replies still reach this loader after its connection broke and came back.
+        self._socket.setsockopt(zmq.ROUTING_ID, b"L" + os.urandom(16))
+        self._socket.setsockopt(zmq.RCVHWM, 2 * window + 64)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        try:
+            self._socket.connect(address.endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise AgentUnreachable(f"agent must be a reachable address, got {address}: {error}") from error
+
+    def send(self, message: Message, payload: bytes | None = None) -> None:
+        """Queue a message; never waits (ZeroMQ keeps it while the agent is away)."""
+        frames = [pack(message)] if payload is None else [pack(message), payload]
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again as error:
+            raise AgentUnreachable(f"agent {self.address} must take messages, but its queue is full") from error
+
+    def receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
+        """The next message and its payload (b"" for kinds without), or None after `timeout_s`.
+
+        Raises:
+            WireError: the agent broke the protocol.
+        """
+        if not self._socket.poll(max(0, int(1000 * timeout_s))):
+            return None
+        frames = self._socket.recv_multipart(copy=False)
+        self.received_nbytes += sum(len(frame) for frame in frames)
+        if len(frames) > 2:
+            raise MalformedMessage(f"a message must have one or two frames, got {len(frames)} from {self.address}")
+        message = unpack(frames[0].buffer)
+        check_frames(message, len(frames[1]) if len(frames) == 2 else None)
+        return message, frames[1].buffer if len(frames) == 2 else b""
+
+    def close(self) -> None:
+        """Close the socket; unsent requests are thrown away."""
+        self._socket.close(linger=0)
+        self._context.term()
+
+    # --- one question, one answer -----------------------------------------------------------------------------
+
+    def greet(self, timeout_s: float) -> Welcome:
+        """Shake hands, and see that the agent has the export.
+
+        Raises:
+            AgentUnreachable: nobody answered within `timeout_s`.
+            VersionMismatch: no common protocol version.
+            UnknownExport: the agent has no such export.
+        """
+        answer, _ = self._ask(Hello(list(VERSIONS), f"sophon_loader {__version__}"), None, timeout_s)
+        if isinstance(answer, Refused):
+            raise self._error(answer.failure, answer.text)
+        if not isinstance(answer, Welcome):
+            raise MalformedMessage(f"answer to Hello must be Welcome, got {answer} from {self.address}")
+        if self.address.export not in answer.exports:
+            raise UnknownExport(
+                f"export must be one of {answer.exports}, got {self.address.export!r} in {self.address}; "
+                "start the agent with --export NAME=FOLDER or correct the address"
+            )
+        return answer
+
+    def register(self, description: bytes, timeout_s: float) -> int:
+        """Register a pipeline; returns how many leading ops the agent can run."""
+        answer, _ = self._ask(Register(content_hash(description)), description, timeout_s)
+        if not isinstance(answer, Registered):
+            raise self._unexpected(answer)
+        return answer.ops
+
+    def sizes(self, keys: list[str], timeout_s: float) -> Sizes:
+        """The sizes of some files by their keys in the export (-1: no such file)."""
+        answer, _ = self._ask(AskSizes(self.address.export, keys), None, timeout_s)
+        if not isinstance(answer, Sizes):
+            raise self._unexpected(answer)
+        return answer
+
+    def file(self, key: str, timeout_s: float) -> bytes:
+        """The bytes of one file of the export.
+
+        Raises:
+            SampleError: it cannot be had.
+        """
+        item = Item(0, 0, 0, "file", self.address.key(key))
+        answer, payload = self._ask(Fetch(self.address.export, "", 0, 0, False, [item]), None, timeout_s)
+        if not isinstance(answer, Sample):
+            raise self._unexpected(answer)
+        return bytes(payload)
+
+    def listing(self, timeout_s: float) -> list[tuple[str, list[str]]]:
+        """(class, its files) of the address's folder, in ImageFolder's order."""
+        answer, payload = self._ask(AskListing(self.address.export, self.address.folder), None, timeout_s)
+        if not isinstance(answer, Listing):
+            raise self._unexpected(answer)
+        try:
+            packed = zlib.decompressobj().decompress(payload, MAX_LISTING_NBYTES)
+            files: list[list[str]] = msgpack.unpackb(packed)
+        except (zlib.error, ValueError) as error:
+            raise MalformedMessage(f"listing must be readable, got {error} from {self.address}") from error
+        return list(zip(answer.classes, files, strict=True))
+
+    def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:
+        self.send(question, payload)
+        answer = self.receive(timeout_s)
+        if answer is None:
+            raise AgentUnreachable(
+                f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
+                "`sophon-agent serve` running there, and bound to an address that this host reaches?"
+            )
+        return answer
+
+    def _unexpected(self, answer: Message) -> SophonError:
+        if isinstance(answer, Failed):
+            return self._error(answer.failure, answer.text)
+        return MalformedMessage(f"answer must fit the question, got {answer} from {self.address}")
+
+    def _error(self, failure: str, text: str) -> SophonError:
+        return error_of(failure, f"{text} (agent {self.address})")
+
+
+def now_s() -> float:
+    """The clock of time-outs."""
+    return time.monotonic()

@@ -1,0 +1,42 @@
+"""Limits and time-outs of a loader."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from sophon_loader.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class OffloadOptions:
+    """Limits and time-outs; the defaults suit a training job on a local network.
+
+    Args:
+        window: unanswered samples that one loader worker may have; bounds its memory and the agent's queue.
+        connect_timeout_s: how long the first answer of an agent may take before the loader gives up.
+        heartbeat_s: silence after which the agent is asked whether it is alive.
+        dead_after_s: silence after which it counts as gone; then files are read below the dataset's root if
+            they are there, else the sample fails.
+        resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again.
+        agent_workers: worker processes of an agent started with `agent="local"`; None for one per core.
+        agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos.
+        agent_ops: modules that an agent started with `agent="local"` imports for their `register_op` calls.
+    """
+
+    window: int = 64
+    connect_timeout_s: float = 5.0
+    heartbeat_s: float = 2.0
+    dead_after_s: float = 10.0
+    resend_after_s: float = 30.0
+    agent_workers: int | None = None
+    agent_limit_mbit: float | None = None
+    agent_ops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ConfigError(f"window must be at least 1, got {self.window}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"{field.name} must be a positive number of seconds, got {value}")

@@ -1,0 +1,235 @@
+"""Which samples are asked for, again, or given up: events in, instructions out. No sockets, no clock.
+
+Batches are wanted in the order in which they will be delivered: the current one, then the look-ahead. At most
+`window` samples are unanswered at a time, so neither end queues without bound, and the wire stays busy across
+the border between two batches. Replies that nobody waits for (doubled, late, of a dropped batch) are ignored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
+
+PAUSE_S = 0.1
+"""How long to leave an agent alone that has said it is busy."""
+
+
+class BatchId(NamedTuple):
+    """The n-th batch of the n-th iteration over the loader; `epoch` decides its random numbers."""
+
+    iteration: int
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One sample to be had. `source` tells datasets of one loader apart, `key` is relative to the export."""
+
+    source: int
+    sample: int
+    cut: int
+    encoding: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (the agent is gone)."""
+
+    wanted: Wanted
+    position: int
+    sample: Sample | None = None
+    payload: Payload = b""
+    failed: Failed | None = None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Instruction: send a Fetch for these ids; all of one source and one batch."""
+
+    batch: BatchId
+    source: int
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class Say:
+    """Instruction: send this message."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class RegisterAgain:
+    """Instruction: the agent has forgotten the pipeline of this source; register it before the next Ask."""
+
+    source: int
+
+
+Instruction = Ask | Say | RegisterAgain
+
+
+@dataclass
+class _Request:
+    batch: BatchId
+    position: int
+    wanted: Wanted
+
+
+class Requests:
+    """The unanswered samples of one loader worker at one agent.
+
+    `want` and `drop` are called by the worker between messages, `receive` for every message that arrives, `tick`
+    whenever it is about to wait; each returns instructions to carry out in order. `ready` yields what is there.
+    """
+
+    def __init__(self, options: OffloadOptions, instance: str, now_s: float) -> None:
+        self._options = options
+        self._instance = instance
+        self._window = options.window
+        self._next_id = 0
+        self._requests: dict[int, _Request] = {}
+        self._queue: deque[int] = deque()
+        self._asked: dict[int, None] = {}
+        self._ready: dict[BatchId, deque[Reply]] = {}
+        self._heard_s = now_s
+        self._pinged_s = now_s
+        self._progress_s = now_s
+        self._pause_until_s = now_s
+        self._resend_after_s = options.resend_after_s
+        self.gone = False
+        self.retries = 0
+
+    def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
+        """Ask for a batch, unless it has been asked for already (as look-ahead)."""
+        if not self.gone:
+            self._heard_s = now_s  # the loader may have been away; the agent's silence counts from here
+        if batch not in self._ready:
+            self._ready[batch] = deque()
+            for position, one in enumerate(wanted):
+                self._next_id += 1
+                self._requests[self._next_id] = _Request(batch, position, one)
+                self._queue.append(self._next_id)
+        return self._fill(now_s)
+
+    def drop(self, keep: Iterable[BatchId]) -> None:
+        """Forget every batch that is not in `keep`; answers on their way are ignored when they come."""
+        kept = set(keep)
+        for batch in [b for b in self._ready if b not in kept]:
+            del self._ready[batch]
+        for number in [n for n, r in self._requests.items() if r.batch not in kept]:
+            del self._requests[number]
+        self._queue = deque(n for n in self._queue if n in self._requests)
+
+    def ready(self, batch: BatchId) -> Reply | None:
+        """The next reply of a batch, in order of arrival; None when there is none yet."""
+        replies = self._ready[batch]
+        return replies.popleft() if replies else None
+
+    def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
+        """A message has come from the agent."""
+        self._heard_s = now_s
+        self.gone = False
+        if isinstance(message, Sample):
+            self._answer(message.id, now_s, sample=message, payload=payload)
+        elif isinstance(message, Failed):
+            return self._failed(message, now_s)
+        elif isinstance(message, Pong) and message.instance != self._instance:
+            self._instance = message.instance
+            self._ask_again(now_s)
+        return self._fill(now_s)
+
+    def tick(self, now_s: float) -> list[Instruction]:
+        """Time has passed: ping a silent agent, give a dead one up, ask again for what got lost."""
+        options = self._options
+        if not self._asked and not self._queue:
+            self._heard_s = self._progress_s = now_s
+            return []
+        said: list[Instruction] = []
+        silent_s = now_s - self._heard_s
+        if silent_s >= options.heartbeat_s and now_s - self._pinged_s >= options.heartbeat_s:
+            self._pinged_s = now_s
+            said.append(Say(Ping()))
+        if silent_s >= options.dead_after_s:
+            self._give_up()
+        elif self._asked and now_s - self._progress_s >= self._resend_after_s:
+            self._resend_after_s *= 2
+            self._ask_again(now_s)
+        return said + self._fill(now_s)
+
+    def _give_up(self) -> None:
+        """Nobody is there: everything asked for and queued is answered with nothing."""
+        self.gone = True
+        for number in [*self._asked, *self._queue]:
+            self._finish(number)
+        self._asked.clear()
+        self._queue.clear()
+
+    def _answer(self, number: int, now_s: float, **found: object) -> None:
+        self._asked.pop(number, None)
+        self._progress_s = now_s
+        self._window = min(self._options.window, self._window + 1)
+        self._resend_after_s = self._options.resend_after_s
+        self._finish(number, **found)
+
+    def _finish(self, number: int, **found: object) -> None:
+        request = self._requests.pop(number, None)
+        if request is not None:
+            reply = Reply(request.wanted, request.position, **found)  # type: ignore[arg-type]
+            self._ready[request.batch].append(reply)
+
+    def _failed(self, failed: Failed, now_s: float) -> list[Instruction]:
+        mine = [n for n in failed.ids if n in self._requests]
+        if failed.failure == Failure.UNKNOWN_PIPELINE and mine:
+            self._requeue(mine)
+            sources = {self._requests[n].wanted.source for n in mine}
+            return [*(RegisterAgain(source) for source in sorted(sources)), *self._fill(now_s)]
+        if failed.failure in (Failure.BUSY, Failure.STOPPING):
+            # Try again with less at a time; `tick` asks when the agent has answered others or come back.
+            self._window = max(1, self._window // 2)
+            self._pause_until_s = now_s + PAUSE_S
+            self._requeue(mine)
+            return []
+        for number in mine:
+            self._answer(number, now_s, failed=failed)
+        return self._fill(now_s)
+
+    def _ask_again(self, now_s: float) -> None:
+        self._progress_s = now_s
+        self._requeue([n for n in self._asked if n in self._requests])
+        self._asked.clear()
+
+    def _requeue(self, numbers: list[int]) -> None:
+        self.retries += len(numbers)
+        for number in numbers:
+            self._asked.pop(number, None)
+        self._queue.extendleft(reversed(numbers))
+
+    def _fill(self, now_s: float) -> list[Instruction]:
+        """Ask for queued samples while the window is open, as few messages as batches and sources allow."""
+        if not self._asked:
+            self._progress_s = now_s
+        if now_s < self._pause_until_s:
+            return []
+        asks: list[Ask] = []
+        while self._queue and len(self._asked) < self._window and not self.gone:
+            number = self._queue.popleft()
+            request = self._requests.get(number)
+            if request is None:
+                continue
+            self._asked[number] = None
+            if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
+                asks.append(Ask(request.batch, request.wanted.source, []))
+            asks[-1].ids.append(number)
+        return list(asks)
+
+    def wanted(self, number: int) -> Wanted:
+        """The sample of an id of an Ask."""
+        return self._requests[number].wanted

@@ -1,0 +1,126 @@
+"""What a loader worker holds: one connection, and the requests on it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection, now_s
+from sophon_loader.client.failures import error_of
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
+from sophon_loader.wire.frames import content_hash
+from sophon_loader.wire.messages import Failed, Fetch, Item, Register
+
+_WAIT_S = 0.1
+"""How long to wait for a message before looking at the time-outs again."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the main process has agreed on with the agent, for all workers.
+
+    Args:
+        instance: the agent's, as it said in its Welcome.
+        prefixes: per source, the folder of its root in the address's folder ("" for the folder itself).
+        descriptions: one pipeline description per source.
+        keep_info: per source, whether an op at the loader may look at an image's `info`.
+        seed: of the run.
+    """
+
+    address: Address
+    options: OffloadOptions
+    instance: str
+    prefixes: tuple[str, ...]
+    descriptions: tuple[bytes, ...]
+    keep_info: tuple[bool, ...]
+    seed: int
+
+    def key(self, source: int, key: str) -> str:
+        """A sample's key relative to the export, from the one relative to its source's root."""
+        prefix = self.prefixes[source]
+        return self.address.key(f"{prefix}/{key}" if prefix else key)
+
+
+class Session:
+    """Fetches batches of samples; one per process, used by one thread."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._digests = [content_hash(description) for description in terms.descriptions]
+        self._connection = Connection(terms.address, terms.options.window)
+        self._requests = Requests(terms.options, terms.instance, now_s())
+
+    @property
+    def received_nbytes(self) -> int:
+        """Bytes received so far, headers included."""
+        return self._connection.received_nbytes
+
+    @property
+    def retries(self) -> int:
+        """Samples asked for again so far."""
+        return self._requests.retries
+
+    def replies(
+        self, batch: BatchId, wanted: Sequence[Wanted], ahead: tuple[BatchId, Sequence[Wanted]] | None
+    ) -> Generator[Reply, None, None]:
+        """The batch's replies in order of arrival, while the look-ahead batch is being asked for.
+
+        Every wanted sample gets exactly one reply. Closing the iterator early drops what is missing.
+        """
+        kept = [batch] if ahead is None else [batch, ahead[0]]
+        self._requests.drop(keep=kept)
+        try:
+            self._do(self._requests.want(batch, wanted, now_s()))
+            if ahead is not None:
+                self._do(self._requests.want(*ahead, now_s()))
+            for _ in wanted:
+                yield self._next(batch)
+        finally:
+            self._requests.drop(keep=kept[1:])
+
+    def _next(self, batch: BatchId) -> Reply:
+        while (reply := self._requests.ready(batch)) is None:
+            # What has already arrived comes before any decision about silence.
+            received = self._connection.receive(0) or self._wait()
+            if received is None:
+                continue
+            message, payload = received
+            if isinstance(message, Failed) and not message.ids:
+                raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
+            self._do(self._requests.receive(message, payload, now_s()))
+        return reply
+
+    def _wait(self):  # type: ignore[no-untyped-def]
+        self._do(self._requests.tick(now_s()))
+        return self._connection.receive(_WAIT_S)
+
+    def _do(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Ask):
+                self._connection.send(self._fetch(instruction))
+            elif isinstance(instruction, RegisterAgain):
+                source = instruction.source
+                self._connection.send(Register(self._digests[source]), self.terms.descriptions[source])
+            elif isinstance(instruction, Say):
+                self._connection.send(instruction.message)
+
+    def _fetch(self, ask: Ask) -> Fetch:
+        terms = self.terms
+        items = []
+        for number in ask.ids:
+            one = self._requests.wanted(number)
+            items.append(Item(number, one.sample, one.cut, one.encoding, terms.key(one.source, one.key)))
+        return Fetch(
+            export=terms.address.export,
+            digest=self._digests[ask.source],
+            seed=terms.seed,
+            epoch=ask.batch.epoch,
+            keep_info=terms.keep_info[ask.source],
+            items=items,
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,292 @@
+"""Which datasets can be offloaded, and what of them a loader worker needs: arrays that all workers share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset
+from torchvision import get_image_backend
+from torchvision.datasets import DatasetFolder, VisionDataset
+from torchvision.datasets.folder import default_loader
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
+
+Transform = Callable[[Any], Any]
+
+
+@runtime_checkable
+class OffloadableDataset(Protocol):
+    """A map-style dataset of image files that says where they lie.
+
+    `dataset[i]` must be `(transform(image), target(i))`, `image` being the file `root/key(i)` as PIL RGB. `key` and
+    `target` are called in the loader's workers, so they must not depend on what a worker does.
+    """
+
+    root: str
+    transform: Transform | None
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """The path of sample `index` relative to `root`, with `/`."""
+
+    def target(self, index: int) -> Any:
+        """Its label, as the training loop gets it."""
+
+
+class SharedStrings:
+    """Many strings in two arrays in shared memory, instead of a list whose objects every worker would copy."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        self._blob = shared(np.frombuffer(b"".join(encoded), np.uint8))
+        self._ends = shared(ends)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> str:
+        data = self._blob[int(self._ends[row]) : int(self._ends[row + 1])].numpy()
+        return data.tobytes().decode("utf-8", "surrogateescape")
+
+
+def shared(array: NDArray[Any]) -> torch.Tensor:
+    """A copy of a numeric array in memory that fork and spawn both share (as a tensor, which torch can pass on)."""
+    return torch.from_numpy(np.array(array)).share_memory_()
+
+
+@dataclass(frozen=True)
+class Source:
+    """One folder of files with one pipeline.
+
+    Args:
+        root: the folder on this host; None when it is only at the agent.
+        keys: row -> path relative to `root`.
+        target: row -> label.
+    """
+
+    root: str | None
+    transform: Transform | None
+    target_transform: Transform | None
+    keys: Any
+    target: Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class Offloadable:
+    """A dataset taken apart: sample i is row `rows[i]` of source `sources[of[i]]`."""
+
+    sources: tuple[Source, ...]
+    of: torch.Tensor
+    rows: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(source, row) of a sample."""
+        return int(self.of[index]), int(self.rows[index])
+
+
+class NotOffloadable(Exception):
+    """Why a dataset runs as in a plain DataLoader; for reports, never raised at the user."""
+
+
+def offloadable(dataset: Any) -> Offloadable:
+    """Take a dataset apart.
+
+    Raises:
+        NotOffloadable: it is none of those that DESIGN names; the text says what is missing.
+    """
+    sources, of, rows = _parts(dataset)
+    return Offloadable(tuple(sources), shared(of), shared(rows))
+
+
+_Parts = tuple[list[Source], NDArray[np.int16], NDArray[np.int64]]
+
+
+def _parts(dataset: Any) -> _Parts:
+    if type(dataset) is Subset:
+        sources, of, rows = _parts(dataset.dataset)
+        chosen = np.asarray(dataset.indices, dtype=np.int64).reshape(-1)
+        return sources, of[chosen], rows[chosen]
+    if type(dataset) is ConcatDataset:
+        return _joined([_parts(part) for part in dataset.datasets])
+    source, length = _source(dataset)
+    return [source], np.zeros(length, np.int16), np.arange(length, dtype=np.int64)
+
+
+def _joined(parts: list[_Parts]) -> _Parts:
+    sources: list[Source] = []
+    of, rows = [], []
+    for more, its_of, its_rows in parts:
+        of.append(its_of + len(sources))
+        rows.append(its_rows)
+        sources += more
+    if len(sources) > np.iinfo(np.int16).max:
+        raise NotOffloadable(f"a ConcatDataset of {len(sources)} folders is more than {np.iinfo(np.int16).max}")
+    return sources, np.concatenate(of).astype(np.int16), np.concatenate(rows)
+
+
+def _source(dataset: Any) -> tuple[Source, int]:
+    if isinstance(dataset, RemoteImageFolder):
+        target = _IntTargets(dataset.shared_targets)
+        source = Source(None, dataset.transform, dataset.target_transform, dataset.shared_keys, target)
+        return source, len(dataset)
+    if isinstance(dataset, DatasetFolder):
+        return _folder(dataset), len(dataset)
+    if isinstance(dataset, OffloadableDataset):
+        source = Source(str(dataset.root), dataset.transform, None, _Calls(dataset.key), dataset.target)
+        return source, len(dataset)
+    raise NotOffloadable(
+        f"{type(dataset).__name__} is not an ImageFolder, a Subset or ConcatDataset of such, a RemoteImageFolder, or a "
+        "dataset with root, transform, key(index) and target(index)"
+    )
+
+
+def _folder(dataset: Any) -> Source:
+    if type(dataset).__getitem__ is not DatasetFolder.__getitem__:
+        raise NotOffloadable(f"{type(dataset).__name__} has a __getitem__ of its own")
+    if dataset.loader is not default_loader or get_image_backend() != "PIL":
+        raise NotOffloadable(f"{type(dataset).__name__} does not use torchvision's default loader with Pillow")
+    root = os.fspath(dataset.root).rstrip("/") or "/"
+    prefix = len(os.path.join(root, ""))
+    paths = [path for path, _ in dataset.samples]
+    if any(not path.startswith(os.path.join(root, "")) for path in paths):
+        raise NotOffloadable(f"{type(dataset).__name__} has samples that do not lie below its root {root}")
+    keys = SharedStrings([path[prefix:] for path in paths])
+    return Source(root, dataset.transform, dataset.target_transform, keys, _targets_of(dataset.samples))
+
+
+def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
+    targets = [target for _, target in samples]
+    if all(type(target) is int for target in targets):
+        return _IntTargets(shared(np.asarray(targets, dtype=np.int64)))
+    return _ObjectTargets(targets)
+
+
+@dataclass(frozen=True)
+class _IntTargets:
+    values: torch.Tensor
+
+    def __call__(self, row: int) -> int:
+        return int(self.values[row])
+
+
+@dataclass(frozen=True)
+class _ObjectTargets:
+    values: list[Any]
+
+    def __call__(self, row: int) -> Any:
+        return self.values[row]
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """A function that looks like a sequence."""
+
+    function: Callable[[int], str]
+
+    def __getitem__(self, row: int) -> str:
+        return self.function(row)
+
+
+class RemoteImageFolder(VisionDataset):
+    """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
+
+    Args:
+        agent: `tcp://host:port/export[/folder]`; the folder holds one subfolder per class.
+        transform, target_transform: as ImageFolder's.
+        options: time-outs.
+
+    Has `classes`, `class_to_idx`, `samples`, `targets` and `imgs` as ImageFolder has them, in the same order; the paths
+    in `samples` start with the agent's address. Indexing it fetches one file and works without OffloadingDataLoader.
+
+    Raises:
+        ConfigError: the address is malformed.
+        AgentUnreachable, UnknownExport, SampleMissing: the listing cannot be had.
+        FileNotFoundError: no classes, or a class without images (as ImageFolder).
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        *,
+        options: OffloadOptions | None = None,
+    ) -> None:
+        super().__init__(agent, transform=transform, target_transform=target_transform)
+        self.address = Address.parse(agent)
+        self.options = options or OffloadOptions()
+        self._connection: tuple[int, Connection] | None = None
+        tree = self._listing()
+        self.classes = [name for name, _ in tree]
+        self.class_to_idx = {name: position for position, name in enumerate(self.classes)}
+        counts = [len(names) for _, names in tree]
+        self.shared_keys = SharedStrings([f"{name}/{file}" for name, files in tree for file in files])
+        self.shared_targets = shared(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+
+    def _listing(self) -> list[tuple[str, list[str]]]:
+        connection = Connection(self.address, window=1)
+        try:
+            connection.greet(self.options.connect_timeout_s)
+            tree = connection.listing(10 * self.options.dead_after_s)
+        finally:
+            connection.close()
+        if not tree:
+            raise FileNotFoundError(f"Couldn't find any class folder in {self.address}.")
+        if empty := [name for name, files in tree if not files]:
+            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)} in {self.address}.")
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.shared_keys)
+
+    @property
+    def targets(self) -> list[int]:
+        """The class index of every sample."""
+        return self.shared_targets.tolist()
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(address of the file, class index) of every sample; made anew at each access."""
+        return [(f"{self.address}/{self.shared_keys[i]}", t) for i, t in enumerate(self.targets)]
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """ImageFolder's other name for `samples`."""
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """One sample, with the file fetched from the agent and everything run here."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be below {len(self)}, got {index}")
+        index %= len(self)
+        data = self._own_connection().file(self.shared_keys[index], self.options.dead_after_s)
+        # The transform draws from the caller's generators, as in any torchvision dataset.
+        image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
+        target: Any = int(self.shared_targets[index])
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+    def _own_connection(self) -> Connection:
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), Connection(self.address, window=1))
+        return self._connection[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}

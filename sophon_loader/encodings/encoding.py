@@ -1,0 +1,56 @@
+"""The contract of an encoding. A name stands for one byte format for ever; a new format is a new name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sophon_loader.errors import EncodingError
+
+MAX_PIXELS = 1 << 28
+"""No image on the wire has more px (Pillow's own bomb limit is about 1.8e8)."""
+
+Payload = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A value as it crosses the wire: plain `meta` for the header, and the payload frame."""
+
+    encoding: str
+    meta: dict[str, Any]
+    payload: Payload
+
+
+class Encoding(Protocol):
+    """Lossless: for every accepted value, `decode(meta, payload)` of its `encode` is equal, bit for bit."""
+
+    name: str
+
+    def accepts(self, value: Any) -> bool:
+        """Whether `value` can be encoded."""
+
+    def encode(self, value: Any) -> Encoded:
+        """Write a value that `accepts` took."""
+
+    def decode(self, meta: dict[str, Any], payload: Payload) -> Any:
+        """Read a value back; never keeps a reference to `payload`.
+
+        Raises:
+            EncodingError: `meta` and `payload` are not what `encode` writes.
+        """
+
+
+def image_size(meta: dict[str, Any]) -> tuple[int, int]:
+    """The (width, height) of an image from its meta.
+
+    Raises:
+        EncodingError: missing, not two positive numbers, or more than MAX_PIXELS together.
+    """
+    size = meta.get("size")
+    if not (isinstance(size, (list, tuple)) and len(size) == 2 and all(type(n) is int for n in size)):
+        raise EncodingError(f"image size must be [width, height], got {size!r}")
+    width, height = size
+    if width < 0 or height < 0 or width * height > MAX_PIXELS:
+        raise EncodingError(f"image size must be within {MAX_PIXELS} px, got {width} x {height}")
+    return width, height

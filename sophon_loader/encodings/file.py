@@ -1,0 +1,22 @@
+"""`file`: the file's bytes, stage 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sophon_loader.encodings.encoding import Encoded, Payload
+
+
+class FileEncoding:
+    """The bytes of the file as they are."""
+
+    name = "file"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, (bytes, bytearray, memoryview))
+
+    def encode(self, value: Any) -> Encoded:
+        return Encoded(self.name, {}, value)
+
+    def decode(self, meta: dict[str, Any], payload: Payload) -> bytes:
+        return bytes(payload)

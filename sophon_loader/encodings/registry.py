@@ -1,0 +1,75 @@
+"""The registry of encodings, and encoding with a fallback: any value that can travel does.
+
+Packages outside add encodings through the entry point group `sophon_loader.encodings`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from PIL import Image
+
+from sophon_loader.encodings.array import ArrayEncoding
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
+from sophon_loader.encodings.file import FileEncoding
+from sophon_loader.encodings.names import ENTRY_POINTS
+from sophon_loader.encodings.pixels import PixelsEncoding
+from sophon_loader.encodings.webp import WebpEncoding
+from sophon_loader.errors import EncodingError, PipelineError
+from sophon_loader.pipeline.registry import from_plain, to_plain
+
+PLAIN = ("pixels", "array")
+"""Encodings to fall back on when the one asked for does not take the value."""
+
+
+@cache
+def encodings() -> dict[str, Encoding]:
+    """Every encoding by name."""
+    own: tuple[Encoding, ...] = (FileEncoding(), PixelsEncoding(), ArrayEncoding(), WebpEncoding())
+    others = tuple(entry.load()() for entry in entry_points(group=ENTRY_POINTS))
+    return {encoding.name: encoding for encoding in own + others}
+
+
+def encode(value: Any, name: str, *, keep_info: bool = False) -> Encoded:
+    """Encode `value` as `name`, or plainly if that encoding does not take it.
+
+    Args:
+        keep_info: carry a PIL image's `info` too (an op the registry does not know may look at it).
+
+    Raises:
+        EncodingError: no encoding takes this value.
+    """
+    known = encodings()
+    for candidate in (name, *PLAIN):
+        if candidate in known and known[candidate].accepts(value):
+            encoded = known[candidate].encode(value)
+            break
+    else:
+        raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+    if keep_info and isinstance(value, Image.Image) and value.info:
+        encoded.meta["info"] = _plain_info(value)
+    return encoded
+
+
+def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
+    """The value of a payload.
+
+    Raises:
+        EncodingError: unknown encoding, or meta and payload that do not fit it.
+    """
+    encoding = encodings().get(name)
+    if encoding is None:
+        raise EncodingError(f"encoding must be one of {sorted(encodings())}, got {name!r}")
+    value = encoding.decode(meta, payload)
+    if "info" in meta and isinstance(value, Image.Image):
+        value.info = from_plain(meta["info"])
+    return value
+
+
+def _plain_info(image: Image.Image) -> Any:
+    try:
+        return to_plain(dict(image.info))
+    except PipelineError as error:
+        raise EncodingError(f"image info must be plain data to travel: {error}") from error

@@ -1,0 +1,207 @@
+"""The dataset that loader workers see: it turns tickets into samples, with the agent's help or without."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from sophon_loader.client.failures import error_of
+from sophon_loader.client.requests import Reply, Wanted
+from sophon_loader.client.session import Session, Terms
+from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.decide.plan import Plan
+from sophon_loader.encodings.registry import decode
+from sophon_loader.errors import AgentUnreachable, SophonError, add_note
+from sophon_loader.pipeline.chain import Chain, isolated
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
+from sophon_loader.statistics import Row, Statistics
+from sophon_loader.tickets import Ticket
+
+_MAX_CHOICES = 256
+
+
+class SharedPlan:
+    """The current plan, in memory that the main process writes and loader workers read.
+
+    A plan is a hint, so a worker that reads it while it changes still delivers the right samples.
+    """
+
+    def __init__(self, samples: int, encodings: Sequence[str]) -> None:
+        self._encodings = tuple(encodings)
+        self._chosen = torch.zeros(samples, dtype=torch.uint8).share_memory_()
+        self._cuts = torch.zeros(_MAX_CHOICES, dtype=torch.uint8).share_memory_()
+        self._names = torch.zeros(_MAX_CHOICES, dtype=torch.uint8).share_memory_()
+
+    def set(self, plan: Plan) -> None:
+        """Follow `plan` from now on; an encoding that the agent does not offer is replaced by `pixels`."""
+        for position, choice in enumerate(plan.choices):
+            name = choice.encoding if choice.encoding in self._encodings else "pixels"
+            self._cuts[position] = choice.cut
+            self._names[position] = self._encodings.index(name)
+        self._chosen.copy_(torch.from_numpy(np.ascontiguousarray(plan.chosen)))
+
+    def choose(self, index: int) -> tuple[int, str]:
+        """(cut, encoding) of a sample."""
+        choice = self._chosen[index]
+        return int(self._cuts[choice]), self._encodings[self._names[choice]]
+
+
+class OffloadedDataset(Dataset[Any]):
+    """Given a ticket, gives its samples.
+
+    Args:
+        chains: one per source of `data`.
+        reach: per source, the last stage that the agent can reach.
+        terms: None to read all files below the sources' roots.
+        seed: of the run.
+    """
+
+    def __init__(
+        self,
+        data: Offloadable,
+        chains: Sequence[Chain],
+        reach: Sequence[int],
+        plan: SharedPlan,
+        statistics: Statistics,
+        terms: Terms | None,
+        seed: int,
+    ) -> None:
+        self._data = data
+        self._chains = tuple(chains)
+        self._reach = tuple(reach)
+        self._plan = plan
+        self._statistics = statistics
+        self._terms = terms
+        self._seed = seed
+        drawn = {name for chain in chains for name in chain.draws}
+        labelled = any(source.target_transform is not None for source in data.sources)
+        self._draws = GENERATORS if labelled else tuple(name for name in GENERATORS if name in drawn)
+        self._process: tuple[int, Session | None, Row] | None = None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, ticket: Ticket) -> Any:
+        return self.__getitems__(ticket)[0]
+
+    def __getitems__(self, ticket: Ticket) -> list[Any]:
+        session, row = self._own()
+        # A worker's process has no other work; in the main process other threads must not be counted.
+        clock = time.thread_time if get_worker_info() is None else time.process_time
+        started_s = clock()
+        before = (session.received_nbytes, session.retries) if session else (0, 0)
+        samples: list[Any] = [None] * len(ticket.indices)
+        replies = self._replies(session, ticket)
+        try:
+            with isolated(self._draws):
+                for reply in replies:
+                    samples[reply.position] = self._finish(reply, ticket.batch.epoch, row)
+        finally:
+            replies.close()
+        if session is not None:
+            row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
+        row.add(loader_cpu_s=clock() - started_s)
+        return samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_process": None}
+
+    def _own(self) -> tuple[Session | None, Row]:
+        """This process's session and statistics; a forked copy of this object makes its own."""
+        pid = os.getpid()
+        if self._process is None or self._process[0] != pid:
+            worker = get_worker_info()
+            session = Session(self._terms) if self._terms is not None else None
+            self._process = (pid, session, self._statistics.row(worker.id if worker else 0))
+        return self._process[1], self._process[2]
+
+    def close(self) -> None:
+        """Close this process's connection, if it has one."""
+        if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
+            self._process[1].close()
+        self._process = None
+
+    # --- asking -----------------------------------------------------------------------------------------------
+
+    def _replies(self, session: Session | None, ticket: Ticket) -> Generator[Reply, None, None]:
+        wanted = [self._wanted(index) for index in ticket.indices]
+        if session is None:
+            return (Reply(one, position) for position, one in enumerate(wanted))
+        ahead = ticket.ahead and (ticket.ahead[0], [self._wanted(index) for index in ticket.ahead[1]])
+        return session.replies(ticket.batch, wanted, ahead)
+
+    def _wanted(self, index: int) -> Wanted:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index of the sampler must be below {len(self)}, got {index}")
+        index %= len(self)
+        source, row = self._data.locate(index)
+        cut, encoding = self._plan.choose(index)
+        cut = min(cut, self._reach[source])
+        return Wanted(source, index, cut, encoding if cut else "file", self._data.sources[source].keys[row])
+
+    # --- finishing --------------------------------------------------------------------------------------------
+
+    def _finish(self, reply: Reply, epoch: int, row: Row) -> Any:
+        index, key = reply.wanted.sample, reply.wanted.key
+        try:
+            return self._finished(reply, epoch, row)
+        except Exception as error:
+            where = f"agent {self._terms.address}" if self._terms else "no agent"
+            note = f"sample {index}, key {key!r}, {where}"
+            if reply.sample is not None and reply.sample.note:
+                note += f"; before, the agent said: {reply.sample.note}"
+            add_note(error, note)
+            raise
+
+    def _finished(self, reply: Reply, epoch: int, row: Row) -> Any:
+        index = reply.wanted.sample
+        source_number, source_row = self._data.locate(index)
+        source, chain = self._data.sources[source_number], self._chains[source_number]
+        value, cut = self._value(reply, source, row)
+        draw = Draw(self._seed, epoch, index)
+        value = chain.run(value, cut, len(chain), draw)
+        target = source.target(source_row)
+        if source.target_transform is not None:
+            seed_generators(GENERATORS, op_seed(draw, len(chain)))
+            target = source.target_transform(target)
+        return value, target
+
+    def _value(self, reply: Reply, source: Source, row: Row) -> tuple[Any, int]:
+        """The value at the cut, and the cut."""
+        if reply.failed is not None:
+            raise self._error(reply)
+        if reply.sample is None:
+            data = self._read(source, reply.wanted)
+            row.count(0, "file", len(data), 0.0, False)
+            row.add(fallbacks=self._terms is not None)
+            return data, 0
+        sample = reply.sample
+        value = decode(sample.encoding, sample.meta, reply.payload)
+        row.count(sample.cut, sample.encoding, sample.file_nbytes, sum(sample.op_s), sample.cut < reply.wanted.cut)
+        return value, sample.cut
+
+    def _error(self, reply: Reply) -> SophonError:
+        assert reply.failed is not None
+        return error_of(
+            reply.failed.failure,
+            f"{reply.failed.text} (sample {reply.wanted.sample}, agent {self._terms.address if self._terms else None}); "
+            "the dataset and the export must hold the same files",
+        )
+
+    def _read(self, source: Source, wanted: Wanted) -> bytes:
+        if source.root is None or (self._terms is not None and not os.path.isdir(source.root)):
+            silent_s = self._terms.options.dead_after_s if self._terms else 0
+            raise AgentUnreachable(
+                f"agent {self._terms.address if self._terms else None} must answer, got silence for {silent_s:g} s; "
+                f"sample {wanted.sample} ({wanted.key!r}) cannot be read on this host either (root {source.root}); "
+                "restart the agent and continue from the last checkpoint"
+            )
+        with open(os.path.join(source.root, wanted.key), "rb") as file:
+            return file.read()

@@ -1,0 +1,212 @@
+"""torchvision's transforms as ops: `v1.X` is torchvision.transforms.X, `v2.X` is torchvision.transforms.v2.X.
+
+Registered is what takes one image or tensor and gives one; `NOT_REGISTERED` says why each other class is not.
+The names are ids on the wire and stay for ever. Tables name the classes and the generators they draw from; the
+rest is about the few constructors that do not take back what the object keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from sophon_loader.errors import PipelineError
+from sophon_loader.pipeline.op import GENERATORS, Crop
+from sophon_loader.pipeline.region import (
+    CenterCropV1,
+    CenterCropV2,
+    RandomCropV1,
+    RandomCropV2,
+    RandomResizedCropV1,
+    RandomResizedCropV2,
+)
+from sophon_loader.pipeline.registry import (
+    Draws,
+    OpType,
+    add_enum,
+    add_named_type,
+    add_op_type,
+    attribute_parameters,
+    draws_of,
+)
+
+_MODULES: dict[str, ModuleType] = {"v1": v1, "v2": v2}
+
+# A class that one of the two modules, or an older torchvision, does not have is passed over.
+_DETERMINISTIC = """
+    CenterCrop ConvertImageDtype Grayscale Identity LinearTransformation Normalize Pad PILToTensor Resize RGB
+    ToDtype ToImage ToPILImage ToPureTensor ToTensor
+"""
+_DRAWING = """
+    AugMix AutoAugment ColorJitter ElasticTransform GaussianBlur GaussianNoise JPEG RandAugment
+    RandomAdjustSharpness RandomAffine RandomAutocontrast RandomChannelPermutation RandomCrop RandomEqualize
+    RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomPerspective RandomPhotometricDistort
+    RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSolarize
+    RandomVerticalFlip RandomZoomOut ScaleJitter TrivialAugmentWide
+"""
+_CONTAINERS: dict[str, tuple[str, ...]] = {
+    "v1.Compose": (),
+    "v1.RandomApply": ("torch",),
+    "v1.RandomChoice": ("python",),
+    "v1.RandomOrder": ("python",),
+    "v2.Compose": (),
+    "v2.RandomApply": ("torch",),
+    "v2.RandomChoice": ("torch",),
+    "v2.RandomOrder": ("torch",),
+}
+_SHRINKING = {
+    "CenterCrop",
+    "RandomCrop",
+    "RandomResize",
+    "RandomResizedCrop",
+    "RandomShortestSize",
+    "Resize",
+    "ScaleJitter",
+}
+_CROPS: dict[str, Callable[[Any], Crop]] = {
+    "v1.CenterCrop": CenterCropV1,
+    "v1.RandomCrop": RandomCropV1,
+    "v1.RandomResizedCrop": RandomResizedCropV1,
+    "v2.CenterCrop": CenterCropV2,
+    "v2.RandomCrop": RandomCropV2,
+    "v2.RandomResizedCrop": RandomResizedCropV2,
+}
+
+_TUPLE = "gives a tuple of images, which no encoding carries"
+_BOXES = "acts on boxes or key points, of which an image dataset's sample has none"
+_BATCH = "mixes the samples of a batch, so it runs after collation"
+NOT_REGISTERED: dict[str, str] = {
+    "v1.FiveCrop": _TUPLE,
+    "v1.Lambda": "holds a function, and no code crosses the wire",
+    "v1.TenCrop": _TUPLE,
+    "v2.ClampBoundingBoxes": _BOXES,
+    "v2.ClampKeyPoints": _BOXES,
+    "v2.ConvertBoundingBoxFormat": _BOXES,
+    "v2.CutMix": _BATCH,
+    "v2.FiveCrop": _TUPLE,
+    "v2.Lambda": "holds a function, and no code crosses the wire",
+    "v2.MixUp": _BATCH,
+    "v2.RandomIoUCrop": _BOXES,
+    "v2.SanitizeBoundingBoxes": _BOXES,
+    "v2.SanitizeKeyPoints": _BOXES,
+    "v2.SetClampingMode": _BOXES,
+    "v2.TenCrop": _TUPLE,
+    "v2.Transform": "is the base class of the others",
+    "v2.UniformTemporalSubsample": "acts on videos",
+}
+"""Every other public transform class of torchvision, and why it always stays at the loader."""
+
+
+# --- constructors that do not take back what the object keeps -------------------------------------------------
+
+
+def _describe_color_jitter_v1(transform: Any) -> Mapping[str, Any]:
+    # It keeps None for "leave alone" but wants 0.
+    names = ("brightness", "contrast", "saturation", "hue")
+    return {name: getattr(transform, name) or 0 for name in names}
+
+
+def _describe_random_crop_v2(transform: Any) -> Mapping[str, Any]:
+    # It keeps (left, right, top, bottom) but wants (left, top, right, bottom).
+    params = dict(attribute_parameters(v2.RandomCrop)(transform))
+    if params["padding"] is not None:
+        left, right, top, bottom = params["padding"]
+        params["padding"] = [left, top, right, bottom]
+    return params
+
+
+def _describe_random_erasing_v2(transform: Any) -> Mapping[str, Any]:
+    # It keeps None for "random".
+    params = attribute_parameters(v2.RandomErasing)(transform)
+    return {**params, "value": "random" if params["value"] is None else params["value"]}
+
+
+def _build_random_choice_v2(transforms: Any, p: Any) -> Any:
+    # It keeps p / sum(p); dividing once more would change the last bit.
+    choice = v2.RandomChoice(transforms, p)
+    choice.p = p
+    return choice
+
+
+def _describe_sequential(sequential: nn.Sequential) -> Mapping[str, Any]:
+    return {"transforms": list(sequential)}
+
+
+def _build_sequential(transforms: list[Any]) -> nn.Sequential:
+    return nn.Sequential(*transforms)
+
+
+_DESCRIBE: dict[str, Callable[[Any], Mapping[str, Any]]] = {
+    "v1.ColorJitter": _describe_color_jitter_v1,
+    "v2.RandomCrop": _describe_random_crop_v2,
+    "v2.RandomErasing": _describe_random_erasing_v2,
+}
+_BUILD: dict[str, Callable[..., Any]] = {"v2.RandomChoice": _build_random_choice_v2}
+
+
+# --- registration ---------------------------------------------------------------------------------------------
+
+
+def _steps(container: Any) -> list[Any]:
+    steps = container if isinstance(container, nn.Sequential) else container.transforms
+    if not isinstance(steps, (list, tuple, nn.Sequential, nn.ModuleList)) or not all(map(callable, steps)):
+        raise PipelineError(f"steps of {type(container).__qualname__} must be a list of transforms")
+    return list(steps)
+
+
+def _container_draws(own: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:
+    def draws(container: Any) -> tuple[str, ...]:
+        drawn = set(own).union(*map(draws_of, _steps(container)))
+        return tuple(name for name in GENERATORS if name in drawn)
+
+    return draws
+
+
+def _draws_by_name() -> dict[str, Draws]:
+    draws: dict[str, Draws] = {}
+    for prefix in _MODULES:
+        draws |= {f"{prefix}.{cls}": () for cls in _DETERMINISTIC.split()}
+        draws |= {f"{prefix}.{cls}": ("torch",) for cls in _DRAWING.split()}
+    return draws | {name: _container_draws(own) for name, own in _CONTAINERS.items()}
+
+
+def _register_transforms() -> None:
+    for name, draws in _draws_by_name().items():
+        prefix, cls_name = name.split(".")
+        cls = getattr(_MODULES[prefix], cls_name, None)
+        if cls is None:
+            continue
+        describe = _DESCRIBE.get(name) or attribute_parameters(cls)
+        build = _BUILD.get(name, cls)
+        shrinks = cls_name in _SHRINKING
+        add_op_type(cls, OpType(name, build, describe, draws, _CROPS.get(name), shrinks))
+
+
+def _register_torch_modules() -> None:
+    add_op_type(nn.Identity, OpType("nn.Identity", nn.Identity, attribute_parameters(nn.Identity), ()))
+    sequential = OpType("nn.Sequential", _build_sequential, _describe_sequential, _container_draws(()))
+    add_op_type(nn.Sequential, sequential)
+
+
+def _register_parameter_types() -> None:
+    for enum_type in (v1.InterpolationMode, v1.AutoAugmentPolicy, Image.Resampling):
+        add_enum(enum_type)
+    add_named_type("torch.Tensor", torch.Tensor)
+    add_named_type("PIL.Image.Image", Image.Image)
+    for cls_name in ("TVTensor", "Image", "Video", "Mask", "BoundingBoxes", "KeyPoints"):
+        cls = getattr(tv_tensors, cls_name, None)
+        if cls is not None:
+            add_named_type(f"tv_tensors.{cls_name}", cls)
+
+
+_register_parameter_types()
+_register_transforms()
+_register_torch_modules()

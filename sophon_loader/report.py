@@ -1,0 +1,85 @@
+"""What an epoch did, for people and for machines."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from sophon_loader.statistics import Totals
+
+_NOTHING = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, {}, {})
+
+
+@dataclass
+class Report:
+    """The last epoch of a loader, or the running one so far. `print(loader.report())` shows a table.
+
+    Args:
+        policy: its name.
+        offloading: False when the loader runs as a plain DataLoader; `notes` then say why.
+        plan_reason: why the policy chose as it did.
+        notes: what a user should know: ops that stay at the loader, versions that differ.
+    """
+
+    policy: str
+    offloading: bool = True
+    plan_reason: str = ""
+    notes: tuple[str, ...] = ()
+    epoch: int | None = None
+    seconds: float = 0.0
+    bottleneck: str | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+    predicted_seconds: float | None = None
+    totals: Totals = _NOTHING
+
+    def update(self, epoch: int, seconds: float, totals: Totals) -> None:
+        """Note how far the epoch has come."""
+        self.epoch, self.seconds, self.totals = epoch, seconds, totals
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
+        totals = self.totals
+        return {
+            "epoch": self.epoch,
+            "policy": self.policy,
+            "offloading": self.offloading,
+            "seconds": self.seconds,
+            "samples": totals.samples,
+            "bottleneck": self.bottleneck,
+            "rates": dict(self.rates),
+            "file_bytes": totals.file_bytes,
+            "wire_bytes": totals.wire_bytes,
+            "choices": dict(totals.encodings),
+            "cuts": dict(totals.cuts),
+            "loader_cpu_s": totals.loader_cpu_s,
+            "agent_cpu_s": totals.agent_cpu_s,
+            "retries": totals.retries,
+            "fallbacks": totals.fallbacks,
+            "degraded": totals.degraded,
+            "predicted_seconds": self.predicted_seconds,
+            "plan_reason": self.plan_reason,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
+        for name, value in self.as_dict().items():
+            if name not in ("epoch", "policy") and value not in (None, "", [], {}):
+                table.add_row(name.replace("_", " "), _text(value))
+        out = io.StringIO()
+        Console(file=out, width=100).print(table)
+        return out.getvalue().rstrip()
+
+    __repr__ = __str__
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)

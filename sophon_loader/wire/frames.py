@@ -1,0 +1,165 @@
+"""Messages to header bytes and back.
+
+A message is one header frame, msgpack `[version, kind, field, ...]`, and for the kinds of `WITH_PAYLOAD` one
+payload frame, which this module never touches: it goes between socket and encoding without a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch
+from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Fetch, Hello, Item, Message, Refused, Welcome
+from sophon_loader.wire.version import HANDSHAKE, VERSIONS
+
+MAX_HEADER_NBYTES = 8 << 20
+MAX_PAYLOAD_NBYTES = 1 << 30
+
+_packer = partial(msgpack.packb, use_bin_type=True)
+_HANDSHAKES = (Hello, Welcome, Refused)
+_BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
+
+
+def pack(message: Message) -> bytes:
+    """The header frame of a message.
+
+    Raises:
+        MessageTooLong: the header is over MAX_HEADER_NBYTES.
+    """
+    version = HANDSHAKE if isinstance(message, _HANDSHAKES) else VERSIONS[-1]
+    row = [version, message.KIND, *vars(message).values()]
+    header: bytes = _packer(row)
+    _check_length(header)
+    return header
+
+
+def unpack(header: bytes | memoryview) -> Message:
+    """The message of a header frame.
+
+    Raises:
+        MessageTooLong: over MAX_HEADER_NBYTES.
+        VersionMismatch: stamped with a version not spoken here.
+        MalformedMessage: anything else that docs/wire.md does not allow.
+    """
+    _check_length(header)
+    row = _row(header)
+    version, kind, *values = row
+    cls = _BY_KIND.get(kind) if isinstance(kind, int) else None
+    if version not in ((HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS):
+        raise VersionMismatch(
+            f"message version must be one of {list(VERSIONS)}, got {version!r}; "
+            "install the same release of sophon_loader on both hosts"
+        )
+    if cls is None:
+        raise MalformedMessage(f"message kind must be one of {sorted(_BY_KIND)}, got {kind!r}")
+    checks = _CHECKS[cls]
+    if len(values) != len(checks):
+        raise MalformedMessage(f"{cls.__name__} must have {len(checks)} fields, got {len(values)}")
+    for (name, check), value in zip(checks, values, strict=True):
+        if not check(value):
+            raise MalformedMessage(f"{cls.__name__}.{name} must fit its type, got {_short(value)}")
+    if cls is Fetch:
+        values[-1] = [Item(*item) for item in values[-1]]
+    return cls(*values)
+
+
+def has_payload(message: Message) -> bool:
+    """Whether a payload frame follows the header."""
+    return isinstance(message, WITH_PAYLOAD)
+
+
+def check_frames(message: Message, payload_nbytes: int | None) -> None:
+    """Hold the number and size of the frames against the message's kind.
+
+    Args:
+        payload_nbytes: size of the one frame behind the header, None when there is none.
+
+    Raises:
+        MalformedMessage: a payload is missing or not wanted.
+        MessageTooLong: it is over MAX_PAYLOAD_NBYTES.
+    """
+    if has_payload(message) != (payload_nbytes is not None):
+        raise MalformedMessage(f"{type(message).__name__} must come with the frames of its kind")
+    if payload_nbytes is not None and payload_nbytes > MAX_PAYLOAD_NBYTES:
+        raise MessageTooLong(f"payload must be at most {MAX_PAYLOAD_NBYTES} bytes, got {payload_nbytes}")
+
+
+def _check_length(header: bytes | memoryview) -> None:
+    if len(header) > MAX_HEADER_NBYTES:
+        raise MessageTooLong(
+            f"message header must be at most {MAX_HEADER_NBYTES} bytes, got {len(header)}; ask for fewer at once"
+        )
+
+
+def _row(header: bytes | memoryview) -> list[Any]:
+    try:
+        row = msgpack.unpackb(header, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"message header must be msgpack, got {_short(bytes(header[:40]))}: {error}") from None
+    except TypeError as error:  # an unhashable map key
+        raise MalformedMessage(f"message header must have plain map keys: {error}") from None
+    if not isinstance(row, list) or len(row) < 2:
+        raise MalformedMessage(f"message header must be [version, kind, ...], got {_short(row)}")
+    return row
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+Check = Callable[[Any], bool]
+
+
+def _check_of(hint: Any) -> Check:
+    """A predicate for the few kinds of annotation that messages.py uses."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if hint is Item:
+        return _is_item
+    if origin is list:
+        inner = _check_of(arguments[0])
+        return lambda value: isinstance(value, list) and all(map(inner, value))
+    if origin is dict:
+        key, item = map(_check_of, arguments)
+        return lambda value: isinstance(value, dict) and all(map(key, value)) and all(map(item, value.values()))
+    if origin in (Union, types.UnionType):
+        options = [_check_of(argument) for argument in arguments]
+        return lambda value: any(option(value) for option in options)
+    if hint is float:
+        return lambda value: type(value) in (int, float)
+    return lambda value: type(value) is hint
+
+
+def _is_item(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) == len(Item._fields)
+        and type(value[0]) is int
+        and type(value[1]) is int
+        and type(value[2]) is int
+        and value[2] >= 0
+        and type(value[3]) is str
+        and type(value[4]) is str
+    )
+
+
+def _checks_of(cls: type[Message]) -> list[tuple[str, Check]]:
+    hints = get_type_hints(cls)
+    return [(f.name, _check_of(hints[f.name])) for f in fields(cls)]
+
+
+_CHECKS = {cls: _checks_of(cls) for cls in MESSAGES}
+
+
+def content_hash(description: bytes) -> str:
+    """The name under which a pipeline description is registered: SHA-256, first 32 hex digits."""
+    return hashlib.sha256(description).hexdigest()[:32]

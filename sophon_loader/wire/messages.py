@@ -1,0 +1,235 @@
+"""Every message, as a frozen dataclass whose fields are, in order, the fields on the wire.
+
+`docs/wire.md` is the specification; `tests/unit/wire/test_specification.py` holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+
+class Failure:
+    """The kinds of failure that `Failed` and `Refused` carry."""
+
+    VERSION = "version"
+    MALFORMED = "malformed"
+    TOO_LONG = "too-long"
+    UNKNOWN_EXPORT = "unknown-export"
+    UNKNOWN_PIPELINE = "unknown-pipeline"
+    BAD_PIPELINE = "bad-pipeline"
+    BUSY = "busy"
+    STOPPING = "stopping"
+    MISSING = "missing"
+    OUTSIDE_EXPORT = "outside-export"
+    UNREADABLE = "unreadable"
+
+
+class Item(NamedTuple):
+    """One wanted sample of a Fetch: `id` is the loader's own number, `sample` the sample's index."""
+
+    id: int
+    sample: int
+    cut: int
+    encoding: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Loader: opens the conversation with the protocol versions it speaks."""
+
+    KIND: ClassVar[int] = 1
+    versions: list[int]
+    software: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Agent: the chosen version, and what it offers.
+
+    `instance` changes when the agent restarts. `software` maps the names of the libraries that make pixels to
+    their versions. `max_outstanding` is the number of unanswered samples one loader connection may have.
+    """
+
+    KIND: ClassVar[int] = 2
+    version: int
+    instance: str
+    exports: list[str]
+    encodings: list[str]
+    software: dict[str, str]
+    cores: float
+    max_outstanding: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Agent: no conversation is possible; says why."""
+
+    KIND: ClassVar[int] = 3
+    failure: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Register:
+    """Loader: a pipeline description (payload frame) under its content hash."""
+
+    KIND: ClassVar[int] = 4
+    digest: str
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Agent: how many leading ops of that pipeline it can run (1 = Decode alone)."""
+
+    KIND: ClassVar[int] = 5
+    digest: str
+    ops: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding."""
+
+    KIND: ClassVar[int] = 6
+    export: str
+    digest: str
+    seed: int
+    epoch: int
+    keep_info: bool
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Agent: one sample; its payload frame is the value at stage `cut` in `encoding`.
+
+    `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
+    encoding (reading alone at cut 0). `note` says why the cut is earlier than asked ("" otherwise).
+    """
+
+    KIND: ClassVar[int] = 7
+    id: int
+    cut: int
+    encoding: str
+    meta: dict[str, Any]
+    file_nbytes: int
+    op_s: list[float]
+    note: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Agent: requests that it cannot serve, by their ids (none: the message as a whole)."""
+
+    KIND: ClassVar[int] = 8
+    failure: str
+    text: str
+    ids: list[int] = field(default_factory=list)
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Loader: are you there?"""
+
+    KIND: ClassVar[int] = 9
+
+
+@dataclass(frozen=True)
+class Pong:
+    """Agent: yes, I am `instance`."""
+
+    KIND: ClassVar[int] = 10
+    instance: str
+
+
+@dataclass(frozen=True)
+class AskStatus:
+    """Anyone: how are you?"""
+
+    KIND: ClassVar[int] = 11
+
+
+@dataclass(frozen=True)
+class Status:
+    """Agent: numbers about itself, for people (see `sophon-agent status`)."""
+
+    KIND: ClassVar[int] = 12
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AskListing:
+    """Loader: the files of `export` below `prefix` as an ImageFolder tree."""
+
+    KIND: ClassVar[int] = 13
+    export: str
+    prefix: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Agent: class names in order; payload frame: zlib of msgpack [[file names below the class], ...]."""
+
+    KIND: ClassVar[int] = 14
+    classes: list[str]
+
+
+@dataclass(frozen=True)
+class AskSizes:
+    """Loader: the sizes of some files, to see that both ends mean the same data."""
+
+    KIND: ClassVar[int] = 15
+    export: str
+    keys: list[str]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Agent: bytes per key in the order asked, -1 where there is no such file; `root` is the export's."""
+
+    KIND: ClassVar[int] = 16
+    root: str
+    nbytes: list[int]
+
+
+Message = (
+    Hello
+    | Welcome
+    | Refused
+    | Register
+    | Registered
+    | Fetch
+    | Sample
+    | Failed
+    | Ping
+    | Pong
+    | AskStatus
+    | Status
+    | AskListing
+    | Listing
+    | AskSizes
+    | Sizes
+)
+
+MESSAGES: tuple[type[Message], ...] = (
+    Hello,
+    Welcome,
+    Refused,
+    Register,
+    Registered,
+    Fetch,
+    Sample,
+    Failed,
+    Ping,
+    Pong,
+    AskStatus,
+    Status,
+    AskListing,
+    Listing,
+    AskSizes,
+    Sizes,
+)
+WITH_PAYLOAD = (Register, Sample, Listing)

@@ -1,0 +1,119 @@
+"""Command line: arguments -> settings -> run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from sophon_loader import __version__
+from sophon_loader.errors import SophonError
+from sophon_loader.host import cores_available
+from storage_agent.broker import Broker
+from storage_agent.settings import Settings
+
+EXAMPLE = """examples:
+  sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://127.0.0.1:5555 --workers 8
+  sophon-agent status tcp://127.0.0.1:5555
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `sophon-agent` and `python -m storage_agent`; returns the exit status."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except SophonError as error:
+        print(f"sophon-agent: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="sophon-agent", description=__doc__, epilog=EXAMPLE, formatter_class=formatter
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="serve folders to loaders", epilog=EXAMPLE, formatter_class=formatter))
+    status = commands.add_parser("status", help="show what a running agent does")
+    status.add_argument("address", help="e.g. tcp://fileserver:5555")
+    status.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    status.add_argument("--timeout-s", type=float, default=5.0, metavar="S")
+    status.set_defaults(run=_status)
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    defaults = Settings.__dataclass_fields__
+    parser.add_argument(
+        "--export", action="append", required=True, type=_export, metavar="NAME=FOLDER", help="may be repeated"
+    )
+    parser.add_argument("--bind", default="tcp://127.0.0.1:5555", help="default %(default)s; port 0 takes a free one")
+    parser.add_argument("--workers", type=int, help="processes that run ops; default: the cores this host may use")
+    parser.add_argument("--readers", type=int, default=defaults["readers"].default, help="default %(default)s")
+    parser.add_argument(
+        "--ops", action="append", default=[], metavar="MODULE", help="import MODULE, which calls register_op"
+    )
+    parser.add_argument("--limit-mbit", type=float, metavar="N", help="pace replies to N Mbit/s, for demos")
+    parser.add_argument("--max-file-mb", type=int, default=256, metavar="N", help="default %(default)s")
+    parser.add_argument("--max-queued", type=int, default=defaults["max_queued"].default, metavar="N")
+    parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
+    parser.set_defaults(run=_serve)
+
+
+def _export(text: str) -> tuple[str, Path]:
+    name, separator, folder = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, got {text!r}")
+    return name, Path(folder)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    settings = Settings(
+        exports=dict(parsed.export),
+        bind=parsed.bind,
+        workers=parsed.workers if parsed.workers is not None else math.ceil(cores_available()),
+        readers=parsed.readers,
+        ops=tuple(parsed.ops),
+        limit_mbit=parsed.limit_mbit,
+        max_file_nbytes=parsed.max_file_mb << 20,
+        max_queued=parsed.max_queued,
+    )
+    broker = Broker(settings)
+    if parsed.end_with_stdin:
+        _stop_when_stdin_closes()
+    broker.run(ready=lambda: _announce(broker, settings))
+    return 0
+
+
+def _announce(broker: Broker, settings: Settings) -> None:
+    exports = ", ".join(f"{name}={folder}" for name, folder in settings.exports.items())
+    print(f"sophon-agent: serving {exports} at {broker.address} with {settings.workers} workers", flush=True)
+
+
+def _stop_when_stdin_closes() -> None:
+    """A loader that starts its own agent holds the other end of this pipe; its death ends the agent too."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), 15)
+
+    threading.Thread(target=wait, name="watch-stdin", daemon=True).start()
+
+
+def _status(parsed: argparse.Namespace) -> int:
+    from storage_agent.status import show
+
+    show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,431 @@
+"""The broker: one thread that owns every socket, takes requests in and hands replies out.
+
+    loaders <-- ROUTER -->  broker  <-- ROUTER (ipc) --> worker processes   ops
+                              ^--------- PULL (inproc) --- reader threads    files as they are
+
+It never runs an op and never opens a file, so it answers within milliseconds whatever the others do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import shutil
+import signal
+import socket as sockets
+import tempfile
+import time
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgpack
+import zmq
+
+from sophon_loader import __version__
+from sophon_loader.encodings.names import encoding_names
+from sophon_loader.errors import AgentError, VersionMismatch, WireError
+from sophon_loader.host import cores_available, software
+from sophon_loader.wire.frames import MAX_HEADER_NBYTES, check_frames, content_hash, pack, unpack
+from sophon_loader.wire.messages import (
+    AskListing,
+    AskSizes,
+    AskStatus,
+    Failed,
+    Failure,
+    Fetch,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Register,
+    Status,
+    Welcome,
+)
+from sophon_loader.wire.version import common_version
+from storage_agent import worker_protocol as protocol
+from storage_agent.admission import Admission
+from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
+from storage_agent.pacing import Pacer
+from storage_agent.readers import READ, Readers
+from storage_agent.settings import Settings
+from storage_agent.store import Store
+from storage_agent.workers import DIED, Workers
+
+MAX_PIPELINES = 256
+MAX_DESCRIPTION_NBYTES = 1 << 20
+JOBS_PER_WORKER = 2
+"""One being worked on and one on its way, so that a worker never waits for the broker."""
+MAX_EARLY_DEATHS = 3
+_NOTIFY = "inproc://notify"
+
+
+@dataclass
+class _Worker:
+    jobs: list[Job] = field(default_factory=list)
+
+
+class Broker:
+    """Serves until `stop` or a signal; `address` is where loaders connect."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = Store(settings.exports, settings.max_file_nbytes)
+        self._instance = uuid.uuid4().hex
+        self._started_s = time.monotonic()
+        self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
+        self._pacer: Pacer[tuple[bytes, list[zmq.Frame]]] = Pacer(settings.limit_mbit)
+        self._pipelines: OrderedDict[str, bytes] = OrderedDict()
+        self._registering: list[tuple[bytes, bytes]] = []
+        self._ready: dict[bytes, _Worker] = {}
+        self._early_deaths = 0
+        self._counts: Counter[str] = Counter()
+        self._cpu_s = 0.0
+        self._sent_nbytes = 0
+        self._dropped = 0
+        self._stopping = False
+        self._open()
+
+    def _open(self) -> None:
+        self._context = zmq.Context()
+        self._folder = tempfile.mkdtemp(prefix="sophon-agent-")
+        self._frontend = self._bound(zmq.ROUTER, None)
+        self._frontend.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._frontend.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
+        self._frontend.setsockopt(zmq.MAXMSGSIZE, 8 * MAX_HEADER_NBYTES)
+        self._frontend.setsockopt(zmq.SNDHWM, 2 * self._settings.max_outstanding)
+        self._frontend.setsockopt(zmq.LINGER, 2000)
+        self._listen()
+        endpoint = f"ipc://{self._folder}/workers"
+        self._backend = self._bound(zmq.ROUTER, endpoint)
+        self._notices = self._bound(zmq.PULL, _NOTIFY)
+        self._readers = Readers(self._settings.readers, self._context, _NOTIFY)
+        self._workers = Workers(self._settings, endpoint, self._context, _NOTIFY)
+
+    def _bound(self, kind: int, endpoint: str | None) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)  # bounded by admission
+        socket.setsockopt(zmq.RCVHWM, 0)
+        if endpoint is not None:
+            socket.bind(endpoint)
+        return socket
+
+    def _listen(self) -> None:
+        endpoint = self._settings.bind
+        if endpoint.startswith("tcp://") and endpoint.endswith(":0"):
+            endpoint = endpoint[:-1] + "*"
+        try:
+            self._frontend.bind(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise AgentError(
+                f"bind must be an address of this host with a free port, got {self._settings.bind}: {error}"
+            ) from error
+        self.address = self._frontend.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM, SIGINT or `stop()`; then finish what is in flight, within `drain_s`.
+
+        Args:
+            ready: called once loaders can connect.
+
+        Raises:
+            AgentError: workers cannot be started (an `--ops` module that fails to import, say).
+        """
+        try:
+            with self._signals() as wake:
+                for _ in range(self._settings.workers):
+                    self._workers.start()
+                ready()
+                self._loop(wake)
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Take no more requests; `run` returns when those in flight are answered."""
+        self._stopping = True
+
+    def _loop(self, wake: sockets.socket) -> None:
+        poller = zmq.Poller()
+        for source in (self._frontend, self._backend, self._notices, wake):
+            poller.register(source, zmq.POLLIN)
+        handlers: list[tuple[zmq.Socket[bytes], Callable[[list[zmq.Frame]], None]]] = [
+            (self._backend, self._from_worker),
+            (self._notices, self._from_thread),
+            (self._frontend, self._from_loader),
+        ]
+        deadline_s: float | None = None
+        while True:
+            if self._stopping:
+                deadline_s = deadline_s or time.monotonic() + self._settings.drain_s
+                if self._idle or time.monotonic() > deadline_s:
+                    return
+            events = dict(poller.poll(self._timeout_ms()))
+            if wake.fileno() in events:
+                wake.recv(64)
+            for socket, handle in handlers:
+                if socket in events:
+                    _receive_all(socket, handle)
+            self._dispatch()
+            self._send_due()
+
+    @property
+    def _idle(self) -> bool:
+        return self._admission.outstanding == 0 and not len(self._pacer)
+
+    def _timeout_ms(self) -> int | None:
+        wait_s = self._pacer.wait_s(time.monotonic())
+        if self._stopping:
+            wait_s = min(wait_s or 0.05, 0.05)
+        return None if wait_s is None else math.ceil(1000 * wait_s)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[sockets.socket]:
+        reader, writer = sockets.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        before = {n: signal.signal(n, lambda *_: self.stop()) for n in (signal.SIGTERM, signal.SIGINT)}
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            reader.close()
+            writer.close()
+
+    # --- loaders ----------------------------------------------------------------------------------------------
+
+    def _from_loader(self, frames: list[zmq.Frame]) -> None:
+        client = frames[0].bytes
+        try:
+            message = unpack(frames[1].bytes if len(frames) > 1 else b"")
+            check_frames(message, len(frames[2]) if len(frames) == 3 else None)
+        except VersionMismatch as error:
+            self._tell(client, Refused(Failure.VERSION, str(error)))
+        except WireError as error:
+            self._tell(client, Failed(Failure.MALFORMED, str(error)))
+        else:
+            self._handle(client, message, frames[2].bytes if len(frames) == 3 else b"")
+
+    def _handle(self, client: bytes, message: Message, payload: bytes) -> None:
+        if isinstance(message, Fetch):
+            self._fetch(client, message)
+        elif isinstance(message, Hello):
+            self._tell(client, self._greet(message))
+        elif isinstance(message, Register):
+            self._register(client, message, payload)
+        elif isinstance(message, Ping):
+            self._tell(client, Pong(self._instance))
+        elif isinstance(message, AskStatus):
+            self._tell(client, Status(self._status()))
+        elif isinstance(message, AskListing):
+            self._ask(client, answer_listing, message.export, message.prefix)
+        elif isinstance(message, AskSizes):
+            self._ask(client, answer_sizes, message.export, message.keys)
+        else:
+            text = f"message must be one that a loader sends, got {type(message).__name__}"
+            self._tell(client, Failed(Failure.MALFORMED, text))
+
+    def _greet(self, hello: Hello) -> Welcome | Refused:
+        try:
+            version = common_version(hello.versions)
+        except VersionMismatch as error:
+            return Refused(Failure.VERSION, str(error))
+        return Welcome(
+            version=version,
+            instance=self._instance,
+            exports=self._store.names,
+            encodings=encoding_names(),
+            software=dict(software()),
+            cores=min(cores_available(), float(self._settings.workers)),
+            max_outstanding=self._settings.max_outstanding,
+        )
+
+    def _register(self, client: bytes, message: Register, description: bytes) -> None:
+        if len(description) > MAX_DESCRIPTION_NBYTES or content_hash(description) != message.digest:
+            text = f"pipeline must hash to its digest and have at most {MAX_DESCRIPTION_NBYTES} bytes"
+            self._tell(client, Failed(Failure.BAD_PIPELINE, text, digest=message.digest))
+            return
+        self._pipelines[message.digest] = description
+        self._pipelines.move_to_end(message.digest)
+        if len(self._pipelines) > MAX_PIPELINES:
+            self._pipelines.popitem(last=False)
+        if len(self._registering) >= self._settings.max_outstanding:
+            self._tell(client, Failed(Failure.BUSY, "too many pipelines are waiting to be built"))
+            return
+        self._registering.append((client, description))
+
+    def _ask(self, client: bytes, function: Callable[..., Answer], export: str, what: str | list[str]) -> None:
+        self._readers.submit(b"told", client, functools.partial(function, self._store, export, what))
+
+    def _fetch(self, client: bytes, fetch: Fetch) -> None:
+        ids = [item.id for item in fetch.items]
+        refusal = self._refusal(client, fetch)
+        if refusal is not None:
+            failure, text = refusal
+            self._tell(client, Failed(failure, text, ids, fetch.digest))
+            return
+        for item in fetch.items:
+            job = Job(client, fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, item)
+            if item.cut == 0:
+                self._read(job)
+            elif self._admission.overloaded:
+                self._read(job, f"{self._settings.max_queued} samples are waiting for a worker")
+            else:
+                self._admission.push(client, job)
+
+    def _refusal(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
+        if self._stopping:
+            return Failure.STOPPING, "the agent is stopping"
+        if fetch.export not in self._store.names:
+            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._store.names}, got {fetch.export!r}"
+        if fetch.digest not in self._pipelines and any(item.cut for item in fetch.items):
+            return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {fetch.digest}"
+        if not self._admission.admit(client, len(fetch.items)):
+            limit = self._settings.max_outstanding
+            return Failure.BUSY, f"one loader connection may have {limit} unanswered samples"
+        return None
+
+    def _read(self, job: Job, note: str = "") -> None:
+        self._readers.submit(READ, job.client, functools.partial(answer_file, self._store, job, note))
+
+    # --- workers and reader threads ---------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Give waiting work to the worker with least of it."""
+        while self._ready and (self._registering or self._admission.queued):
+            name = min(self._ready, key=lambda n: len(self._ready[n].jobs))
+            if self._registering:
+                client, description = self._registering.pop(0)
+                self._backend.send_multipart([name, protocol.REGISTER, client, description])
+                continue
+            if len(self._ready[name].jobs) >= JOBS_PER_WORKER:
+                return
+            job = self._admission.pop()
+            description = self._pipelines.get(job.digest, b"") if job else b""
+            if job is None:
+                return
+            self._ready[name].jobs.append(job)
+            self._backend.send_multipart([name, protocol.JOB, job.to_bytes(), description])
+
+    def _from_worker(self, frames: list[zmq.Frame]) -> None:
+        name, command = frames[0].bytes, frames[1].bytes
+        if command == protocol.READY:
+            self._early_deaths = 0
+            self._ready[name] = _Worker()
+        elif command == protocol.BROKEN:
+            raise AgentError(f"workers must be able to load their ops: {frames[2].bytes.decode()}")
+        elif command == protocol.ANSWER:
+            self._ready[name].jobs.pop(0)
+            self._answered(frames[2:])
+        else:
+            self._reply(frames[2].bytes, frames[4:])
+
+    def _from_thread(self, frames: list[zmq.Frame]) -> None:
+        kind = frames[0].bytes
+        if kind == DIED:
+            self._replace(frames[1].bytes, frames[2].bytes.decode())
+        elif kind == READ:
+            self._answered(frames[1:])
+        else:
+            self._reply(frames[1].bytes, frames[3:])
+
+    def _answered(self, frames: list[zmq.Frame]) -> None:
+        client = frames[0].bytes
+        kind, cpu_s = msgpack.unpackb(frames[1].buffer)
+        self._counts[kind] += 1
+        self._cpu_s += cpu_s
+        self._admission.finish(client)
+        self._reply(client, frames[2:])
+
+    def _replace(self, name: bytes, exit_code: str) -> None:
+        """A worker has died: its jobs go out as files (one of them may have killed it), another starts."""
+        self._workers.forget(name)
+        worker = self._ready.pop(name, None)
+        if self._stopping:
+            return
+        if worker is None:
+            self._early_deaths += 1
+            if self._early_deaths >= MAX_EARLY_DEATHS:
+                raise AgentError(f"workers must start, but {MAX_EARLY_DEATHS} ended at once (exit code {exit_code})")
+        for job in worker.jobs if worker else ():
+            self._read(job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
+        self._workers.start()
+
+    # --- out --------------------------------------------------------------------------------------------------
+
+    def _tell(self, client: bytes, message: Message) -> None:
+        """Send a message of the broker's own at once, past paced samples: a loader waits for it as a sign of life."""
+        self._send(client, [zmq.Frame(pack(message))])
+
+    def _reply(self, client: bytes, frames: list[zmq.Frame]) -> None:
+        self._pacer.put(sum(len(frame) for frame in frames), (client, frames))
+        self._send_due()
+
+    def _send_due(self) -> None:
+        while (reply := self._pacer.due(time.monotonic())) is not None:
+            self._send(*reply)
+
+    def _send(self, client: bytes, frames: list[zmq.Frame]) -> None:
+        try:
+            self._frontend.send_multipart([client, *frames], zmq.NOBLOCK, copy=False)
+            self._sent_nbytes += sum(len(frame) for frame in frames)
+        except zmq.ZMQError as error:
+            # The loader is gone, or does not read what it asked for.
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._dropped += 1
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "version": __version__,
+            "instance": self._instance,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            "exports": {name: self._store.root(name) for name in self._store.names},
+            "workers": len(self._ready),
+            "worker_pids": self._workers.pids,
+            "cores": cores_available(),
+            "encodings": encoding_names(),
+            "software": dict(software()),
+            "pipelines": len(self._pipelines),
+            "clients": self._admission.clients,
+            "queued": self._admission.queued,
+            "outstanding": self._admission.outstanding,
+            "answers": dict(self._counts),
+            "sent_mb": round(self._sent_nbytes / 1e6, 3),
+            "cpu_s": round(self._cpu_s, 3),
+            "dropped_replies": self._dropped,
+            "limit_mbit": self._settings.limit_mbit,
+        }
+
+    def close(self) -> None:
+        """End threads and workers, flush what has been sent, free the address. Safe to call twice."""
+        if self._context.closed:
+            return
+        if hasattr(self, "_workers"):
+            for name in self._ready:
+                self._backend.send_multipart([name, protocol.STOP])
+            self._readers.stop()
+            self._workers.stop(5.0)
+        self._context.destroy(linger=None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _receive_all(socket: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], None], most: int = 64) -> None:
+    """Handle what has arrived, but not more than `most` messages, so that no source holds up the others."""
+    for _ in range(most):
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return
+        handle(frames)

@@ -1,0 +1,96 @@
+"""One wanted sample inside the agent, and the answers that need no op."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+
+import msgpack
+
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.errors import SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
+from sophon_loader.wire.frames import pack
+from sophon_loader.wire.messages import Failed, Failure, Item, Listing, Registered, Sample, Sizes
+from storage_agent.store import Store
+
+_FAILURES: dict[type, str] = {
+    SampleMissing: Failure.MISSING,
+    SampleOutsideExport: Failure.OUTSIDE_EXPORT,
+    SampleUnreadable: Failure.UNREADABLE,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sample that `client` (ZeroMQ routing id) wants, with what its Fetch said for all of its samples."""
+
+    client: bytes
+    export: str
+    digest: str
+    seed: int
+    epoch: int
+    keep_info: bool
+    item: Item
+
+    def to_bytes(self) -> bytes:
+        """For the way between broker and worker."""
+        packed: bytes = msgpack.packb(list(vars(self).values()))
+        return packed
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Job:
+        """The inverse of `to_bytes`."""
+        client, export, digest, seed, epoch, keep_info, item = msgpack.unpackb(data)
+        return Job(client, export, digest, seed, epoch, keep_info, Item(*item))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back to a client."""
+
+    message: Sample | Failed | Registered | Listing | Sizes
+    payload: Payload | None = None
+
+    def frames(self) -> list[bytes]:
+        """[kind and CPU seconds for the statistics, header, payload]."""
+        kind, cpu_s = type(self.message).__name__, 0.0
+        if isinstance(self.message, Sample):
+            kind, cpu_s = self.message.encoding, sum(self.message.op_s)
+        frames = [msgpack.packb((kind, cpu_s)), pack(self.message)]
+        # zmq takes any buffer as a frame, and sends it without an intermediate bytes object
+        return frames if self.payload is None else [*frames, self.payload]  # type: ignore[list-item]
+
+
+def answer_file(store: Store, job: Job, note: str = "") -> Answer:
+    """The file of a job at stage 0, or why it cannot be had; `note` tells why the cut is earlier than asked."""
+    started = time.thread_time()
+    try:
+        data = store.read(job.export, job.item.key)
+    except SophonError as error:
+        return refuse(error, [job.item.id])
+    op_s = [time.thread_time() - started]
+    return Answer(Sample(job.item.id, 0, "file", {}, len(data), op_s, note), data)
+
+
+def answer_listing(store: Store, export: str, prefix: str) -> Answer:
+    """The image files of an export, class by class."""
+    try:
+        tree = store.tree(export, prefix)
+    except SophonError as error:
+        return refuse(error)
+    files = msgpack.packb([names for _, names in tree])
+    return Answer(Listing([name for name, _ in tree]), zlib.compress(files, 1))
+
+
+def answer_sizes(store: Store, export: str, keys: list[str]) -> Answer:
+    """The sizes of some files, and where the export lies."""
+    try:
+        return Answer(Sizes(store.root(export), [store.size(export, key) for key in keys]))
+    except SophonError as error:
+        return refuse(error)
+
+
+def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:
+    """The failure of requests whose files cannot be had."""
+    return Answer(Failed(_FAILURES.get(type(error), Failure.UNKNOWN_EXPORT), str(error), ids or []))

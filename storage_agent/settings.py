@@ -1,0 +1,54 @@
+"""What an agent is told at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sophon_loader.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of `sophon-agent serve`.
+
+    Args:
+        exports: name -> folder; the name is what loaders write behind the address.
+        bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one.
+        workers: processes that run ops.
+        readers: threads that read files which cross as they are.
+        ops: modules to import for their `register_op` calls.
+        limit_mbit: pace replies to this many Mbit/s; None for no limit.
+        max_outstanding: unanswered samples that one loader connection may have.
+        max_queued: samples waiting for a worker above which further ones are answered with `file`.
+        max_file_nbytes: larger files are refused.
+        drain_s: how long a stop waits for work in flight.
+    """
+
+    exports: Mapping[str, Path]
+    bind: str
+    workers: int
+    readers: int = 4
+    ops: tuple[str, ...] = ()
+    limit_mbit: float | None = None
+    max_outstanding: int = 1024
+    max_queued: int = 4096
+    max_file_nbytes: int = 256 << 20
+    drain_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.exports:
+            raise ConfigError("at least one export must be given, got none; add --export NAME=FOLDER")
+        for name, folder in self.exports.items():
+            if not name or "/" in name or name.startswith("."):
+                raise ConfigError(f"export name must be a plain word, got {name!r}")
+            if not folder.is_dir():
+                raise ConfigError(f"export {name!r} must be an existing folder, got {folder}")
+        if not self.bind.startswith(("tcp://", "ipc://")):
+            raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}")
+        for name in ("workers", "readers", "max_outstanding", "max_queued"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.limit_mbit is not None and not self.limit_mbit > 0:
+            raise ConfigError(f"limit-mbit must be above 0, got {self.limit_mbit}")

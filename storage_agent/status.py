@@ -1,0 +1,55 @@
+"""`sophon-agent status`: ask a running agent and show its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import zmq
+from rich.console import Console
+from rich.table import Table
+
+from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.wire.frames import pack, unpack
+from sophon_loader.wire.messages import AskStatus, Status
+
+
+def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
+    """The agent's numbers about itself.
+
+    Args:
+        address: `tcp://host:port`, with or without an export behind it.
+
+    Raises:
+        AgentUnreachable: nobody answered within `timeout_s`.
+    """
+    endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        try:
+            socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            raise AgentUnreachable(f"address must be like tcp://host:5555, got {address!r}: {error}") from error
+        socket.send(pack(AskStatus()))
+        if not socket.poll(int(1000 * timeout_s)):
+            raise AgentUnreachable(
+                f"an agent must answer at {endpoint}, got nothing within {timeout_s:g} s; is `sophon-agent serve` "
+                "running there, and bound to an address that this host reaches?"
+            )
+        answer = unpack(socket.recv_multipart()[0])
+    if not isinstance(answer, Status):
+        raise MalformedMessage(f"answer must be a Status, got {answer}")
+    return answer.values
+
+
+def show(address: str, *, as_json: bool, timeout_s: float) -> None:
+    """Print the agent's status as a table or as JSON."""
+    values = ask_status(address, timeout_s)
+    if as_json:
+        print(json.dumps(values, indent=2, sort_keys=True))
+        return
+    table = Table("what", "value", title=f"agent at {address}")
+    for key, value in values.items():
+        text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        table.add_row(key.replace("_", " "), text)
+    Console().print(table)

@@ -1,0 +1,127 @@
+"""The only file that opens data: exports by name, and nothing outside them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from sophon_loader.errors import SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""The file names that torchvision's ImageFolder takes."""
+
+
+class Store:
+    """Reads files of exported folders.
+
+    A key is a relative path with `/`. It may pass symlinks as long as the file it ends at lies in the export.
+    """
+
+    def __init__(self, exports: Mapping[str, Path], max_file_nbytes: int) -> None:
+        self._roots = {name: os.path.realpath(folder) for name, folder in exports.items()}
+        self._max_file_nbytes = max_file_nbytes
+
+    @property
+    def names(self) -> list[str]:
+        """The exports' names in alphabetical order."""
+        return sorted(self._roots)
+
+    def root(self, export: str) -> str:
+        """The folder of an export.
+
+        Raises:
+            UnknownExport: there is none of that name.
+        """
+        try:
+            return self._roots[export]
+        except KeyError:
+            raise UnknownExport(
+                f"export must be one of {self.names}, got {export!r}; "
+                "start the agent with --export NAME=FOLDER or correct the address"
+            ) from None
+
+    def read(self, export: str, key: str) -> bytes:
+        """The bytes of one file.
+
+        Raises:
+            UnknownExport, SampleMissing, SampleOutsideExport, SampleUnreadable.
+        """
+        path = self._path(export, key)
+        try:
+            # O_NONBLOCK: opening a FIFO must not hang; fstat then refuses it.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _open_error(error, export, key) from error
+        try:
+            nbytes = self._readable_size(os.fstat(descriptor), export, key)
+            data = os.read(descriptor, nbytes + 1)
+            while len(data) < nbytes and (more := os.read(descriptor, nbytes - len(data))):
+                data += more
+            return data
+        except OSError as error:
+            if isinstance(error, SampleUnreadable):
+                raise
+            raise _open_error(error, export, key) from error
+        finally:
+            os.close(descriptor)
+
+    def size(self, export: str, key: str) -> int:
+        """The file's size in bytes, -1 when there is no such file in the export."""
+        try:
+            return os.stat(self._path(export, key)).st_size
+        except (OSError, SampleOutsideExport):
+            return -1
+
+    def tree(self, export: str, prefix: str) -> list[tuple[str, list[str]]]:
+        """(class, its files) in the order in which torchvision's ImageFolder has them.
+
+        Raises:
+            UnknownExport, SampleMissing (no such folder), SampleOutsideExport.
+        """
+        top = self._path(export, prefix) if prefix else self.root(export)
+        try:
+            classes = sorted(entry.name for entry in os.scandir(top) if entry.is_dir())
+        except OSError as error:
+            raise _open_error(error, export, prefix) from error
+        return [(name, self._files_below(export, os.path.join(top, name))) for name in classes]
+
+    def _files_below(self, export: str, folder: str) -> list[str]:
+        root = self._roots[export]
+        found = []
+        for parent, _, names in sorted(os.walk(folder, followlinks=True)):
+            if not _inside(os.path.realpath(parent), root):
+                continue
+            relative = "" if parent == folder else os.path.relpath(parent, folder) + "/"
+            found += [relative + name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES)]
+        return found
+
+    def _path(self, export: str, key: str) -> str:
+        root = self.root(export)
+        if not key or key.startswith("/") or "\0" in key or ".." in key.split("/"):
+            raise SampleOutsideExport(f"key must be a path relative to export {export!r} without '..', got {key!r}")
+        path = os.path.realpath(os.path.join(root, key))
+        if not _inside(path, root):
+            raise SampleOutsideExport(f"key must stay inside export {export!r}, got {key!r}, a link that leaves it")
+        return path
+
+    def _readable_size(self, status: os.stat_result, export: str, key: str) -> int:
+        if not stat.S_ISREG(status.st_mode):
+            raise SampleUnreadable(f"sample must be a regular file, got {key!r} of export {export!r}")
+        if status.st_size > self._max_file_nbytes:
+            raise SampleUnreadable(
+                f"file must be at most {self._max_file_nbytes} bytes, got {status.st_size} for {key!r} of "
+                f"export {export!r}; raise the agent's --max-file-mb"
+            )
+        return status.st_size
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _open_error(error: OSError, export: str, key: str) -> SampleMissing | SampleUnreadable:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return SampleMissing(f"file must exist in export {export!r}, got {key!r}")
+    return SampleUnreadable(f"file must be readable by the agent, got {key!r} of export {export!r}: {error.strerror}")

@@ -1,0 +1,138 @@
+"""A worker process: runs the ops of one sample at a time. Imported first by the forkserver, for its imports.
+
+Speaks to the broker over one DEALER socket: says READY once, then answers each job it is sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from functools import lru_cache
+from multiprocessing.process import BaseProcess
+
+import torch
+import zmq
+
+from sophon_loader.encodings.registry import encode
+from sophon_loader.errors import PipelineError, SophonError
+from sophon_loader.pipeline.chain import Chain, chain_from
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registry import load_ops
+from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
+from sophon_loader.wire.messages import Failed, Failure, Registered, Sample
+from storage_agent import worker_protocol as protocol
+from storage_agent.jobs import Answer, Job, refuse
+from storage_agent.settings import Settings
+from storage_agent.store import Store
+
+_NOTE_LIMIT = 2000
+
+
+def main(settings: Settings, endpoint: str, name: bytes) -> None:
+    """Body of a worker process; returns when the broker says STOP, ends at once when the broker dies.
+
+    Args:
+        endpoint: where the broker listens for workers.
+        name: this worker's routing id.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
+        signal.signal(number, signal.SIG_IGN)
+    _end_with_parent()
+    torch.set_num_threads(1)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.ROUTING_ID, name)
+        socket.setsockopt(zmq.LINGER, 2000)
+        socket.connect(endpoint)
+        try:
+            load_ops()
+            for module in settings.ops:
+                importlib.import_module(module)
+        except Exception as error:  # the boundary to user code
+            socket.send_multipart([protocol.BROKEN, f"{type(error).__name__}: {error}".encode()])
+            return
+        socket.send_multipart([protocol.READY])
+        _serve(socket, Store(settings.exports, settings.max_file_nbytes))
+
+
+def _serve(socket: zmq.Socket[bytes], store: Store) -> None:
+    while True:
+        command, *frames = socket.recv_multipart()
+        if command == protocol.STOP:
+            return
+        if command == protocol.REGISTER:
+            client, description = frames
+            socket.send_multipart([protocol.REGISTERED, client, *register(description).frames()])
+            continue
+        job = Job.from_bytes(frames[0])
+        socket.send_multipart([protocol.ANSWER, job.client, *answer_job(store, job, frames[1]).frames()])
+
+
+def register(description: bytes) -> Answer:
+    """Whether, and how far, a pipeline can be built here."""
+    digest = content_hash(description)
+    try:
+        return Answer(Registered(digest, len(_chain(description))))
+    except PipelineError as error:
+        return Answer(Failed(Failure.BAD_PIPELINE, str(error), digest=digest))
+
+
+def answer_job(store: Store, job: Job, description: bytes) -> Answer:
+    """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself."""
+    started = time.thread_time()
+    try:
+        data = store.read(job.export, job.item.key)
+    except SophonError as error:
+        return refuse(error, [job.item.id])
+    op_s = [time.thread_time() - started]
+    try:
+        return _run(job, data, _chain(description), op_s)
+    except Exception as error:  # the boundary to user code
+        return Answer(Sample(job.item.id, 0, "file", {}, len(data), op_s[:1], _note_of(error)), data)
+
+
+def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> Answer:
+    cut = min(job.item.cut, len(chain))
+    last = time.thread_time()
+
+    def after(stage: int, value: object) -> None:
+        nonlocal last
+        now = time.thread_time()
+        op_s.append(now - last)
+        last = now
+
+    value = chain.run(data, 0, cut, Draw(job.seed, job.epoch, job.item.sample), after=after)
+    encoded = encode(value, job.item.encoding, keep_info=job.keep_info)
+    if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
+        raise PipelineError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
+    op_s.append(time.thread_time() - last)
+    note = "" if cut == job.item.cut else f"this agent knows only the first {len(chain)} ops"
+    sample = Sample(job.item.id, cut, encoded.encoding, encoded.meta, len(data), op_s, note)
+    return Answer(sample, encoded.payload)
+
+
+def _note_of(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error))
+    return f"{type(error).__name__} at the agent: {error}\n{text[-_NOTE_LIMIT:]}"
+
+
+@lru_cache(maxsize=64)
+def _chain(description: bytes) -> Chain:
+    return chain_from(description)
+
+
+def _end_with_parent() -> None:
+    """Leave no orphan when the broker is killed: its death closes the pipe that `parent_process` watches."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        watcher = threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True)
+        watcher.start()
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
