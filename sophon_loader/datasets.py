@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 from torchvision import get_image_backend
@@ -20,6 +19,7 @@ from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.shared import SharedArray, SharedStrings
 
 Transform = Callable[[Any], Any]
 
@@ -44,59 +44,43 @@ class OffloadableDataset(Protocol):
         """Its label, as the training loop gets it."""
 
 
-class SharedStrings:
-    """Many strings in two arrays in shared memory, instead of a list whose objects every worker would copy."""
-
-    def __init__(self, strings: Sequence[str]) -> None:
-        encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
-        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-        self._blob = shared(np.frombuffer(b"".join(encoded), np.uint8))
-        self._ends = shared(ends)
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, row: int) -> str:
-        data = self._blob[int(self._ends[row]) : int(self._ends[row + 1])].numpy()
-        return data.tobytes().decode("utf-8", "surrogateescape")
-
-
-def shared(array: NDArray[Any]) -> torch.Tensor:
-    """A copy of a numeric array in memory that fork and spawn both share (as a tensor, which torch can pass on)."""
-    return torch.from_numpy(np.array(array)).share_memory_()
-
-
 @dataclass(frozen=True)
 class Source:
-    """One folder of files with one pipeline.
+    """One folder of files.
 
     Args:
         root: the folder on this host; None when it is only at the agent.
         keys: row -> path relative to `root`.
-        target: row -> label.
+        target: row -> label, before `target_transform`.
     """
 
     root: str | None
-    transform: Transform | None
-    target_transform: Transform | None
     keys: Any
     target: Callable[[int], Any]
 
 
 @dataclass(frozen=True)
 class Offloadable:
-    """A dataset taken apart: sample i is row `rows[i]` of source `sources[of[i]]`."""
+    """A dataset taken apart: sample i is row `rows[i]` of source `sources[of[i]]`.
+
+    `owners` are the datasets that the sources come from, whose transforms the main process reads at every epoch; they
+    do not travel to spawned workers.
+    """
 
     sources: tuple[Source, ...]
-    of: torch.Tensor
-    rows: torch.Tensor
+    of: SharedArray
+    rows: SharedArray
+    owners: tuple[Any, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def locate(self, index: int) -> tuple[int, int]:
         """(source, row) of a sample."""
-        return int(self.of[index]), int(self.rows[index])
+        return int(self.of.array[index]), int(self.rows.array[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "owners": ()}
 
 
 class NotOffloadable(Exception):
@@ -109,11 +93,13 @@ def offloadable(dataset: Any) -> Offloadable:
     Raises:
         NotOffloadable: it is none of those that DESIGN names; the text says what is missing.
     """
-    sources, of, rows = _parts(dataset)
-    return Offloadable(tuple(sources), shared(of), shared(rows))
+    owned, of, rows = _parts(dataset)
+    return Offloadable(
+        tuple(s for s, _ in owned), SharedArray(of), SharedArray(rows), tuple(owner for _, owner in owned)
+    )
 
 
-_Parts = tuple[list[Source], NDArray[np.int16], NDArray[np.int64]]
+_Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int64]]
 
 
 def _parts(dataset: Any) -> _Parts:
@@ -124,11 +110,11 @@ def _parts(dataset: Any) -> _Parts:
     if type(dataset) is ConcatDataset:
         return _joined([_parts(part) for part in dataset.datasets])
     source, length = _source(dataset)
-    return [source], np.zeros(length, np.int16), np.arange(length, dtype=np.int64)
+    return [(source, dataset)], np.zeros(length, np.int16), np.arange(length, dtype=np.int64)
 
 
 def _joined(parts: list[_Parts]) -> _Parts:
-    sources: list[Source] = []
+    sources: list[tuple[Source, Any]] = []
     of, rows = [], []
     for more, its_of, its_rows in parts:
         of.append(its_of + len(sources))
@@ -142,13 +128,11 @@ def _joined(parts: list[_Parts]) -> _Parts:
 def _source(dataset: Any) -> tuple[Source, int]:
     if isinstance(dataset, RemoteImageFolder):
         target = _IntTargets(dataset.shared_targets)
-        source = Source(None, dataset.transform, dataset.target_transform, dataset.shared_keys, target)
-        return source, len(dataset)
+        return Source(None, dataset.shared_keys, target), len(dataset)
     if isinstance(dataset, DatasetFolder):
         return _folder(dataset), len(dataset)
     if isinstance(dataset, OffloadableDataset):
-        source = Source(str(dataset.root), dataset.transform, None, _Calls(dataset.key), dataset.target)
-        return source, len(dataset)
+        return Source(str(dataset.root), _Calls(dataset.key), dataset.target), len(dataset)
     raise NotOffloadable(
         f"{type(dataset).__name__} is not an ImageFolder, a Subset or ConcatDataset of such, a RemoteImageFolder, or a "
         "dataset with root, transform, key(index) and target(index)"
@@ -166,22 +150,22 @@ def _folder(dataset: Any) -> Source:
     if any(not path.startswith(os.path.join(root, "")) for path in paths):
         raise NotOffloadable(f"{type(dataset).__name__} has samples that do not lie below its root {root}")
     keys = SharedStrings([path[prefix:] for path in paths])
-    return Source(root, dataset.transform, dataset.target_transform, keys, _targets_of(dataset.samples))
+    return Source(root, keys, _targets_of(dataset.samples))
 
 
 def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
     targets = [target for _, target in samples]
     if all(type(target) is int for target in targets):
-        return _IntTargets(shared(np.asarray(targets, dtype=np.int64)))
+        return _IntTargets(SharedArray(np.asarray(targets, dtype=np.int64)))
     return _ObjectTargets(targets)
 
 
 @dataclass(frozen=True)
 class _IntTargets:
-    values: torch.Tensor
+    values: SharedArray
 
     def __call__(self, row: int) -> int:
-        return int(self.values[row])
+        return int(self.values.array[row])
 
 
 @dataclass(frozen=True)
@@ -202,7 +186,7 @@ class _Calls:
         return self.function(row)
 
 
-class RemoteImageFolder(VisionDataset):
+class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
@@ -236,7 +220,7 @@ class RemoteImageFolder(VisionDataset):
         self.class_to_idx = {name: position for position, name in enumerate(self.classes)}
         counts = [len(names) for _, names in tree]
         self.shared_keys = SharedStrings([f"{name}/{file}" for name, files in tree for file in files])
-        self.shared_targets = shared(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+        self.shared_targets = SharedArray(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
 
     def _listing(self) -> list[tuple[str, list[str]]]:
         connection = Connection(self.address, window=1)
@@ -257,7 +241,8 @@ class RemoteImageFolder(VisionDataset):
     @property
     def targets(self) -> list[int]:
         """The class index of every sample."""
-        return self.shared_targets.tolist()
+        targets: list[int] = self.shared_targets.array.tolist()
+        return targets
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -277,7 +262,7 @@ class RemoteImageFolder(VisionDataset):
         data = self._own_connection().file(self.shared_keys[index], self.options.dead_after_s)
         # The transform draws from the caller's generators, as in any torchvision dataset.
         image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
-        target: Any = int(self.shared_targets[index])
+        target: Any = int(self.shared_targets.array[index])
         return (
             image if self.transform is None else self.transform(image),
             target if self.target_transform is None else self.target_transform(target),

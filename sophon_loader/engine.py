@@ -69,6 +69,8 @@ class Engine:
         self._plan = SharedPlan(len(data), encoding_names())
         self._iteration = 0
         self._chains: tuple[Chain, ...] = ()
+        self._transforms: list[tuple[Any, Any]] = []
+        self._dataset: OffloadedDataset | None = None
         self._agreement: Agreement | None = None
         self._report = Report(policy=policy.name)
 
@@ -77,18 +79,27 @@ class Engine:
     def prepare(self, seed: int) -> OffloadedDataset:
         """Agree with the agent and plan; the dataset that the workers shall use from now on.
 
+        Called before every epoch that starts new workers; does nothing while the transforms stay the same.
+
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
-        self._chains = tuple(chain_of(source.transform) for source in self.data.sources)
+        owners = self.data.owners
+        transforms = [(owner.transform, getattr(owner, "target_transform", None)) for owner in owners]
+        chains = tuple(chain_of(transform) for transform, _ in transforms)
+        if self._dataset is not None and _same_pipelines(self._transforms, transforms, self._chains, chains):
+            return self._dataset
+        self._chains, self._transforms = chains, transforms
         self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
-        reach = self._agreement.reach if self._agreement else tuple(0 for _ in self._chains)
+        reach = self._agreement.reach if self._agreement else tuple(0 for _ in chains)
         plan = self._policy.plan(self._facts(reach))
         self._plan.set(plan)
         self._report.plan_reason = plan.reason
         self._report.notes = self._notes()
         terms = self._agreement.terms if self._agreement else None
-        return OffloadedDataset(self.data, self._chains, reach, self._plan, self._statistics, terms, seed)
+        targets = [target for _, target in transforms]
+        self._dataset = OffloadedDataset(self.data, chains, targets, reach, self._plan, self._statistics, terms, seed)
+        return self._dataset
 
     def _facts(self, reach: tuple[int, ...]) -> Facts:
         cuts = [chain.resize_cut for chain in self._chains if chain.resize_cut is not None]
@@ -228,3 +239,14 @@ def _common(roots: list[str | None]) -> tuple[str | None, tuple[str, ...]]:
     base = os.path.commonpath([os.path.abspath(root) for root in known])
     paths = (os.path.relpath(os.path.abspath(root), base) for root in known)
     return base, tuple("" if path == "." else path for path in paths)
+
+
+def _same_pipelines(
+    before: list[tuple[Any, Any]], now: list[tuple[Any, Any]], chains_before: Sequence[Chain], chains: Sequence[Chain]
+) -> bool:
+    """Whether neither a transform was replaced nor the parameters of one were changed."""
+    same_objects = all(a is b for old, new in zip(before, now, strict=True) for a, b in zip(old, new, strict=True))
+    return same_objects and all(
+        old.description == new.description and len(old) == len(new)
+        for old, new in zip(chains_before, chains, strict=True)
+    )

@@ -115,11 +115,12 @@ class OffloadingDataLoader(DataLoader[Any]):
         return self._engine.watch(iter(self._inner), len(self) if _has_length(self._index_sampler) else 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch` (they count up by themselves); tells the sampler, if it wants to know."""
+        """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
         self._next_epoch = epoch
         for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+            tell = getattr(sampler, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
                 return
 
     def report(self) -> Report:
@@ -138,7 +139,7 @@ class OffloadingDataLoader(DataLoader[Any]):
         batched = self._auto_collation
         # Without workers the main process is the only one; with in_order=False the next batch may go to any worker.
         ahead = max(1, self.num_workers) if self.in_order else 0
-        tickets = TicketSampler(self._index_sampler, batched, engine.current, ahead)
+        tickets: Any = TicketSampler(self._index_sampler, batched, engine.current, ahead)
         with warnings.catch_warnings():  # super().__init__ has already warned of too many workers
             warnings.simplefilter("ignore")
             return DataLoader(

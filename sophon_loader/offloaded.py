@@ -8,19 +8,19 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.client.failures import error_of
 from sophon_loader.client.requests import Reply, Wanted
 from sophon_loader.client.session import Session, Terms
-from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.datasets import Offloadable, Source, Transform
 from sophon_loader.decide.plan import Plan
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import AgentUnreachable, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
+from sophon_loader.shared import SharedArray
 from sophon_loader.statistics import Row, Statistics
 from sophon_loader.tickets import Ticket
 
@@ -35,29 +35,29 @@ class SharedPlan:
 
     def __init__(self, samples: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)
-        self._chosen = torch.zeros(samples, dtype=torch.uint8).share_memory_()
-        self._cuts = torch.zeros(_MAX_CHOICES, dtype=torch.uint8).share_memory_()
-        self._names = torch.zeros(_MAX_CHOICES, dtype=torch.uint8).share_memory_()
+        self._chosen = SharedArray(np.zeros(samples, np.uint8))
+        self._cuts = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
+        self._names = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
 
     def set(self, plan: Plan) -> None:
         """Follow `plan` from now on; an encoding that the agent does not offer is replaced by `pixels`."""
         for position, choice in enumerate(plan.choices):
             name = choice.encoding if choice.encoding in self._encodings else "pixels"
-            self._cuts[position] = choice.cut
-            self._names[position] = self._encodings.index(name)
-        self._chosen.copy_(torch.from_numpy(np.ascontiguousarray(plan.chosen)))
+            self._cuts.array[position] = choice.cut
+            self._names.array[position] = self._encodings.index(name)
+        self._chosen.array[:] = plan.chosen
 
     def choose(self, index: int) -> tuple[int, str]:
         """(cut, encoding) of a sample."""
-        choice = self._chosen[index]
-        return int(self._cuts[choice]), self._encodings[self._names[choice]]
+        choice = self._chosen.array[index]
+        return int(self._cuts.array[choice]), self._encodings[self._names.array[choice]]
 
 
 class OffloadedDataset(Dataset[Any]):
     """Given a ticket, gives its samples.
 
     Args:
-        chains: one per source of `data`.
+        chains, target_transforms: one per source of `data`.
         reach: per source, the last stage that the agent can reach.
         terms: None to read all files below the sources' roots.
         seed: of the run.
@@ -67,6 +67,7 @@ class OffloadedDataset(Dataset[Any]):
         self,
         data: Offloadable,
         chains: Sequence[Chain],
+        target_transforms: Sequence[Transform | None],
         reach: Sequence[int],
         plan: SharedPlan,
         statistics: Statistics,
@@ -75,13 +76,14 @@ class OffloadedDataset(Dataset[Any]):
     ) -> None:
         self._data = data
         self._chains = tuple(chains)
+        self._target_transforms = tuple(target_transforms)
         self._reach = tuple(reach)
         self._plan = plan
         self._statistics = statistics
         self._terms = terms
         self._seed = seed
         drawn = {name for chain in chains for name in chain.draws}
-        labelled = any(source.target_transform is not None for source in data.sources)
+        labelled = any(transform is not None for transform in target_transforms)
         self._draws = GENERATORS if labelled else tuple(name for name in GENERATORS if name in drawn)
         self._process: tuple[int, Session | None, Row] | None = None
 
@@ -134,8 +136,10 @@ class OffloadedDataset(Dataset[Any]):
         wanted = [self._wanted(index) for index in ticket.indices]
         if session is None:
             return (Reply(one, position) for position, one in enumerate(wanted))
-        ahead = ticket.ahead and (ticket.ahead[0], [self._wanted(index) for index in ticket.ahead[1]])
-        return session.replies(ticket.batch, wanted, ahead)
+        if ticket.ahead is None:
+            return session.replies(ticket.batch, wanted, None)
+        batch, indices = ticket.ahead
+        return session.replies(ticket.batch, wanted, (batch, [self._wanted(index) for index in indices]))
 
     def _wanted(self, index: int) -> Wanted:
         if not -len(self) <= index < len(self):
@@ -168,9 +172,10 @@ class OffloadedDataset(Dataset[Any]):
         draw = Draw(self._seed, epoch, index)
         value = chain.run(value, cut, len(chain), draw)
         target = source.target(source_row)
-        if source.target_transform is not None:
+        target_transform = self._target_transforms[source_number]
+        if target_transform is not None:
             seed_generators(GENERATORS, op_seed(draw, len(chain)))
-            target = source.target_transform(target)
+            target = target_transform(target)
         return value, target
 
     def _value(self, reply: Reply, source: Source, row: Row) -> tuple[Any, int]:
@@ -191,7 +196,7 @@ class OffloadedDataset(Dataset[Any]):
         assert reply.failed is not None
         return error_of(
             reply.failed.failure,
-            f"{reply.failed.text} (sample {reply.wanted.sample}, agent {self._terms.address if self._terms else None}); "
+            f"{reply.failed.text} (sample {reply.wanted.sample}, agent {self._terms and self._terms.address}); "
             "the dataset and the export must hold the same files",
         )
 

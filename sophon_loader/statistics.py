@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from sophon_loader.pipeline.chain import MAX_OPS
+from sophon_loader.shared import SharedArray
 
 _SCALARS = (
     "samples",
@@ -85,15 +85,15 @@ class Statistics:
 
     def __init__(self, rows: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)[:_MAX_ENCODINGS]
-        self._values = torch.zeros((rows, _ENCODINGS + _MAX_ENCODINGS), dtype=torch.float64).share_memory_()
+        self._values = SharedArray(np.zeros((rows, _ENCODINGS + _MAX_ENCODINGS)))
 
     def row(self, worker: int) -> Row:
         """The row of a worker."""
-        return Row(self._values[worker].numpy(), self._encodings)
+        return Row(self._values.array[worker], self._encodings)
 
     def snapshot(self) -> NDArray[np.float64]:
         """The sums as they are now."""
-        total: NDArray[np.float64] = self._values.numpy().sum(axis=0)
+        total: NDArray[np.float64] = self._values.array.sum(axis=0)
         return total
 
     def since(self, before: NDArray[np.float64]) -> Totals:

@@ -23,8 +23,8 @@ class Ticket(NamedTuple):
 class TicketSampler(Sampler[Ticket]):
     """Wraps a batch sampler (or, `batched` False, a sampler) so that it yields tickets, in its order.
 
-    DataLoader deals batches to its workers in turn, so a worker's next batch is the one `ahead` positions on. The wrapped
-    sampler is read that far ahead. If it raises, the batches before are still delivered first.
+    DataLoader deals batches to its workers in turn, so a worker's next batch is the one `ahead` positions on. The
+    wrapped sampler is read that far ahead. If it raises, the batches before are still delivered first.
 
     Args:
         start: called when an iteration begins; gives its (iteration, epoch).

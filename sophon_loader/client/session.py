@@ -10,8 +10,9 @@ from sophon_loader.client.connection import Connection, now_s
 from sophon_loader.client.failures import error_of
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
+from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.messages import Failed, Fetch, Item, Register
+from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register
 
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
@@ -92,7 +93,7 @@ class Session:
             self._do(self._requests.receive(message, payload, now_s()))
         return reply
 
-    def _wait(self):  # type: ignore[no-untyped-def]
+    def _wait(self) -> tuple[Message, Payload] | None:
         self._do(self._requests.tick(now_s()))
         return self._connection.receive(_WAIT_S)
 

@@ -1,0 +1,49 @@
+"""Arrays in memory that all processes of a loader share, under fork and spawn alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class SharedArray:
+    """A numeric array in shared memory; `array` is the view to read and write.
+
+    Args:
+        values: copied.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._tensor = torch.from_numpy(np.array(values))
+        self._tensor.share_memory_()  # type: ignore[no-untyped-call]
+        self.array: NDArray[Any] = self._tensor.numpy()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getstate__(self) -> torch.Tensor:
+        return self._tensor  # torch's pickling for processes sends a handle of the memory
+
+    def __setstate__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self.array = tensor.numpy()
+
+
+class SharedStrings:
+    """Many strings in two arrays, instead of a list whose objects every worker would come to copy."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
+        self._ends = SharedArray(np.cumsum([0, *map(len, encoded)], dtype=np.int64))
+        self._blob = SharedArray(np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> str:
+        ends = self._ends.array
+        return self._blob.array[ends[row] : ends[row + 1]].tobytes().decode("utf-8", "surrogateescape")
