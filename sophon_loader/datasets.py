@@ -94,9 +94,8 @@ def offloadable(dataset: Any) -> Offloadable:
         NotOffloadable: it is none of those that DESIGN names; the text says what is missing.
     """
     owned, of, rows = _parts(dataset)
-    return Offloadable(
-        tuple(s for s, _ in owned), SharedArray(of), SharedArray(rows), tuple(owner for _, owner in owned)
-    )
+    sources, owners = zip(*owned, strict=True) if owned else ((), ())
+    return Offloadable(sources, SharedArray(of), SharedArray(rows), owners)
 
 
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int64]]

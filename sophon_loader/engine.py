@@ -246,7 +246,4 @@ def _same_pipelines(
 ) -> bool:
     """Whether neither a transform was replaced nor the parameters of one were changed."""
     same_objects = all(a is b for old, new in zip(before, now, strict=True) for a, b in zip(old, new, strict=True))
-    return same_objects and all(
-        old.description == new.description and len(old) == len(new)
-        for old, new in zip(chains_before, chains, strict=True)
-    )
+    return same_objects and [chain.description for chain in chains_before] == [chain.description for chain in chains]

@@ -7,10 +7,11 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from sophon_loader.errors import SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
+from sophon_loader.errors import SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The file names that torchvision's ImageFolder takes."""
+_HAS_PROC = os.path.isdir("/proc/self/fd")
 
 
 class Store:
@@ -48,20 +49,18 @@ class Store:
         Raises:
             UnknownExport, SampleMissing, SampleOutsideExport, SampleUnreadable.
         """
-        path = self._path(export, key)
+        path = self._joined(export, key)
         try:
             # O_NONBLOCK: opening a FIFO must not hang; fstat then refuses it.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _open_error(error, export, key) from error
         try:
+            self._check_inside(export, key, path, descriptor)
             nbytes = self._readable_size(os.fstat(descriptor), export, key)
-            data = os.read(descriptor, nbytes + 1)
-            while len(data) < nbytes and (more := os.read(descriptor, nbytes - len(data))):
-                data += more
-            return data
+            return _read(descriptor, nbytes)
         except OSError as error:
-            if isinstance(error, SampleUnreadable):
+            if isinstance(error, SampleError):
                 raise
             raise _open_error(error, export, key) from error
         finally:
@@ -97,14 +96,25 @@ class Store:
             found += [relative + name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES)]
         return found
 
-    def _path(self, export: str, key: str) -> str:
+    def _joined(self, export: str, key: str) -> str:
         root = self.root(export)
         if not key or key.startswith("/") or "\0" in key or ".." in key.split("/"):
             raise SampleOutsideExport(f"key must be a path relative to export {export!r} without '..', got {key!r}")
-        path = os.path.realpath(os.path.join(root, key))
-        if not _inside(path, root):
-            raise SampleOutsideExport(f"key must stay inside export {export!r}, got {key!r}, a link that leaves it")
+        return f"{root}/{key}"
+
+    def _path(self, export: str, key: str) -> str:
+        """The real path of a key."""
+        path = os.path.realpath(self._joined(export, key))
+        if not _inside(path, self._roots[export]):
+            raise _leaves(export, key)
         return path
+
+    def _check_inside(self, export: str, key: str, path: str, descriptor: int) -> None:
+        # What has been opened is what is checked, so no link can be swapped in between; and one readlink is a
+        # tenth of the price of realpath, which looks at every folder on the way.
+        real = os.readlink(f"/proc/self/fd/{descriptor}") if _HAS_PROC else os.path.realpath(path)
+        if not _inside(real, self._roots[export]):
+            raise _leaves(export, key)
 
     def _readable_size(self, status: os.stat_result, export: str, key: str) -> int:
         if not stat.S_ISREG(status.st_mode):
@@ -115,6 +125,17 @@ class Store:
                 f"export {export!r}; raise the agent's --max-file-mb"
             )
         return status.st_size
+
+
+def _read(descriptor: int, nbytes: int) -> bytes:
+    data = os.read(descriptor, nbytes)
+    while len(data) < nbytes and (more := os.read(descriptor, nbytes - len(data))):
+        data += more
+    return data
+
+
+def _leaves(export: str, key: str) -> SampleOutsideExport:
+    return SampleOutsideExport(f"key must stay inside export {export!r}, got {key!r}, a link that leaves it")
 
 
 def _inside(path: str, root: str) -> bool:

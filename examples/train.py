@@ -1,0 +1,49 @@
+"""A training loop whose data comes from a storage agent.
+
+On the file server:   sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://0.0.0.0:5555
+On the compute node:  python examples/train.py tcp://fileserver:5555/imagenet /mnt/imagenet/train
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import nn
+from torchvision import datasets, transforms
+from tqdm import tqdm
+
+from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("agent", help="tcp://host:port/export")
+    parser.add_argument("data", nargs="?", help="the same folder as mounted here; without it the agent lists the files")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+
+    transform = transforms.Compose(
+        [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    )
+    dataset = (
+        datasets.ImageFolder(options.data, transform) if options.data else RemoteImageFolder(options.agent, transform)
+    )
+    loader = OffloadingDataLoader(  # was: DataLoader(
+        dataset, batch_size=32, shuffle=True, num_workers=options.workers, agent=options.agent
+    )
+    model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(3 * 56 * 56, len(dataset.classes)))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(options.epochs):
+        for images, labels in tqdm(loader, desc=f"epoch {epoch}"):
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        print(loader.report())
+    loader.close()
+
+
+if __name__ == "__main__":
+    main()
