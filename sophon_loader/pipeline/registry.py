@@ -30,7 +30,8 @@ MAX_PLAIN_DEPTH = 32
 MAX_PLAIN_NBYTES = 4 << 20
 """How large the parameters of one op may be (a tensor parameter, say); a value counts for at least 8 bytes."""
 _TAG = "$"
-_NUMERIC = {np.dtype(code).str: np.dtype(code) for code in "?bBhHiIqQefdFD"}
+_NUMERIC_DTYPES = "|b1 |i1 |u1 <i2 <u2 <i4 <u4 <i8 <u8 <f2 <f4 <f8 <c8 <c16"
+_NUMERIC = {text: np.dtype(text) for text in _NUMERIC_DTYPES.split()}
 _TORCH_DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 _PLAIN_OBJECT_NBYTES = type("_Plain", (), {}).__basicsize__
 
@@ -399,7 +400,8 @@ def same_state(a: Any, b: Any) -> bool:
 
 def _tensor_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     # Strides too: a product with a transposed matrix rounds differently.
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad
+    strides = tensor.stride() if tensor.numel() else ()
+    return tensor.dtype, tensor.shape, strides, tensor.device, tensor.requires_grad
 
 
 def _attributes(value: Any) -> dict[str, Any]:

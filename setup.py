@@ -1,0 +1,19 @@
+"""The optional C extension; everything else about the package stands in pyproject.toml."""
+
+from __future__ import annotations
+
+from setuptools import Extension, setup
+
+NATIVE = "sophon_loader/native"
+
+setup(
+    ext_modules=[
+        Extension(
+            "sophon_loader.native._jpegcrop",
+            sources=[f"{NATIVE}/{name}.c" for name in ("module", "jpegcrop", "frame", "huffman", "scan", "emit")],
+            depends=[f"{NATIVE}/{name}.h" for name in ("jpegcrop", "frame", "huffman", "scan", "emit")],
+            extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
+            optional=True,  # without a compiler the package installs, and sends whole files
+        )
+    ]
+)

@@ -1,0 +1,100 @@
+"""Cut a rectangle out of a JPEG file without decoding it.
+
+`crop` returns a smaller JPEG whose decoded pixels, cut at an offset, equal the rectangle cut from the decoded
+original. It never raises for a file it cannot crop: a `Refused` says why, and the whole file is to be used.
+
+The work is done by a C extension. Where that was not built, `available` is False, `reason` says why, and every file
+is refused; nothing else changes. Importing this module loads neither torch nor PIL nor numpy.
+
+Rectangles are in stored coordinates and the EXIF orientation is dropped: a pipeline that turns pictures by it must
+not use this.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+try:
+    import sophon_loader.native._jpegcrop as _jpegcrop
+except ImportError as error:
+    available: bool = False
+    reason: str = f"the C extension is not built ({error})"
+else:
+    available = True
+    reason = ""
+
+__all__ = ["Cropped", "Refused", "available", "crop", "image_size", "reason"]
+
+_UINT32_MAX = 0xFFFF_FFFF
+
+
+class Cropped(NamedTuple):
+    """A JPEG that covers the wanted rectangle.
+
+    Attributes:
+        data: the file.
+        dx, dy: where the rectangle begins inside the decoded file, in pixels.
+    """
+
+    data: bytes
+    dx: int
+    dy: int
+
+
+class Refused(NamedTuple):
+    """Why a file was not cropped; it may well decode.
+
+    Attributes:
+        kind: "unsupported", "corrupt", "too_large", or "unavailable" where the extension is missing.
+        detail: a few words for a log.
+    """
+
+    kind: str
+    detail: str
+
+
+def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, height: int) -> Cropped | Refused:
+    """Cut a rectangle out of a JPEG file.
+
+    Thread-safe; the GIL is released while the file is read.
+
+    Args:
+        data: the whole file, contiguous.
+        left, top, width, height: the rectangle in pixels of the stored picture, not empty and inside it.
+
+    Returns:
+        `Cropped`, or `Refused` for a file of a kind that is not supported, a damaged one, or one over a size
+        limit. The cropped file has no metadata, so it is smaller, or hardly larger when it covers the picture.
+
+    Raises:
+        ValueError: the rectangle is empty or not inside the picture.
+        MemoryError: no memory for a copy of the file.
+    """
+    if not available:
+        return Refused("unavailable", reason)
+    rectangle = (left, top, width, height)
+    if min(left, top) < 0 or min(width, height) < 1 or max(rectangle) > _UINT32_MAX:
+        raise ValueError(f"rectangle must be inside the picture and not empty, got {rectangle}")
+    status, detail, jpeg, dx, dy = _jpegcrop.crop(data, left, top, width, height)
+    if jpeg is not None:
+        return Cropped(jpeg, dx, dy)
+    if status == "bad_rect":
+        raise ValueError(f"rectangle must be inside the picture, got {rectangle} for a picture of {image_size(data)}")
+    return Refused(status, detail)
+
+
+def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """Read width and height, in pixels as stored, from a JPEG header.
+
+    Kinds that cannot be cropped (progressive, CMYK, ...) have a size too.
+
+    Args:
+        data: the file, or as much of its beginning as holds the header.
+
+    Returns:
+        (width, height); None if there is no sound frame header, or the extension is missing.
+    """
+    if not available:
+        return None
+    _status, _detail, width, height, _components = _jpegcrop.size(data)
+    return (width, height) if width and height else None
