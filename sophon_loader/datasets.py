@@ -52,11 +52,13 @@ class Source:
         root: the folder on this host; None when it is only at the agent.
         keys: row -> path relative to `root`.
         target: row -> label, before `target_transform`.
+        address: where the folder is, when it is only at an agent.
     """
 
     root: str | None
     keys: Any
     target: Callable[[int], Any]
+    address: Address | None = None
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,24 @@ def offloadable(dataset: Any) -> Offloadable:
     return Offloadable(sources, SharedArray(of), SharedArray(rows), owners)
 
 
+def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
+    """The transform and the target transform of a dataset that a source comes from, as they are now."""
+    # The protocol's target(index) is the label as the training loop gets it, whatever else the dataset has.
+    labels = owner.target_transform if isinstance(owner, (DatasetFolder, RemoteImageFolder)) else None
+    return owner.transform, labels
+
+
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int64]]
 
 
 def _parts(dataset: Any) -> _Parts:
     if type(dataset) is Subset:
         sources, of, rows = _parts(dataset.dataset)
-        chosen = np.asarray(dataset.indices, dtype=np.int64).reshape(-1)
-        return sources, of[chosen], rows[chosen]
+        try:
+            chosen = np.asarray(dataset.indices, dtype=np.int64).reshape(-1)
+            return sources, of[chosen], rows[chosen]
+        except (TypeError, ValueError, IndexError) as error:
+            raise NotOffloadable(f"a Subset has indices that its dataset does not have: {error}") from error
     if type(dataset) is ConcatDataset:
         return _joined([_parts(part) for part in dataset.datasets])
     source, length = _source(dataset)
@@ -126,8 +138,9 @@ def _joined(parts: list[_Parts]) -> _Parts:
 
 def _source(dataset: Any) -> tuple[Source, int]:
     if isinstance(dataset, RemoteImageFolder):
+        _check_own(dataset, RemoteImageFolder)
         target = _IntTargets(dataset.shared_targets)
-        return Source(None, dataset.shared_keys, target), len(dataset)
+        return Source(None, dataset.shared_keys, target, dataset.address), len(dataset)
     if isinstance(dataset, DatasetFolder):
         return _folder(dataset), len(dataset)
     if isinstance(dataset, OffloadableDataset):
@@ -138,17 +151,22 @@ def _source(dataset: Any) -> tuple[Source, int]:
     )
 
 
+def _check_own(dataset: Any, base: type) -> None:
+    for name in ("__getitem__", "__len__", "__getitems__"):
+        if getattr(type(dataset), name, None) is not getattr(base, name, None):
+            raise NotOffloadable(f"{type(dataset).__name__} has a {name} of its own")
+
+
 def _folder(dataset: Any) -> Source:
-    if type(dataset).__getitem__ is not DatasetFolder.__getitem__:
-        raise NotOffloadable(f"{type(dataset).__name__} has a __getitem__ of its own")
+    _check_own(dataset, DatasetFolder)
     if dataset.loader is not default_loader or get_image_backend() != "PIL":
         raise NotOffloadable(f"{type(dataset).__name__} does not use torchvision's default loader with Pillow")
-    root = os.fspath(dataset.root).rstrip("/") or "/"
-    prefix = len(os.path.join(root, ""))
+    root = os.fspath(dataset.root)
+    below = os.path.join(root, "")
     paths = [path for path, _ in dataset.samples]
-    if any(not path.startswith(os.path.join(root, "")) for path in paths):
+    if any(not path.startswith(below) for path in paths):
         raise NotOffloadable(f"{type(dataset).__name__} has samples that do not lie below its root {root}")
-    keys = SharedStrings([path[prefix:] for path in paths])
+    keys = SharedStrings([path[len(below) :] for path in paths])
     return Source(root, keys, _targets_of(dataset.samples))
 
 

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from sophon_loader.agreement import Agreement, agree, common_root, own_address
 from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.session import Terms
-from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.datasets import Offloadable, transforms_of
 from sophon_loader.decide.facts import Facts, Rates
 from sophon_loader.decide.policies import Policy
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError
-from sophon_loader.host import software
 from sophon_loader.offloaded import OffloadedDataset, SharedPlan
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.report import Report
 from sophon_loader.statistics import Statistics
-from sophon_loader.wire.messages import Welcome
 
-_PROBED = 8
-"""How many files are compared by size before the first epoch."""
 _UNKNOWN = Rates(math.inf, math.inf, math.inf, math.inf)
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What came of the handshake: the terms for the workers, and per source the last stage the agent reaches."""
-
-    terms: Terms
-    reach: tuple[int, ...]
-    notes: tuple[str, ...]
 
 
 class Engine:
@@ -60,14 +44,15 @@ class Engine:
     ) -> None:
         self.data = data
         self.options = options
-        self._agent = agent
-        self._address = Address.parse(agent) if agent not in (None, "local") else None
+        own = own_address(data)
+        self._agent = str(own) if agent is None and own is not None else agent
+        self._address = Address.parse(self._agent) if self._agent not in (None, "local") else None
         self._local_agent: LocalAgent | None = None
         self._policy = policy
         self._encodings = tuple(name for name in encoding_names() if name in encodings)
         self._statistics = Statistics(rows, encoding_names())
         self._plan = SharedPlan(len(data), encoding_names())
-        self._iteration = 0
+        self._iteration = self._epoch = 0
         self._chains: tuple[Chain, ...] = ()
         self._transforms: list[tuple[Any, Any]] = []
         self._dataset: OffloadedDataset | None = None
@@ -84,11 +69,11 @@ class Engine:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
-        owners = self.data.owners
-        transforms = [(owner.transform, getattr(owner, "target_transform", None)) for owner in owners]
+        transforms = [transforms_of(owner) for owner in self.data.owners]
         chains = tuple(chain_of(transform) for transform, _ in transforms)
         if self._dataset is not None and _same_pipelines(self._transforms, transforms, self._chains, chains):
             return self._dataset
+        self._forget_dataset()
         self._chains, self._transforms = chains, transforms
         self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
         reach = self._agreement.reach if self._agreement else tuple(0 for _ in chains)
@@ -113,68 +98,14 @@ class Engine:
         return (*notes, *(self._agreement.notes if self._agreement else ()))
 
     def _agree(self, seed: int) -> Agreement:
-        roots = [source.root for source in self.data.sources]
-        base, prefixes = _common(roots)
         if self._agent == "local" and self._local_agent is None:
-            if base is None:
+            base = common_root(self.data)
+            if base is None or any(source.root is None for source in self.data.sources):
                 raise ConfigError("agent='local' must have a dataset on this host, got a RemoteImageFolder")
             self._local_agent = LocalAgent(base, self.options)
         address = self._local_agent.address if self._local_agent else self._address
         assert address is not None
-        descriptions = tuple(chain.description for chain in self._chains)
-        connection = Connection(address, window=1)
-        try:
-            welcome = connection.greet(self.options.connect_timeout_s)
-            keep_info = tuple(bool(chain.local_ops) for chain in self._chains)
-            terms = Terms(address, self.options, welcome.instance, prefixes, descriptions, keep_info, seed)
-            self._check_files(connection, terms)
-            reach, notes = self._reach(connection, welcome, descriptions)
-        finally:
-            connection.close()
-        return Agreement(terms, reach, notes)
-
-    def _reach(
-        self, connection: Connection, welcome: Welcome, descriptions: tuple[bytes, ...]
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Per source the last stage that the agent can reach, and what a user should know of it."""
-        here = software()
-        differ = sorted(k for k in here if here[k] != welcome.software.get(k))
-        if differ:
-            both = ", ".join(f"{k} {here[k]} here and {welcome.software.get(k)} there" for k in differ)
-            note = f"no op runs at the agent, because its pixels could differ: {both}"
-            return tuple(0 for _ in descriptions), (note,)
-        # Building the ops for the first time takes the agent's workers as long as importing torchvision does.
-        timeout_s = self.options.connect_timeout_s + 60.0
-        reach = tuple(connection.register(description, timeout_s) for description in descriptions)
-        notes = [
-            f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
-            for ops, chain in zip(reach, self._chains, strict=True)
-            if ops < chain.describable
-        ]
-        return reach, tuple(notes)
-
-    def _check_files(self, connection: Connection, terms: Terms) -> None:
-        """See at a few files that the agent serves this dataset and not another one."""
-        step = max(1, len(self.data) // _PROBED)
-        probed = [self._key_and_path(terms, index) for index in range(0, len(self.data), step)]
-        answer = connection.sizes([key for key, _ in probed], self.options.dead_after_s)
-        for (key, path), nbytes in zip(probed, answer.nbytes, strict=True):
-            if path is None or not os.path.exists(path):
-                continue  # only the agent has it; a failure shows when it is asked for
-            here = os.path.getsize(path)
-            if here != nbytes:
-                found = "no such file" if nbytes < 0 else f"{nbytes} bytes"
-                raise ConfigError(
-                    f"the dataset must lie under the export, got {path} ({here} bytes) here and {found} for {key!r} at "
-                    f"{terms.address} (folder {answer.root}); if the dataset is a folder of the export, "
-                    "add it to the address: tcp://host:port/export/folder"
-                )
-
-    def _key_and_path(self, terms: Terms, index: int) -> tuple[str, str | None]:
-        source_number, row = self.data.locate(index)
-        source: Source = self.data.sources[source_number]
-        key = source.keys[row]
-        return terms.key(source_number, key), None if source.root is None else os.path.join(source.root, key)
+        return agree(self.data, self._chains, address, self.options, seed)
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
@@ -197,10 +128,16 @@ class Engine:
         return self._report
 
     def close(self) -> None:
-        """End the local agent, if there is one."""
+        """End the local agent and this process's connection, if there are any; a later epoch starts them anew."""
+        self._forget_dataset()
         if self._local_agent is not None:
             self._local_agent.close()
             self._local_agent = None
+
+    def _forget_dataset(self) -> None:
+        if self._dataset is not None:
+            self._dataset.close()
+            self._dataset = None
 
 
 class EpochIterator(Iterator[Any]):
@@ -210,9 +147,8 @@ class EpochIterator(Iterator[Any]):
         self._engine = engine
         self._batches = batches
         self._length = length
-        self._before = engine._statistics.snapshot()
         self._started_s = time.perf_counter()
-        self._epoch = engine.current()[1]
+        self._iteration, self._epoch = engine.current()
 
     def __len__(self) -> int:
         return self._length
@@ -227,18 +163,10 @@ class EpochIterator(Iterator[Any]):
             self._note_progress()
 
     def _note_progress(self) -> None:
-        totals = self._engine._statistics.since(self._before)
+        if self._iteration != self._engine.current()[0]:
+            return  # an abandoned iteration; the report is about the newest
+        totals = self._engine._statistics.totals(self._iteration)
         self._engine._report.update(self._epoch, time.perf_counter() - self._started_s, totals)
-
-
-def _common(roots: list[str | None]) -> tuple[str | None, tuple[str, ...]]:
-    """The folder that holds all roots, and each root's path in it ("" for the folder itself)."""
-    known = [root for root in roots if root is not None]
-    if len(known) < len(roots):
-        return None, tuple("" for _ in roots)
-    base = os.path.commonpath([os.path.abspath(root) for root in known])
-    paths = (os.path.relpath(os.path.abspath(root), base) for root in known)
-    return base, tuple("" if path == "." else path for path in paths)
 
 
 def _same_pipelines(
@@ -246,4 +174,13 @@ def _same_pipelines(
 ) -> bool:
     """Whether neither a transform was replaced nor the parameters of one were changed."""
     same_objects = all(a is b for old, new in zip(before, now, strict=True) for a, b in zip(old, new, strict=True))
-    return same_objects and [chain.description for chain in chains_before] == [chain.description for chain in chains]
+    return same_objects and all(map(_same_chain, chains_before, chains))
+
+
+def _same_chain(before: Chain, now: Chain) -> bool:
+    # The objects too: one without a description, or behind such a one, may have been replaced in its Compose.
+    return (
+        len(before) == len(now)
+        and all(old.call is new.call for old, new in zip(before.ops, now.ops, strict=True))
+        and before.description == now.description
+    )

@@ -27,6 +27,8 @@ def cgroup_quotas(proc: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS)
     except OSError:
         return
     for line in lines:
+        if line.count(":") < 2:
+            continue
         _, controllers, path = line.split(":", 2)
         v1 = "cpu" in controllers.split(",")
         if not v1 and controllers:
@@ -49,10 +51,10 @@ def _quota_v1(group: Path) -> float | None:
 
 def _quota_v2(group: Path) -> float | None:
     try:
-        quota, period = (group / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):
+        quota, period = map(int, (group / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # also "max": no quota
         return None
+    return quota / period if quota > 0 < period else None
 
 
 @cache

@@ -129,6 +129,9 @@ class OffloadingDataLoader(DataLoader[Any]):
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""
+        workers = getattr(self._inner, "_iterator", None)  # those that persist, also while an iterator is held
+        if hasattr(workers, "_shutdown_workers"):
+            workers._shutdown_workers()
         self._inner = None
         if self._engine is not None:
             self._engine.close()

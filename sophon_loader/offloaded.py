@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.client.failures import error_of
-from sophon_loader.client.requests import Reply, Wanted
+from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.datasets import Offloadable, Source, Transform
 from sophon_loader.decide.plan import Plan
@@ -95,10 +95,11 @@ class OffloadedDataset(Dataset[Any]):
 
     def __getitems__(self, ticket: Ticket) -> list[Any]:
         session, row = self._own()
+        row.begin(ticket.batch.iteration)
         # A worker's process has no other work; in the main process other threads must not be counted.
         clock = time.thread_time if get_worker_info() is None else time.process_time
         started_s = clock()
-        before = (session.received_nbytes, session.retries) if session else (0, 0)
+        before = (session.received_nbytes, session.retries, session.waited_s) if session else (0, 0, 0.0)
         samples: list[Any] = [None] * len(ticket.indices)
         replies = self._replies(session, ticket)
         try:
@@ -109,6 +110,7 @@ class OffloadedDataset(Dataset[Any]):
             replies.close()
         if session is not None:
             row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
+            row.add(waited_s=session.waited_s - before[2])
         row.add(loader_cpu_s=clock() - started_s)
         return samples
 
@@ -136,10 +138,16 @@ class OffloadedDataset(Dataset[Any]):
         wanted = [self._wanted(index) for index in ticket.indices]
         if session is None:
             return (Reply(one, position) for position, one in enumerate(wanted))
+        return session.replies(ticket.batch, wanted, self._look_ahead(ticket))
+
+    def _look_ahead(self, ticket: Ticket) -> tuple[BatchId, list[Wanted]] | None:
         if ticket.ahead is None:
-            return session.replies(ticket.batch, wanted, None)
+            return None
         batch, indices = ticket.ahead
-        return session.replies(ticket.batch, wanted, (batch, [self._wanted(index) for index in indices]))
+        try:
+            return batch, [self._wanted(index) for index in indices]
+        except Exception:  # of the user's sampler or dataset: raised when that batch is due, and not in this one
+            return None
 
     def _wanted(self, index: int) -> Wanted:
         if not -len(self) <= index < len(self):
@@ -184,12 +192,12 @@ class OffloadedDataset(Dataset[Any]):
             raise self._error(reply)
         if reply.sample is None:
             data = self._read(source, reply.wanted)
-            row.count(0, "file", len(data), 0.0, False)
+            row.count_file(len(data))
             row.add(fallbacks=self._terms is not None)
             return data, 0
         sample = reply.sample
         value = decode(sample.encoding, sample.meta, reply.payload)
-        row.count(sample.cut, sample.encoding, sample.file_nbytes, sum(sample.op_s), sample.cut < reply.wanted.cut)
+        row.count(sample, reply.wanted.cut)
         return value, sample.cut
 
     def _error(self, reply: Reply) -> SophonError:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.pipeline.chain import MAX_OPS
 from sophon_loader.shared import SharedArray
+from sophon_loader.wire.messages import Sample
 
 _SCALARS = (
     "samples",
@@ -20,9 +21,15 @@ _SCALARS = (
     "retries",
     "fallbacks",
     "degraded",
+    "waited_s",
+    "offloaded",
+    "queued_s",
+    "service_s",
 )
+_SAMPLES, _FILE_BYTES, _AGENT_CPU_S = (_SCALARS.index(name) for name in ("samples", "file_bytes", "agent_cpu_s"))
 _MAX_ENCODINGS = 32
-_CUTS = len(_SCALARS)
+_ITERATION = len(_SCALARS)
+_CUTS = _ITERATION + 1
 _ENCODINGS = _CUTS + MAX_OPS + 1
 
 
@@ -37,6 +44,9 @@ class Totals:
         retries: samples asked for more than once.
         fallbacks: samples read from the dataset's own root because the agent was gone.
         degraded: samples that the agent answered with an earlier cut than asked.
+        waited_s: seconds for which the loader's workers waited for replies.
+        offloaded: samples that had ops run at the agent; queued_s and service_s are the seconds they waited
+            there and the CPU seconds they took, all together.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -48,31 +58,55 @@ class Totals:
     retries: int
     fallbacks: int
     degraded: int
+    waited_s: float
+    offloaded: int
+    queued_s: float
+    service_s: float
     cuts: dict[int, int]
     encodings: dict[str, int]
 
 
 class Row:
-    """One worker's counters; only that worker writes to them."""
+    """One worker's counters of one iteration over the loader; only that worker writes to them."""
 
     def __init__(self, values: NDArray[np.float64], encodings: Sequence[str]) -> None:
-        self._values = values
+        self._shared = self._values = values
         self._encodings = {name: _ENCODINGS + i for i, name in enumerate(encodings)}
+
+    def begin(self, iteration: int) -> None:
+        """What is counted from now on belongs to this iteration. If a newer one has begun, it goes nowhere: this
+        worker then is a left-over of an iteration that was abandoned.
+        """
+        newest = self._shared[_ITERATION]
+        self._values = self._shared if iteration >= newest else np.zeros_like(self._shared)
+        if iteration > newest:
+            self._shared[:] = 0
+            self._shared[_ITERATION] = iteration
 
     def add(self, **amounts: float) -> None:
         """Add to the named counters."""
         for name, amount in amounts.items():
             self._values[_SCALARS.index(name)] += amount
 
-    def count(self, cut: int, encoding: str, file_nbytes: int, agent_cpu_s: float, degraded: bool) -> None:
-        """Count one sample that came from the agent (or, at cut 0 with 0 agent seconds, from a local file)."""
+    def count_file(self, nbytes: int) -> None:
+        """Count one sample whose file was read on this host."""
+        self.add(samples=1, file_bytes=nbytes)
+        self._values[_CUTS] += 1
+        self._values[self._encodings["file"]] += 1
+
+    def count(self, sample: Sample, wanted_cut: int) -> None:
+        """Count one sample that came from the agent."""
+        service_s = sum(sample.op_s)
         values = self._values
-        values[0] += 1
-        values[1] += file_nbytes
-        values[4] += agent_cpu_s
-        values[7] += degraded
-        values[_CUTS + cut] += 1
-        values[self._encodings[encoding]] += 1
+        values[_SAMPLES] += 1
+        values[_FILE_BYTES] += sample.file_nbytes
+        values[_AGENT_CPU_S] += service_s
+        values[_CUTS + sample.cut] += 1
+        values[self._encodings[sample.encoding]] += 1
+        if len(sample.op_s) > 1:
+            self.add(offloaded=1, queued_s=sample.queued_s, service_s=service_s)
+        if sample.cut < wanted_cut:
+            self.add(degraded=1)
 
 
 class Statistics:
@@ -91,21 +125,15 @@ class Statistics:
         """The row of a worker."""
         return Row(self._values.array[worker], self._encodings)
 
-    def snapshot(self) -> NDArray[np.float64]:
-        """The sums as they are now."""
-        total: NDArray[np.float64] = self._values.array.sum(axis=0)
-        return total
-
-    def since(self, before: NDArray[np.float64]) -> Totals:
-        """What has been added since a snapshot."""
-        values = self.snapshot() - before
+    def totals(self, iteration: int) -> Totals:
+        """What has been counted of an iteration so far; nothing when a newer one has begun."""
+        rows = self._values.array
+        values = rows[rows[:, _ITERATION] == iteration].sum(axis=0)
         cuts = {cut: int(n) for cut, n in enumerate(values[_CUTS:_ENCODINGS]) if n}
         counts = zip(self._encodings, values[_ENCODINGS:], strict=False)
-        integers = {name: int(values[i]) for i, name in enumerate(_SCALARS) if not name.endswith("_s")}
+        scalars = {n: float(v) if n.endswith("_s") else int(v) for n, v in zip(_SCALARS, values, strict=False)}
         return Totals(
-            **integers,
-            loader_cpu_s=float(values[3]),
-            agent_cpu_s=float(values[4]),
+            **scalars,  # type: ignore[arg-type]
             cuts=cuts,
             encodings={name: int(n) for name, n in counts if n},
         )

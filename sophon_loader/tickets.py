@@ -41,19 +41,22 @@ class TicketSampler(Sampler[Ticket]):
         return len(self._wrapped)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Ticket]:
+        # At once, not at the first `next`: another iteration may have begun by then.
         iteration, epoch = self._start()
+        return self._tickets(iteration, epoch, enumerate(self._wrapped))
+
+    def _tickets(self, iteration: int, epoch: int, source: Iterator[tuple[int, Any]]) -> Iterator[Ticket]:
         waiting: deque[tuple[BatchId, list[int]]] = deque()
         failure: Exception | None = None
-        source = enumerate(self._wrapped)
         while True:
             try:
                 number, entry = next(source)
+                indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
             except StopIteration:
                 break
             except Exception as error:  # the boundary to the user's sampler
                 failure = error
                 break
-            indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
             waiting.append((BatchId(iteration, epoch, number), indices))
             if len(waiting) > self._ahead:
                 yield self._ticket(waiting)

@@ -274,8 +274,10 @@ class Broker:
             failure, text = refusal
             self._tell(client, Failed(failure, text, ids, fetch.digest))
             return
+        now_s = time.monotonic()
         for item in fetch.items:
-            job = Job(client, fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, item)
+            fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry)
+            job = Job(client, *fields, received_s=now_s, item=item)
             if item.cut == 0:
                 self._read(job)
             elif self._admission.overloaded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from sophon_loader.encodings.encoding import Payload
+from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.errors import SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import Failed, Failure, Item, Listing, Registered, Sample, Sizes
@@ -31,6 +31,8 @@ class Job:
     seed: int
     epoch: int
     keep_info: bool
+    dry: bool
+    received_s: float
     item: Item
 
     def to_bytes(self) -> bytes:
@@ -41,8 +43,8 @@ class Job:
     @staticmethod
     def from_bytes(data: bytes) -> Job:
         """The inverse of `to_bytes`."""
-        client, export, digest, seed, epoch, keep_info, item = msgpack.unpackb(data)
-        return Job(client, export, digest, seed, epoch, keep_info, Item(*item))
+        *fields, item = msgpack.unpackb(data)
+        return Job(*(*fields, Item(*item)))
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,23 @@ class Answer:
 
 def answer_file(store: Store, job: Job, note: str = "") -> Answer:
     """The file of a job at stage 0, or why it cannot be had; `note` tells why the cut is earlier than asked."""
-    started = time.thread_time()
+    started, queued_s = time.thread_time(), time.monotonic() - job.received_s
     try:
         data = store.read(job.export, job.item.key)
     except SophonError as error:
         return refuse(error, [job.item.id])
     op_s = [time.thread_time() - started]
-    return Answer(Sample(job.item.id, 0, "file", {}, len(data), op_s, note), data)
+    return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s, queued_s, note)
+
+
+def sample_answer(
+    job: Job, encoded: Encoded, cut: int, file_nbytes: int, op_s: list[float], queued_s: float, note: str
+) -> Answer:
+    """The answer of a job that went well; a dry one leaves the payload behind."""
+    meta, payload = encoded.meta, encoded.payload
+    if job.dry:
+        meta, payload = {"nbytes": len(encoded.payload)}, b""
+    return Answer(Sample(job.item.id, cut, encoded.encoding, meta, file_nbytes, op_s, queued_s, note), payload)
 
 
 def answer_listing(store: Store, export: str, prefix: str) -> Answer:

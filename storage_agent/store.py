@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sophon_loader.errors import SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The file names that torchvision's ImageFolder takes."""
+MAX_KEY_NBYTES = 4096
 _HAS_PROC = os.path.isdir("/proc/self/fd")
 
 
@@ -69,9 +71,11 @@ class Store:
     def size(self, export: str, key: str) -> int:
         """The file's size in bytes, -1 when there is no such file in the export."""
         try:
-            return os.stat(self._path(export, key)).st_size
-        except (OSError, SampleOutsideExport):
+            self._path(export, key)
+            status = os.stat(self._joined(export, key))
+        except OSError:
             return -1
+        return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
     def tree(self, export: str, prefix: str) -> list[tuple[str, list[str]]]:
         """(class, its files) in the order in which torchvision's ImageFolder has them.
@@ -81,25 +85,51 @@ class Store:
         """
         top = self._path(export, prefix) if prefix else self.root(export)
         try:
-            classes = sorted(entry.name for entry in os.scandir(top) if entry.is_dir())
+            with os.scandir(top) as entries:
+                classes = sorted(entry.name for entry in entries if _is_folder(entry))
         except OSError as error:
             raise _open_error(error, export, prefix) from error
         return [(name, self._files_below(export, os.path.join(top, name))) for name in classes]
 
     def _files_below(self, export: str, folder: str) -> list[str]:
-        root = self._roots[export]
         found = []
-        for parent, _, names in sorted(os.walk(folder, followlinks=True)):
-            if not _inside(os.path.realpath(parent), root):
-                continue
+        for parent, names in sorted(self._walk(export, folder)):
             relative = "" if parent == folder else os.path.relpath(parent, folder) + "/"
             found += [relative + name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES)]
         return found
 
+    def _walk(self, export: str, top: str) -> Iterator[tuple[str, list[str]]]:
+        """(folder, its files) like os.walk, following links, but neither out of the export nor in circles."""
+        root = self._roots[export]
+        waiting: list[tuple[str, tuple[str, ...]]] = [(top, (os.path.realpath(top),))]
+        while waiting:
+            folder, above = waiting.pop()
+            if above[-1] in above[:-1] or not _inside(above[-1], root):
+                continue
+            try:
+                with os.scandir(folder) as entries:
+                    listed = [(entry, _is_folder(entry)) for entry in entries]
+            except OSError:
+                continue  # as os.walk does
+            yield folder, [entry.name for entry, is_folder in listed if not is_folder]
+            for entry, is_folder in listed:
+                if is_folder:
+                    real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+                    waiting.append((entry.path, (*above, real)))
+
     def _joined(self, export: str, key: str) -> str:
         root = self.root(export)
         if not key or key.startswith("/") or "\0" in key or ".." in key.split("/"):
-            raise SampleOutsideExport(f"key must be a path relative to export {export!r} without '..', got {key!r}")
+            text = f"key must be a path relative to export {export!r} without '..', got {key[:200]!r}"
+            raise SampleOutsideExport(text)
+        try:
+            nbytes = len(os.fsencode(key))
+        except UnicodeEncodeError:
+            nbytes = MAX_KEY_NBYTES + 1
+        if nbytes > MAX_KEY_NBYTES:
+            raise SampleMissing(
+                f"file must exist in export {export!r}, got {key[:40]!r}, which cannot be a file's name"
+            )
         return f"{root}/{key}"
 
     def _path(self, export: str, key: str) -> str:
@@ -138,11 +168,18 @@ def _leaves(export: str, key: str) -> SampleOutsideExport:
     return SampleOutsideExport(f"key must stay inside export {export!r}, got {key!r}, a link that leaves it")
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
+
+
 def _inside(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def _open_error(error: OSError, export: str, key: str) -> SampleMissing | SampleUnreadable:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return SampleMissing(f"file must exist in export {export!r}, got {key!r}")
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
+        return SampleMissing(f"file must exist in export {export!r}, got {key[:200]!r}")
     return SampleUnreadable(f"file must be readable by the agent, got {key!r} of export {export!r}: {error.strerror}")

@@ -18,15 +18,16 @@ from multiprocessing.process import BaseProcess
 import torch
 import zmq
 
+from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
-from sophon_loader.errors import PipelineError, SophonError
+from sophon_loader.errors import EncodingError, PipelineError, SophonError
 from sophon_loader.pipeline.chain import Chain, chain_from
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registry import load_ops
 from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
-from sophon_loader.wire.messages import Failed, Failure, Registered, Sample
+from sophon_loader.wire.messages import Failed, Failure, Registered
 from storage_agent import worker_protocol as protocol
-from storage_agent.jobs import Answer, Job, refuse
+from storage_agent.jobs import Answer, Job, refuse, sample_answer
 from storage_agent.settings import Settings
 from storage_agent.store import Store
 
@@ -83,19 +84,22 @@ def register(description: bytes) -> Answer:
 
 def answer_job(store: Store, job: Job, description: bytes) -> Answer:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself."""
-    started = time.thread_time()
+    started, queued_s = time.thread_time(), time.monotonic() - job.received_s
     try:
         data = store.read(job.export, job.item.key)
     except SophonError as error:
         return refuse(error, [job.item.id])
     op_s = [time.thread_time() - started]
     try:
-        return _run(job, data, _chain(description), op_s)
+        cut, encoded = _run(job, data, _chain(description), op_s)
     except Exception as error:  # the boundary to user code
-        return Answer(Sample(job.item.id, 0, "file", {}, len(data), op_s[:1], _note_of(error)), data)
+        return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s[:1], queued_s, _note_of(error))
+    note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
+    return sample_answer(job, encoded, cut, len(data), op_s, queued_s, note)
 
 
-def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> Answer:
+def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> tuple[int, Encoded]:
+    """The cut that was reached and the value there; appends the seconds of each op and of encoding to `op_s`."""
     cut = min(job.item.cut, len(chain))
     last = time.thread_time()
 
@@ -106,13 +110,12 @@ def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> Answer:
         last = now
 
     value = chain.run(data, 0, cut, Draw(job.seed, job.epoch, job.item.sample), after=after)
+    last = time.thread_time()
     encoded = encode(value, job.item.encoding, keep_info=job.keep_info)
     if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
-        raise PipelineError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
+        raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
     op_s.append(time.thread_time() - last)
-    note = "" if cut == job.item.cut else f"this agent knows only the first {len(chain)} ops"
-    sample = Sample(job.item.id, cut, encoded.encoding, encoded.meta, len(data), op_s, note)
-    return Answer(sample, encoded.payload)
+    return cut, encoded
 
 
 def _note_of(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 import zlib
 
 import msgpack
@@ -47,8 +48,11 @@ class Connection:
     def __init__(self, address: Address, window: int) -> None:
         self.address = address
         self.received_nbytes = 0
+        self._asked = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
+        self._closed = weakref.finalize(self, _close, self._context, self._socket, os.getpid())
         self._socket.setsockopt(zmq.LINGER, 0)
         # A stable id: replies still reach this loader after its connection broke and came back.
         self._socket.setsockopt(zmq.ROUTING_ID, b"L" + os.urandom(16))
@@ -87,8 +91,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket; unsent requests are thrown away."""
-        self._socket.close(linger=0)
-        self._context.term()
+        self._closed()
 
     # --- one question, one answer -----------------------------------------------------------------------------
 
@@ -132,8 +135,12 @@ class Connection:
         Raises:
             SampleError: it cannot be had.
         """
-        item = Item(0, 0, 0, "file", self.address.key(key))
-        answer, payload = self._ask(Fetch(self.address.export, "", 0, 0, False, [item]), None, timeout_s)
+        self._asked += 1
+        item = Item(self._asked, 0, 0, "file", self.address.key(key))
+        end_s = now_s() + timeout_s
+        answer, payload = self._ask(Fetch(self.address.export, "", 0, 0, False, False, [item]), None, timeout_s)
+        while _is_late(answer, self._asked):
+            answer, payload = self._answer(max(0.0, end_s - now_s()), timeout_s)
         if not isinstance(answer, Sample):
             raise self._unexpected(answer)
         return bytes(payload)
@@ -152,7 +159,10 @@ class Connection:
 
     def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:
         self.send(question, payload)
-        answer = self.receive(timeout_s)
+        return self._answer(timeout_s, timeout_s)
+
+    def _answer(self, wait_s: float, timeout_s: float) -> tuple[Message, Payload]:
+        answer = self.receive(wait_s)
         if answer is None:
             raise AgentUnreachable(
                 f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
@@ -167,6 +177,18 @@ class Connection:
 
     def _error(self, failure: str, text: str) -> SophonError:
         return error_of(failure, f"{text} (agent {self.address})")
+
+
+def _is_late(answer: Message, asked: int) -> bool:
+    """Whether a question that was given up is answered."""
+    ids = [answer.id] if isinstance(answer, Sample) else answer.ids if isinstance(answer, Failed) else []
+    return bool(ids) and asked not in ids
+
+
+def _close(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], pid: int) -> None:
+    if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
+        socket.close(linger=0)
+        context.term()
 
 
 def now_s() -> float:

@@ -18,7 +18,8 @@ class OffloadOptions:
         heartbeat_s: silence after which the agent is asked whether it is alive.
         dead_after_s: silence after which it counts as gone; then files are read below the dataset's root if
             they are there, else the sample fails.
-        resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again.
+        resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
+            after 2, 4 and 8 times as long, and then it counts as gone.
         agent_workers: worker processes of an agent started with `agent="local"`; None for one per core.
         agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos.
         agent_ops: modules that an agent started with `agent="local"` imports for their `register_op` calls.

@@ -18,6 +18,8 @@ from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sa
 
 PAUSE_S = 0.1
 """How long to leave an agent alone that has said it is busy."""
+MAX_RESENDS = 3
+"""How often to ask again, each time after twice as long, an agent that lives and answers nothing."""
 
 
 class BatchId(NamedTuple):
@@ -99,18 +101,23 @@ class Requests:
         self._queue: deque[int] = deque()
         self._asked: dict[int, None] = {}
         self._ready: dict[BatchId, deque[Reply]] = {}
+        self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
         self._heard_s = now_s
         self._pinged_s = now_s
+        self._doubted_s: float | None = None  # when it was first pinged since it was last heard
         self._progress_s = now_s
         self._pause_until_s = now_s
-        self._resend_after_s = options.resend_after_s
+        self._resends = 0
         self.gone = False
         self.retries = 0
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead)."""
         if not self.gone:
-            self._heard_s = now_s  # the loader may have been away; the agent's silence counts from here
+            self._heard_s, self._doubted_s = (
+                now_s,
+                None,
+            )  # the loader may have been away; the agent's silence counts from here
         if batch not in self._ready:
             self._ready[batch] = deque()
             for position, one in enumerate(wanted):
@@ -135,7 +142,7 @@ class Requests:
 
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
         """A message has come from the agent."""
-        self._heard_s = now_s
+        self._heard_s, self._doubted_s = now_s, None
         self.gone = False
         if isinstance(message, Sample):
             self._answer(message.id, now_s, sample=message, payload=payload)
@@ -148,20 +155,24 @@ class Requests:
 
     def tick(self, now_s: float) -> list[Instruction]:
         """Time has passed: ping a silent agent, give a dead one up, ask again for what got lost."""
-        options = self._options
+        options, heartbeat_s = self._options, self._heartbeat_s
         if not self._asked and not self._queue:
             self._heard_s = self._progress_s = now_s
             return []
         said: list[Instruction] = []
-        silent_s = now_s - self._heard_s
-        if silent_s >= options.heartbeat_s and now_s - self._pinged_s >= options.heartbeat_s:
+        if now_s - max(self._heard_s, self._pinged_s) >= heartbeat_s:
             self._pinged_s = now_s
+            self._doubted_s = self._doubted_s or now_s
             said.append(Say(Ping()))
-        if silent_s >= options.dead_after_s:
+        # Silence counts from the first ping: before that, the loader itself may have been away in a slow op.
+        if self._doubted_s is not None and now_s - self._doubted_s >= options.dead_after_s - heartbeat_s:
             self._give_up()
-        elif self._asked and now_s - self._progress_s >= self._resend_after_s:
-            self._resend_after_s *= 2
-            self._ask_again(now_s)
+        elif self._asked and now_s - self._progress_s >= options.resend_after_s * 2**self._resends:
+            if self._resends == MAX_RESENDS:
+                self._give_up()
+            else:
+                self._resends += 1
+                self._ask_again(now_s)
         return said + self._fill(now_s)
 
     def _give_up(self) -> None:
@@ -176,7 +187,7 @@ class Requests:
         self._asked.pop(number, None)
         self._progress_s = now_s
         self._window = min(self._options.window, self._window + 1)
-        self._resend_after_s = self._options.resend_after_s
+        self._resends = 0
         self._finish(number, **found)
 
     def _finish(self, number: int, **found: object) -> None:
@@ -186,6 +197,8 @@ class Requests:
             self._ready[request.batch].append(reply)
 
     def _failed(self, failed: Failed, now_s: float) -> list[Instruction]:
+        for number in failed.ids:
+            self._asked.pop(number, None)  # also those of a dropped batch: they take no room in the window any more
         mine = [n for n in failed.ids if n in self._requests]
         if failed.failure == Failure.UNKNOWN_PIPELINE and mine:
             self._requeue(mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from sophon_loader.client.failures import error_of
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register
 
@@ -45,13 +47,18 @@ class Terms:
 
 
 class Session:
-    """Fetches batches of samples; one per process, used by one thread."""
+    """Fetches batches of samples; one per process, used by one thread.
+
+    `waited_s` adds up the seconds for which there was no reply to work on.
+    """
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self._digests = [content_hash(description) for description in terms.descriptions]
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s())
+        self.waited_s = 0.0
+        self.waited_s = 0.0
 
     @property
     def received_nbytes(self) -> int:
@@ -94,18 +101,26 @@ class Session:
         return reply
 
     def _wait(self) -> tuple[Message, Payload] | None:
-        self._do(self._requests.tick(now_s()))
-        return self._connection.receive(_WAIT_S)
+        started_s = now_s()
+        self._do(self._requests.tick(started_s))
+        received = self._connection.receive(0 if self._requests.gone else _WAIT_S)
+        self.waited_s += now_s() - started_s
+        return received
 
     def _do(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Ask):
-                self._connection.send(self._fetch(instruction))
-            elif isinstance(instruction, RegisterAgain):
-                source = instruction.source
-                self._connection.send(Register(self._digests[source]), self.terms.descriptions[source])
-            elif isinstance(instruction, Say):
-                self._connection.send(instruction.message)
+            # A queue that pings to a dead agent have filled: what does not fit is lost, and `tick` deals with that.
+            with contextlib.suppress(AgentUnreachable):
+                self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Ask):
+            self._connection.send(self._fetch(instruction))
+        elif isinstance(instruction, RegisterAgain):
+            source = instruction.source
+            self._connection.send(Register(self._digests[source]), self.terms.descriptions[source])
+        elif isinstance(instruction, Say):
+            self._connection.send(instruction.message)
 
     def _fetch(self, ask: Ask) -> Fetch:
         terms = self.terms
@@ -119,6 +134,7 @@ class Session:
             seed=terms.seed,
             epoch=ask.batch.epoch,
             keep_info=terms.keep_info[ask.source],
+            dry=False,
             items=items,
         )
 

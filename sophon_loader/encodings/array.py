@@ -1,12 +1,15 @@
 """`array`: tensors, tv_tensors and numpy arrays of any dtype and shape, uncompressed.
 
-The order of the dimensions in memory is kept, because an op may take another code path (with another rounding)
-for a channels-last tensor; expanded dimensions (stride 0) are sent once.
+The layout in memory is a part of the value: an op may take another code path, with another rounding, for a
+channels-last tensor or for a view with gaps (a crop). So strides travel, but the bytes in the gaps do not, and
+expanded dimensions (stride 0) are sent once.
 """
 
 from __future__ import annotations
 
 import math
+import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,10 @@ from torchvision import tv_tensors
 from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.errors import EncodingError
 
+MAX_DIMS = 16
+MAX_SPAN_NBYTES = 1 << 30
+"""How far apart the first and the last byte of a value may lie."""
+MAX_ELEMENTS = 1 << 32
 _KINDS: dict[str, type] = {
     "tensor": torch.Tensor,
     "ndarray": np.ndarray,
@@ -25,91 +32,156 @@ _KINDS: dict[str, type] = {
     "boxes": tv_tensors.BoundingBoxes,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
-MAX_DIMS = 16
-_NUMPY_DTYPES = {"bool", "complex64", "complex128", "float16", "float32", "float64"} | {
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_NUMPY_DTYPES = ("bool", *_INTEGERS, "complex64", "complex128", "float16", "float32", "float64")
+_TORCH_ONLY = ("bfloat16", "complex32", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in (*_NUMPY_DTYPES, *_TORCH_ONLY)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_BOX_ATTRIBUTES = frozenset(("format", "canvas_size", "clamping_mode"))
 
 
 class ArrayEncoding:
-    """Meta: `kind`, `dtype`, `shape`, `order` (dims from slowest to fastest), `once` (expanded dims)."""
+    """Meta: `kind`, `dtype`, `shape`, `strides` (in elements), and what only some kinds have.
+
+    A tensor of the kind `boxes` has `format`, `canvas`, `clamping`; a big-endian array has `swapped`. Payload: the
+    elements in the order in which they lie in memory, little-endian, without gaps; dimensions of stride 0 once.
+    """
 
     name = "array"
 
     def accepts(self, value: Any) -> bool:
         if type(value) is np.ndarray:
-            return value.dtype.name in _NUMPY_DTYPES and value.ndim <= MAX_DIMS
+            steps = all(stride % value.itemsize == 0 for stride in value.strides)
+            known = value.dtype.name in _NUMPY_DTYPES and value.flags.aligned and steps
+            return known and _fits(value.shape, _elements(value), value.itemsize)
         return (
             type(value) in _KIND_OF
             and value.layout is torch.strided
             and value.device.type == "cpu"
-            and not value.is_quantized
-            and value.dim() <= MAX_DIMS
+            and value.dtype in _NAMES
+            and not value.requires_grad
+            and vars(value).keys() <= (_BOX_ATTRIBUTES if _KIND_OF[type(value)] == "boxes" else frozenset())
+            and _fits(value.shape, value.stride(), value.dtype.itemsize)
         )
 
     def encode(self, value: Any) -> Encoded:
         kind = _KIND_OF[type(value)]
-        tensor = _tensor_of(value) if kind == "ndarray" else value.detach().as_subclass(torch.Tensor)
-        meta: dict[str, Any] = {"kind": kind, "dtype": _dtype_name(tensor.dtype), "shape": list(tensor.shape)}
-        if kind == "boxes":
-            meta |= {"format": value.format.name, "canvas": list(value.canvas_size)}
-        once = [d for d in range(tensor.dim()) if tensor.stride(d) == 0 and tensor.shape[d] > 1]
-        for dim in once:
-            tensor = tensor.narrow(dim, 0, 1)
-        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-        flat = tensor.resolve_conj().resolve_neg().permute(order).contiguous().reshape(-1)
-        payload = flat.view(torch.uint8).numpy().data if flat.numel() else b""
-        return Encoded(self.name, meta | {"order": order, "once": once}, payload)
+        if kind == "ndarray":
+            meta = {"kind": kind, "dtype": value.dtype.name, "shape": list(value.shape), "strides": _elements(value)}
+            if not value.dtype.isnative:
+                meta["swapped"] = True
+            tensor = _tensor_of(value)
+        else:
+            tensor = value.as_subclass(torch.Tensor)
+            strides = list(tensor.stride())
+            meta = {"kind": kind, "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "strides": strides}
+            if kind == "boxes":
+                meta |= {"format": value.format.name, "canvas": [int(n) for n in value.canvas_size]}
+                meta |= {"clamping": value.clamping_mode} if hasattr(value, "clamping_mode") else {}
+            tensor = tensor.resolve_conj().resolve_neg()
+        return Encoded(self.name, meta, _dense(tensor, meta["strides"]))
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Any:
         try:
             tensor = _read(meta, payload)
-            return _wrap(meta, tensor)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            IndexError,
-            AttributeError,
-            RuntimeError,
-            OverflowError,
-        ) as error:
-            raise EncodingError(f"array payload must fit its header, got {meta}: {error}") from error
+            return _array(meta, tensor) if meta["kind"] == "ndarray" else _wrap(meta, tensor)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise EncodingError(
+                f"array payload must fit its header, got {reprlib.repr(meta)}: {error!r:.200}"
+            ) from None
+
+
+def _elements(array: np.ndarray[Any, Any]) -> list[int]:
+    return [stride // array.itemsize for stride in array.strides]
+
+
+def _fits(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether the sizes are within limits and no two elements overlap, other than by a stride of 0."""
+    if len(shape) > MAX_DIMS or math.prod(shape) > MAX_ELEMENTS:
+        return False
+    span = 1
+    for stride, n in sorted((abs(stride), n) for n, stride in zip(shape, strides, strict=True) if n > 1 and stride):
+        if stride < span:
+            return not math.prod(shape)  # nothing overlaps where nothing is
+        span += (n - 1) * stride
+    return span * itemsize <= MAX_SPAN_NBYTES or not math.prod(shape)
+
+
+def _in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Dimensions from the slowest to the fastest, and the sizes sent (1 for an expanded dimension)."""
+    order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
+    return order, [1 if n > 1 and not stride else n for n, stride in zip(shape, strides, strict=True)]
 
 
 def _tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     # torch takes neither read-only nor reversed nor byte-swapped arrays.
     plain = array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
-    return torch.from_numpy(array if plain else array.astype(array.dtype.newbyteorder("="), order="C"))
+    forward = _flipped(array, _elements(array))
+    return torch.from_numpy(array if plain else forward.astype(array.dtype.newbyteorder("="), order="C"))
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _flipped(array: np.ndarray[Any, Any], strides: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The array with its dimensions of negative stride the other way round."""
+    if min(strides, default=0) >= 0:
+        return array
+    return array[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in strides)]
+
+
+def _dense(tensor: torch.Tensor, strides: Sequence[int]) -> Payload:
+    order, sent = _in_memory_order(tensor.shape, strides)
+    for dim, n in enumerate(sent):
+        tensor = tensor.narrow(dim, 0, n)
+    flat = tensor.permute(order).contiguous().reshape(-1)
+    if flat.stride(0) != 1:  # a single element out of an expanded tensor counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format).as_strided([1], [1])
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
 def _read(meta: dict[str, Any], payload: Payload) -> torch.Tensor:
-    dtype, shape = getattr(torch, meta["dtype"]), meta["shape"]
-    if not isinstance(dtype, torch.dtype) or len(shape) > MAX_DIMS or min(shape, default=0) < 0:
-        raise EncodingError(f"array must have a dtype of torch's and a sane shape, got {meta}")
-    sent = [1 if d in meta["once"] else n for d, n in enumerate(shape)]
-    if math.prod(sent) * dtype.itemsize != len(payload) or math.prod(shape) > 1 << 40:
-        raise EncodingError(f"array payload must hold {sent} of {dtype}, got {len(payload)} bytes")
-    order = meta["order"]
-    if sorted(order) != list(range(len(shape))):
-        raise EncodingError(f"array order must permute the dimensions, got {order}")
-    data = torch.empty(len(payload), dtype=torch.uint8)
-    if len(payload):
-        data.numpy()[:] = np.frombuffer(payload, np.uint8)
-    stored = data.view(dtype).reshape([sent[d] for d in order])
-    return stored.permute(np.argsort(order).tolist()).expand(shape)
+    dtype, shape, strides = _DTYPES[meta["dtype"]], meta["shape"], meta["strides"]
+    signed = meta["kind"] == "ndarray"
+    if not (_are_sizes(shape) and _are_sizes(strides, signed) and len(shape) == len(strides)):
+        raise ValueError("shape and strides must be lists of as many sizes")
+    if not _fits(shape, strides, dtype.itemsize):
+        raise ValueError("shape and strides must be within the limits")
+    order, sent = _in_memory_order(shape, strides)
+    count, strides = math.prod(sent), [abs(stride) for stride in strides]
+    if count * dtype.itemsize != len(payload):
+        raise ValueError(f"{sent} of {dtype} must be sent, got {len(payload)} bytes")
+    image = torch.empty(len(payload), dtype=torch.uint8)
+    if count:
+        image.numpy()[:] = np.frombuffer(payload, np.uint8)
+    span = 1 + sum((n - 1) * stride for n, stride in zip(sent, strides, strict=True))
+    elements = image.view(dtype)
+    if 0 < count < span:
+        gapped = torch.empty(span, dtype=dtype)
+        gapped.as_strided(sent, strides).permute(order).copy_(elements.reshape([sent[d] for d in order]))
+        elements = gapped
+    return elements.as_strided(shape, strides)
 
 
-def _wrap(meta: dict[str, Any], tensor: torch.Tensor) -> Any:
-    kind = meta["kind"]
-    if kind == "ndarray":
-        return tensor.numpy()
-    if kind == "boxes":
+def _are_sizes(values: Any, signed: bool = False) -> bool:
+    limit = 1 << 40
+    return isinstance(values, list) and all(type(n) is int and (-limit if signed else 0) <= n < limit for n in values)
+
+
+def _array(meta: dict[str, Any], tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    array = tensor.numpy()
+    if meta.get("swapped"):
+        array.byteswap(inplace=True)
+        array = array.view(array.dtype.newbyteorder())
+    return _flipped(array, meta["strides"])
+
+
+def _wrap(meta: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
+    cls = _KINDS[meta["kind"]]
+    if cls is tv_tensors.BoundingBoxes:
+        clamping = {"clamping_mode": meta["clamping"]} if "clamping" in meta else {}
         box_format = tv_tensors.BoundingBoxFormat[meta["format"]]
-        return tv_tensors.BoundingBoxes(tensor, format=box_format, canvas_size=tuple(meta["canvas"]))
-    cls = _KINDS[kind]
-    return tensor if cls is torch.Tensor else tensor.as_subclass(cls)
+        height, width = meta["canvas"]
+        if type(height) is not int or type(width) is not int:
+            raise ValueError("canvas must be [height, width]")
+        boxes: torch.Tensor = cls(tensor, format=box_format, canvas_size=(height, width), **clamping)
+        return boxes
+    wrapped: torch.Tensor = tensor if cls is torch.Tensor else tensor.as_subclass(cls)
+    return wrapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from sophon_loader.errors import EncodingError
 
 MAX_PIXELS = 1 << 28
 """No image on the wire has more px (Pillow's own bomb limit is about 1.8e8)."""
+MAX_SIDE_PX = 1 << 20
+"""Neither width nor height is larger: Pillow keeps a pointer per row, even of an image without columns."""
 
 Payload = bytes | bytearray | memoryview
 
@@ -45,12 +48,17 @@ def image_size(meta: dict[str, Any]) -> tuple[int, int]:
     """The (width, height) of an image from its meta.
 
     Raises:
-        EncodingError: missing, not two positive numbers, or more than MAX_PIXELS together.
+        EncodingError: missing, not two numbers from 0 on, or over a limit.
     """
     size = meta.get("size")
     if not (isinstance(size, (list, tuple)) and len(size) == 2 and all(type(n) is int for n in size)):
-        raise EncodingError(f"image size must be [width, height], got {size!r}")
+        raise EncodingError(f"image size must be [width, height], got {reprlib.repr(size)}")
     width, height = size
-    if width < 0 or height < 0 or width * height > MAX_PIXELS:
+    if not size_fits(width, height):
         raise EncodingError(f"image size must be within {MAX_PIXELS} px, got {width} x {height}")
     return width, height
+
+
+def size_fits(width: int, height: int) -> bool:
+    """Whether an image of that size may cross the wire."""
+    return 0 <= min(width, height) <= max(width, height) <= MAX_SIDE_PX and width * height <= MAX_PIXELS

@@ -13,7 +13,7 @@ class FileEncoding:
     name = "file"
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, (bytes, bytearray, memoryview))
+        return type(value) is bytes
 
     def encode(self, value: Any) -> Encoded:
         return Encoded(self.name, {}, value)

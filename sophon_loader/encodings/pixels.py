@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from PIL import Image
 
-from sophon_loader.encodings.encoding import Encoded, Payload, image_size
+from sophon_loader.encodings.encoding import Encoded, Payload, image_size, size_fits
 from sophon_loader.errors import EncodingError
 
 _BANDS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "RGBA": 4, "CMYK": 4}
@@ -18,7 +19,7 @@ class PixelsEncoding:
     name = "pixels"
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, Image.Image) and value.mode in _BANDS
+        return type(value) is Image.Image and value.mode in _BANDS and size_fits(*value.size)
 
     def encode(self, value: Image.Image) -> Encoded:
         return Encoded(self.name, {"mode": value.mode, "size": list(value.size)}, value.tobytes())
@@ -26,10 +27,10 @@ class PixelsEncoding:
     def decode(self, meta: dict[str, Any], payload: Payload) -> Image.Image:
         width, height = image_size(meta)
         mode = meta.get("mode")
-        if mode not in _BANDS or len(payload) != width * height * _BANDS[mode]:
+        if not isinstance(mode, str) or mode not in _BANDS or len(payload) != width * height * _BANDS[mode]:
             raise EncodingError(
                 f"pixels must be width x height x bands bytes, got {len(payload)} bytes for "
-                f"{width} x {height} of mode {mode!r}"
+                f"{width} x {height} of mode {reprlib.repr(mode)}"
             )
         if not payload:
             return Image.new(mode, (width, height))

@@ -18,7 +18,7 @@ from sophon_loader.encodings.names import ENTRY_POINTS
 from sophon_loader.encodings.pixels import PixelsEncoding
 from sophon_loader.encodings.webp import WebpEncoding
 from sophon_loader.errors import EncodingError, PipelineError
-from sophon_loader.pipeline.registry import from_plain, to_plain
+from sophon_loader.pipeline.registry import check_plain, from_plain, to_plain
 
 PLAIN = ("pixels", "array")
 """Encodings to fall back on when the one asked for does not take the value."""
@@ -64,12 +64,24 @@ def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
         raise EncodingError(f"encoding must be one of {sorted(encodings())}, got {name!r}")
     value = encoding.decode(meta, payload)
     if "info" in meta and isinstance(value, Image.Image):
-        value.info = from_plain(meta["info"])
+        value.info = _read_info(meta["info"])
     return value
 
 
 def _plain_info(image: Image.Image) -> Any:
     try:
-        return to_plain(dict(image.info))
+        plain = to_plain(dict(image.info))
+        check_plain(plain)
     except PipelineError as error:
         raise EncodingError(f"image info must be plain data to travel: {error}") from error
+    return plain
+
+
+def _read_info(plain: Any) -> dict[Any, Any]:
+    try:
+        info = from_plain(plain)
+    except PipelineError as error:
+        raise EncodingError(f"image info must be readable: {error}") from error
+    if type(info) is not dict:
+        raise EncodingError(f"image info must be a dict, got {type(info)}")
+    return info

@@ -12,6 +12,8 @@ from sophon_loader.errors import EncodingError
 
 MAX_SIDE_PX = 16383
 """A limit of the format itself."""
+MAX_WEBP_PIXELS = 1 << 26
+"""Below the size at which Pillow warns of a bomb; larger images go as `pixels`."""
 
 
 class WebpEncoding:
@@ -21,9 +23,10 @@ class WebpEncoding:
 
     def accepts(self, value: Any) -> bool:
         return (
-            isinstance(value, Image.Image)
+            type(value) is Image.Image
             and value.mode == "RGB"
             and 0 < min(value.size) <= max(value.size) <= MAX_SIDE_PX
+            and value.width * value.height <= MAX_WEBP_PIXELS
         )
 
     def encode(self, value: Image.Image) -> Encoded:
@@ -34,12 +37,24 @@ class WebpEncoding:
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Image.Image:
         size = image_size(meta)
+        if size != _size_of(payload) or size[0] * size[1] > MAX_WEBP_PIXELS:
+            raise EncodingError(f"webp must be lossless, of the size in its header {size} and not too large")
         try:
             with Image.open(io.BytesIO(payload), formats=("WEBP",)) as image:
-                if image.size != size:
-                    raise EncodingError(f"webp must be of the size in its header {size}, got {image.size}")
                 decoded: Image.Image = image.convert("RGB")
         except (UnidentifiedImageError, OSError, ValueError) as error:
             raise EncodingError(f"webp payload of {len(payload)} bytes must be decodable: {error}") from error
         decoded.info.clear()
         return decoded
+
+
+def _size_of(payload: Payload) -> tuple[int, int] | None:
+    """(width, height) of a file with nothing but a lossless image, None for any other.
+
+    Read here because Pillow's decoder allocates the canvas before anyone can look at its size.
+    """
+    start = bytes(payload[:25])
+    if len(start) < 25 or (start[:4], start[8:16], start[20]) != (b"RIFF", b"WEBPVP8L", 0x2F):
+        return None
+    bits = int.from_bytes(start[21:25], "little")
+    return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1

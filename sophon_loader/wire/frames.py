@@ -7,6 +7,7 @@ payload frame, which this module never touches: it goes between socket and encod
 from __future__ import annotations
 
 import hashlib
+import reprlib
 import types
 from collections.abc import Callable
 from dataclasses import fields
@@ -21,8 +22,11 @@ from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
 MAX_HEADER_NBYTES = 8 << 20
 MAX_PAYLOAD_NBYTES = 1 << 30
+MAX_TEXT_LENGTH = 1 << 16
+"""Characters of one text field."""
 
-_packer = partial(msgpack.packb, use_bin_type=True)
+# File names are bytes to the operating system; those that are not UTF-8 must cross as well.
+_packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _HANDSHAKES = (Hello, Welcome, Refused)
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
 
@@ -51,14 +55,15 @@ def unpack(header: bytes | memoryview) -> Message:
     _check_length(header)
     row = _row(header)
     version, kind, *values = row
-    cls = _BY_KIND.get(kind) if isinstance(kind, int) else None
-    if version not in ((HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS):
+    cls = _BY_KIND.get(kind) if type(kind) is int else None
+    spoken = (HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS
+    if type(version) is not int or version not in spoken:
         raise VersionMismatch(
-            f"message version must be one of {list(VERSIONS)}, got {version!r}; "
+            f"message version must be one of {list(spoken)}, got {_short(version)}; "
             "install the same release of sophon_loader on both hosts"
         )
     if cls is None:
-        raise MalformedMessage(f"message kind must be one of {sorted(_BY_KIND)}, got {kind!r}")
+        raise MalformedMessage(f"message kind must be one of {sorted(_BY_KIND)}, got {_short(kind)}")
     checks = _CHECKS[cls]
     if len(values) != len(checks):
         raise MalformedMessage(f"{cls.__name__} must have {len(checks)} fields, got {len(values)}")
@@ -100,7 +105,7 @@ def _check_length(header: bytes | memoryview) -> None:
 
 def _row(header: bytes | memoryview) -> list[Any]:
     try:
-        row = msgpack.unpackb(header, raw=False, strict_map_key=False)
+        row = msgpack.unpackb(header, raw=False, strict_map_key=False, unicode_errors="surrogateescape")
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise MalformedMessage(f"message header must be msgpack, got {_short(bytes(header[:40]))}: {error}") from None
     except TypeError as error:  # an unhashable map key
@@ -111,7 +116,8 @@ def _row(header: bytes | memoryview) -> list[Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    """Like repr, but bounded in length and depth, since what is shown may be anything."""
+    text = reprlib.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -136,19 +142,25 @@ def _check_of(hint: Any) -> Check:
         return lambda value: any(option(value) for option in options)
     if hint is float:
         return lambda value: type(value) in (int, float)
+    if hint is str:
+        return _is_text
     return lambda value: type(value) is hint
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and len(value) <= MAX_TEXT_LENGTH
 
 
 def _is_item(value: Any) -> bool:
     return (
-        isinstance(value, (list, tuple))
+        isinstance(value, list)
         and len(value) == len(Item._fields)
         and type(value[0]) is int
         and type(value[1]) is int
         and type(value[2]) is int
         and value[2] >= 0
-        and type(value[3]) is str
-        and type(value[4]) is str
+        and _is_text(value[3])
+        and _is_text(value[4])
     )
 
 

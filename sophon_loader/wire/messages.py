@@ -90,7 +90,10 @@ class Registered:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding."""
+    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding.
+
+    `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` alone.
+    """
 
     KIND: ClassVar[int] = 6
     export: str
@@ -98,6 +101,7 @@ class Fetch:
     seed: int
     epoch: int
     keep_info: bool
+    dry: bool
     items: list[Item]
 
 
@@ -106,7 +110,7 @@ class Sample:
     """Agent: one sample; its payload frame is the value at stage `cut` in `encoding`.
 
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
-    encoding (reading alone at cut 0). `note` says why the cut is earlier than asked ("" otherwise).
+    encoding (reading alone at cut 0); `queued_s` the seconds it waited before that. `note` says why the cut is earlier than asked ("" otherwise).
     """
 
     KIND: ClassVar[int] = 7
@@ -116,6 +120,7 @@ class Sample:
     meta: dict[str, Any]
     file_nbytes: int
     op_s: list[float]
+    queued_s: float
     note: str
 
 

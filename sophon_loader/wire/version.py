@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 
 from sophon_loader.errors import VersionMismatch
@@ -23,7 +24,7 @@ def common_version(theirs: Iterable[int]) -> int:
     shared = set(VERSIONS).intersection(offered)
     if not shared:
         raise VersionMismatch(
-            f"protocol version must be one of {list(VERSIONS)} here, got an offer of {offered}; "
+            f"protocol version must be one of {list(VERSIONS)} here, got an offer of {reprlib.repr(offered)}; "
             "install the same release of sophon_loader on both hosts"
         )
     return max(shared)

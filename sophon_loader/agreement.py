@@ -1,0 +1,133 @@
+"""The agreement with an agent before the first epoch: handshake, pipelines, and a look at a few files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.session import Terms
+from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.errors import ConfigError
+from sophon_loader.host import software
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.wire.messages import Welcome
+
+_PROBED = 8
+"""How many files are compared by size before the first epoch."""
+_BUILD_S = 60.0
+"""Building ops for the first time takes the agent's workers as long as importing torchvision does."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of the handshake.
+
+    Args:
+        terms: for the workers.
+        reach: per source, the last stage that the agent reaches.
+        agent_cores: cores that its workers may use.
+        encodings: that it offers.
+        notes: what a user should know.
+    """
+
+    terms: Terms
+    reach: tuple[int, ...]
+    agent_cores: float
+    encodings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def agree(
+    data: Offloadable, chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: int
+) -> Agreement:
+    """Shake hands with the agent at `address`, register the pipelines, and see that it serves this dataset.
+
+    Raises:
+        AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
+    """
+    base = common_root(data)
+    prefixes = tuple(_prefix(source, base, address) for source in data.sources)
+    descriptions = tuple(chain.description for chain in chains)
+    keep_info = tuple(bool(chain.local_ops) for chain in chains)
+    connection = Connection(address, window=1)
+    try:
+        welcome = connection.greet(options.connect_timeout_s)
+        terms = Terms(address, options, welcome.instance, prefixes, descriptions, keep_info, seed)
+        _check_files(connection, data, terms)
+        reach, notes = _reach(connection, welcome, chains, options)
+    finally:
+        connection.close()
+    return Agreement(terms, reach, welcome.cores, tuple(welcome.encodings), notes)
+
+
+def _reach(
+    connection: Connection, welcome: Welcome, chains: Sequence[Chain], options: OffloadOptions
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    here = software()
+    differ = sorted(k for k in here if here[k] != welcome.software.get(k))
+    if differ:
+        both = ", ".join(f"{k} {here[k]} here and {welcome.software.get(k)} there" for k in differ)
+        return tuple(0 for _ in chains), (f"no op runs at the agent, because its pixels could differ: {both}",)
+    timeout_s = options.connect_timeout_s + _BUILD_S
+    reach = tuple(connection.register(chain.description, timeout_s) for chain in chains)
+    notes = [
+        f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
+        for ops, chain in zip(reach, chains, strict=True)
+        if ops < chain.describable
+    ]
+    return reach, tuple(notes)
+
+
+def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> None:
+    """See at a few files that the agent serves this dataset and not another one."""
+    step = max(1, len(data) // _PROBED)
+    probed = [key_and_path(data, terms, index) for index in range(0, len(data), step)]
+    answer = connection.sizes([key for key, _ in probed], terms.options.dead_after_s)
+    for (key, path), nbytes in zip(probed, answer.nbytes, strict=True):
+        if path is None or not os.path.exists(path):
+            continue  # only the agent has it; a failure shows when it is asked for
+        here = os.path.getsize(path)
+        if here != nbytes:
+            found = "no such file" if nbytes < 0 else f"{nbytes} bytes"
+            raise ConfigError(
+                f"the dataset must lie under the export, got {path} ({here} bytes) here and {found} for {key!r} at "
+                f"{terms.address} (folder {answer.root}); if the dataset is a folder of the export, "
+                "add it to the address: tcp://host:port/export/folder"
+            )
+
+
+def key_and_path(data: Offloadable, terms: Terms, index: int) -> tuple[str, str | None]:
+    """A sample's key in the export, and its path on this host (None: only the agent has it)."""
+    number, row = data.locate(index)
+    source: Source = data.sources[number]
+    key = source.keys[row]
+    return terms.key(number, key), None if source.root is None else os.path.join(source.root, key)
+
+
+def common_root(data: Offloadable) -> str | None:
+    """The folder on this host that holds all sources; None when none lies here."""
+    roots = [source.root for source in data.sources if source.root is not None]
+    return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
+
+
+def own_address(data: Offloadable) -> Address | None:
+    """The export that a RemoteImageFolder names itself."""
+    named = [source.address for source in data.sources if source.address is not None]
+    return Address(named[0].endpoint, named[0].export) if named else None
+
+
+def _prefix(source: Source, base: str | None, address: Address) -> str:
+    """The path of a source's folder in the one that `address` means; "" for that folder itself."""
+    if source.address is None:
+        path = os.path.relpath(os.path.abspath(str(source.root)), base)
+    elif source.address.export != address.export:
+        path = ".."
+    else:
+        path = os.path.relpath(source.address.folder or ".", address.folder or ".")
+    if path.split("/")[0] == "..":
+        raise ConfigError(f"agent must be an address that holds {source.address}, got {address}; leave out its folder")
+    return "" if path == "." else path

@@ -1,0 +1,180 @@
+"""Stage 1: what GPU, wire, loader CPU and agent CPU can do, and how that changes from epoch to epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+
+from sophon_loader.client.connection import Connection
+from sophon_loader.decide.facts import Rates
+from sophon_loader.errors import AgentUnreachable
+from sophon_loader.wire.messages import Fetch, Item, Sample
+
+WINDOW_STEPS = 50
+_SKIPPED_STEPS = 2
+_BURST_S = 0.25
+_BURST_MOST_S = 2.0
+_BURST_LEAST_SAMPLES = 8
+_BURST_MOST_NBYTES = 64 << 20
+_EXPLAINED = 0.9
+"""An epoch that took no longer than 1 / 0.9 of its largest term is explained by it."""
+_WAITING = 0.3
+"""A loader that waits for replies for less than this share of its time is not held up by them."""
+
+
+class StepClock:
+    """Samples per second that the training step consumes when its data is ready.
+
+    A step is the time between one `next()` that has returned and the call of the following one. Inside the window of
+    the first 50 steps CUDA is synchronised at the end of each step, so that its kernels are counted; afterwards the
+    GPU is left alone, and on CUDA only the window's steps count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._returned_s: float | None = None
+        self._steps_s: list[float] = []
+        self._sizes: list[int] = []
+        self._seen = 0
+
+    @property
+    def in_window(self) -> bool:
+        """Whether the window is still open."""
+        return self._seen < WINDOW_STEPS + _SKIPPED_STEPS
+
+    def step_ends(self, samples: int) -> None:
+        """`next()` is called; the step before worked on `samples` samples."""
+        if self._returned_s is None:
+            return
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            if not self.in_window:
+                return
+            torch.cuda.synchronize()
+        self._seen += 1
+        if self._seen > _SKIPPED_STEPS:
+            self._steps_s.append(self._clock() - self._returned_s)
+            self._sizes.append(samples)
+        if len(self._steps_s) > 2 * WINDOW_STEPS:
+            del self._steps_s[:WINDOW_STEPS], self._sizes[:WINDOW_STEPS]
+
+    def step_starts(self) -> None:
+        """`next()` has returned a batch."""
+        self._returned_s = self._clock()
+
+    def pause(self) -> None:
+        """An epoch has ended: what the user does until the next one is no step."""
+        self._returned_s = None
+
+    @property
+    def samples_s(self) -> float:
+        """The rate; infinite before three steps have been seen, or when they take no time."""
+        if not self._steps_s:
+            return math.inf
+        step_s = median(self._steps_s)
+        return sum(self._sizes) / len(self._sizes) / step_s if step_s > 0 else math.inf
+
+
+def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
+    """Bytes per second that come through the wire with `window` requests outstanding.
+
+    Fetches files for a quarter of a second (longer if fewer than eight have come by then, but not over 2 s).
+
+    Raises:
+        AgentUnreachable: nothing came.
+    """
+    asked = answered = nbytes = 0
+    started_s = time.perf_counter()
+    first_s = last_s = started_s
+    first_nbytes = 0
+    while True:
+        now_s = time.perf_counter()
+        enough = (answered >= _BURST_LEAST_SAMPLES and now_s - started_s > _BURST_S) or nbytes > _BURST_MOST_NBYTES
+        if enough or now_s - started_s > _BURST_MOST_S:
+            break
+        while asked - answered < window:
+            item = Item(asked, 0, 0, "file", keys[asked % len(keys)])
+            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, [item]))
+            asked += 1
+        reply = connection.receive(0.05)
+        if reply is None:
+            continue
+        answered += 1
+        last_s = time.perf_counter()
+        nbytes += len(reply[1]) if isinstance(reply[0], Sample) else 0
+        if answered == 1:
+            first_s, first_nbytes = last_s, nbytes
+    if nbytes == 0:
+        raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MOST_S:g} s")
+    # The first reply's way is latency, not rate.
+    return (nbytes - first_nbytes) / (last_s - first_s) if last_s > first_s else nbytes / (last_s - started_s)
+
+
+def gpu_utilisation() -> float | None:
+    """Share of time the first GPU was busy lately, by NVML, in [0, 1]; None without a device."""
+    with contextlib.suppress(Exception):  # every kind of missing driver has an exception of its own
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device() if torch.cuda.is_available() else 0)
+            return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+        finally:
+            pynvml.nvmlShutdown()
+    return None
+
+
+@dataclass(frozen=True)
+class EpochMeasure:
+    """What an epoch used: seconds, samples, bytes received, CPU seconds on either side, and the step clock's rate.
+
+    `queued_s` is how long offloaded samples waited at the agent on average, `service_s` how long they took there.
+    `waiting` is the share of their time, in [0, 1], for which the loader's workers waited for replies.
+    """
+
+    seconds: float
+    samples: int
+    wire_bytes: float
+    loader_cpu_s: float
+    agent_cpu_s: float
+    gpu_samples_s: float
+    queued_s: float
+    service_s: float
+    waiting: float
+
+    def used(self, rates: Rates) -> dict[str, float]:
+        """Seconds each resource needed for this epoch's work at `rates`."""
+        return {
+            "gpu_samples_s": self.samples / rates.gpu_samples_s,
+            "wire_bytes_s": self.wire_bytes / rates.wire_bytes_s,
+            "loader_cores": self.loader_cpu_s / rates.loader_cores,
+            "agent_cores": self.agent_cpu_s / rates.agent_cores,
+        }
+
+
+def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
+    """The rates after an epoch: what it proves wrong is replaced by what it showed.
+
+    A resource that did more than its rate allows has a higher one. If the epoch took longer than every term, something
+    has become slower: the agent, if samples queued there for longer than they took, else the wire, if the loader waited
+    for replies. A loader that did not wait is short of cores or has a slow step, which the clock of the steps sees.
+    """
+    if epoch.samples <= 0 or epoch.seconds <= 0:
+        return rates
+    rates = replace(rates, gpu_samples_s=epoch.gpu_samples_s)
+    used = epoch.used(rates)
+    for name, seconds in used.items():
+        if name in ("wire_bytes_s", "agent_cores") and seconds > epoch.seconds:
+            rates = replace(rates, **{name: getattr(rates, name) * seconds / epoch.seconds})
+    if max(used.values()) >= _EXPLAINED * epoch.seconds:
+        return rates
+    if epoch.queued_s > 2 * epoch.service_s > 0:
+        return replace(rates, agent_cores=epoch.agent_cpu_s / epoch.seconds)
+    if epoch.waiting > _WAITING and epoch.wire_bytes > 0:
+        return replace(rates, wire_bytes_s=epoch.wire_bytes / epoch.seconds)
+    return rates

@@ -1,0 +1,131 @@
+"""Stage 2: the size of each sample at every stage and the CPU time of every op, in at most 64 bytes per sample.
+
+Loader workers write while they run a pipeline from the file on; the main process reads. What is measured is the value
+itself, not one of its encodings.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from sophon_loader.shared import SharedArray
+
+MAX_OPS = 9
+"""Ops that are measured one by one: 10 sizes of 4 bytes, 9 times of 2, width and height of 2 make 62 bytes."""
+_UNKNOWN = np.uint32(0xFFFFFFFF)
+
+
+class SampleProfile:
+    """What is known of each sample.
+
+    Args:
+        samples: N.
+        ops: length of the longest pipeline; ops from the ninth on are counted together.
+
+    Attributes:
+        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1; 0 at stage 0 = not profiled yet.
+        op_ms: float16[N, S-1], CPU milliseconds of each op at the loader.
+        sides: uint16[N, 2], width and height in px after op 0 (0 = unknown or above 65535).
+    """
+
+    def __init__(self, samples: int, ops: int) -> None:
+        self.ops = min(ops, MAX_OPS)
+        self._nbytes = SharedArray(np.zeros((samples, self.ops + 1), np.uint32))
+        self._op_ms = SharedArray(np.zeros((samples, self.ops), np.float16))
+        self._sides = SharedArray(np.zeros((samples, 2), np.uint16))
+        self._recording = SharedArray(np.zeros(1, np.uint8))
+
+    @property
+    def nbytes(self) -> NDArray[np.uint32]:
+        array: NDArray[np.uint32] = self._nbytes.array
+        return array
+
+    @property
+    def op_ms(self) -> NDArray[np.float16]:
+        array: NDArray[np.float16] = self._op_ms.array
+        return array
+
+    @property
+    def sides(self) -> NDArray[np.uint16]:
+        array: NDArray[np.uint16] = self._sides.array
+        return array
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """bool[N]: which samples have been profiled."""
+        known: NDArray[np.bool_] = self.nbytes[:, 0] > 0
+        return known
+
+    @property
+    def coverage(self) -> float:
+        """Share of profiled samples, in [0, 1]."""
+        return float(self.known.mean()) if len(self.nbytes) else 1.0
+
+    @property
+    def recording(self) -> bool:
+        """Whether workers shall measure."""
+        return bool(self._recording.array[0])
+
+    @recording.setter
+    def recording(self, value: bool) -> None:
+        self._recording.array[0] = value
+
+    def measure(self, file_nbytes: int) -> Measurement:
+        """Start measuring a sample whose op 0 is about to run."""
+        return Measurement(self.ops, file_nbytes)
+
+    def store(self, index: int, measured: Measurement) -> None:
+        """Keep a finished measurement."""
+        self.op_ms[index] = measured.op_ms
+        self.sides[index] = measured.sides
+        self.nbytes[index] = measured.nbytes
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything, by name, for saving."""
+        return {"nbytes": self.nbytes, "op_ms": self.op_ms, "sides": self.sides}
+
+    def load(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays` gave."""
+        for name, array in self.arrays().items():
+            array[:] = arrays[name]
+
+
+class Measurement:
+    """One sample on its way through a pipeline; `after` is the chain's callback."""
+
+    def __init__(self, ops: int, file_nbytes: int) -> None:
+        self.nbytes = np.zeros(ops + 1, np.uint32)
+        self.op_ms = np.zeros(ops, np.float16)
+        self.sides = (0, 0)
+        self.nbytes[0] = file_nbytes
+        self._ms = [0.0] * ops
+        self._last_s = time.thread_time()
+
+    def after(self, stage: int, value: Any) -> None:
+        """Op `stage - 1` has given `value`."""
+        now_s = time.thread_time()
+        ops = len(self._ms)
+        last = min(stage, ops)
+        self._ms[last - 1] += 1000 * (now_s - self._last_s)
+        self.nbytes[last] = nbytes_of(value)
+        self.op_ms[last - 1] = self._ms[last - 1]
+        if stage == 1 and isinstance(value, Image.Image) and max(value.size) <= 0xFFFF:
+            self.sides = value.size
+        self._last_s = time.thread_time()
+
+
+def nbytes_of(value: Any) -> int:
+    """Size of a value as its plain encoding sends it; 2**32 - 1 for one that cannot be sent."""
+    if isinstance(value, Image.Image):
+        return min(value.width * value.height * len(value.getbands()), int(_UNKNOWN))
+    if isinstance(value, torch.Tensor):
+        return min(value.numel() * value.element_size(), int(_UNKNOWN))
+    if isinstance(value, np.ndarray):
+        return min(value.nbytes, int(_UNKNOWN))
+    return int(_UNKNOWN)

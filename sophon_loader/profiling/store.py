@@ -1,0 +1,75 @@
+"""Profiles on disk (FastFlow calls this its metric store): saved once, reused while nothing they depend on changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ProfileKey:
+    """What a profile depends on.
+
+    Args:
+        dataset: fingerprint of the keys of all samples, in order.
+        pipeline: content hash of the pipelines.
+        agent: endpoint and export, or "none".
+        software: versions at the loader.
+    """
+
+    dataset: str
+    pipeline: str
+    agent: str
+    software: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """The arrays of a SampleProfile, and plain figures beside them."""
+
+    arrays: dict[str, NDArray[Any]]
+    figures: dict[str, Any]
+
+
+def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
+    """Write a profile so that a reader sees the old file or the whole new one."""
+    header = json.dumps({"format": FORMAT, "key": asdict(key), "figures": profile.figures})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **profile.arrays)  # type: ignore[arg-type]
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def load(path: Path, key: ProfileKey) -> StoredProfile | str:
+    """A saved profile, or the reason why it cannot be used (missing, damaged, or measured for something else)."""
+    if not path.exists():
+        return f"there is no profile at {path} yet"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(arrays.pop("header").tobytes())
+        found, figures = header["key"], dict(header["figures"])
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        return f"the profile at {path} is damaged: {error}"
+    if header.get("format") != FORMAT:
+        return f"the profile at {path} has format {header.get('format')}, not {FORMAT}"
+    wanted = asdict(key)
+    differ = [name for name in wanted if found.get(name) != wanted[name]]
+    if differ:
+        return f"the profile at {path} is of another {' and '.join(differ)}"
+    return StoredProfile(arrays, figures)

@@ -1,0 +1,73 @@
+"""Trial windows for policies that decide by trying plans out, as FastFlow does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sophon_loader.decide.facts import Facts
+from sophon_loader.decide.plan import Plan
+from sophon_loader.decide.policies.fastflow import Trial
+
+
+class TryingPolicy(Protocol):
+    """A policy that wants windows measured before it decides."""
+
+    trial_steps: int
+
+    def next_trial(self, trials: list[Trial], facts: Facts) -> Plan | None:
+        """The plan to try next, None when it has seen enough."""
+
+    def decide(self, trials: list[Trial], facts: Facts) -> Plan:
+        """The plan to keep."""
+
+
+class TrialRunner:
+    """Takes a trying policy through its windows, batch by batch, over as many epochs as that takes.
+
+    Args:
+        facts: gives the facts as they are known at the moment.
+        lag: batches that were asked for before a new plan was set, and so do not count for it.
+    """
+
+    def __init__(self, policy: TryingPolicy, facts: Callable[[], Facts], lag: int) -> None:
+        self._policy = policy
+        self._facts = facts
+        self._lag = lag
+        self._trials: list[Trial] = []
+        self._plan = policy.next_trial(self._trials, facts())
+        self.done = self._plan is None
+        self._reset()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to follow now."""
+        return self._policy.decide(self._trials, self._facts()) if self._plan is None else self._plan
+
+    def delivered(self, seconds: float, samples: int, loader_cpu_s_per_sample: float) -> Plan | None:
+        """A batch of `samples` has come `seconds` after the one before, in the same epoch.
+
+        Args:
+            loader_cpu_s_per_sample: of the epoch so far.
+
+        Returns:
+            A new plan to follow, when the window is full.
+        """
+        if self.done or self._plan is None:
+            return None
+        self._batches += 1
+        if self._batches <= self._lag:
+            return None
+        self._seconds += seconds
+        self._samples += samples
+        if self._batches < self._lag + self._policy.trial_steps:
+            return None
+        self._trials.append(Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), loader_cpu_s_per_sample))
+        self._plan = self._policy.next_trial(self._trials, self._facts())
+        self.done = self._plan is None
+        self._reset()
+        return self.plan
+
+    def _reset(self) -> None:
+        self._batches = self._samples = 0
+        self._seconds = 0.0
