@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from sophon_loader.agreement import Agreement, agree, common_root, own_address
@@ -12,16 +14,19 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets import Offloadable, transforms_of
-from sophon_loader.decide.facts import Facts, Rates
+from sophon_loader.decide.cost import moved
+from sophon_loader.decide.facts import FILE, Rates
+from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError
 from sophon_loader.offloaded import OffloadedDataset, SharedPlan
 from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.profiling.profiler import Profiler
+from sophon_loader.profiling.rates import StepClock
+from sophon_loader.profiling.trials import TrialRunner, TryingPolicy
 from sophon_loader.report import Report
 from sophon_loader.statistics import Statistics
-
-_UNKNOWN = Rates(math.inf, math.inf, math.inf, math.inf)
 
 
 class Engine:
@@ -31,6 +36,7 @@ class Engine:
         agent: an address, "local", or None to read all files on this host.
         encodings: names that may be used on the wire.
         rows: number of processes that load.
+        profile_path: where profiles are kept, or None.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Engine:
         encodings: Sequence[str],
         options: OffloadOptions,
         rows: int,
+        profile_path: Path | None = None,
     ) -> None:
         self.data = data
         self.options = options
@@ -50,6 +57,8 @@ class Engine:
         self._local_agent: LocalAgent | None = None
         self._policy = policy
         self._encodings = tuple(name for name in encoding_names() if name in encodings)
+        self._processes = rows
+        self._profile_path = profile_path
         self._statistics = Statistics(rows, encoding_names())
         self._plan = SharedPlan(len(data), encoding_names())
         self._iteration = self._epoch = 0
@@ -57,6 +66,12 @@ class Engine:
         self._transforms: list[tuple[Any, Any]] = []
         self._dataset: OffloadedDataset | None = None
         self._agreement: Agreement | None = None
+        self._profiler: Profiler
+        self._planned_for: tuple[float, Rates] | None = None
+        self._current: Plan
+        self._trials: TrialRunner | None = None
+        self._learnt = True
+        self.profiling = False
         self._report = Report(policy=policy.name)
 
     # --- before the first epoch -------------------------------------------------------------------------------
@@ -76,26 +91,27 @@ class Engine:
         self._forget_dataset()
         self._chains, self._transforms = chains, transforms
         self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
-        reach = self._agreement.reach if self._agreement else tuple(0 for _ in chains)
-        plan = self._policy.plan(self._facts(reach))
-        self._plan.set(plan)
-        self._report.plan_reason = plan.reason
-        self._report.notes = self._notes()
+        self._profiler = Profiler(self.data, chains, self._agreement, self._processes, self._profile_path)
+        self._planned_for = None
+        self._trials = None
         terms = self._agreement.terms if self._agreement else None
-        targets = [target for _, target in transforms]
-        self._dataset = OffloadedDataset(self.data, chains, targets, reach, self._plan, self._statistics, terms, seed)
+        self._dataset = OffloadedDataset(
+            self.data,
+            chains,
+            [target for _, target in transforms],
+            self._profiler.pipelines.reach,
+            self._plan,
+            self._statistics,
+            self._profiler.samples,
+            terms,
+            seed,
+        )
         return self._dataset
-
-    def _facts(self, reach: tuple[int, ...]) -> Facts:
-        cuts = [chain.resize_cut for chain in self._chains if chain.resize_cut is not None]
-        farthest = max(reach, default=0)
-        resize_cut = min(max(cuts), farthest) if cuts and farthest else None
-        return Facts(len(self.data), _UNKNOWN, None, farthest, resize_cut or None, 0.0)
 
     def _notes(self) -> tuple[str, ...]:
         local = sorted({label for chain in self._chains for label in chain.local_ops[:1]})
         notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
-        return (*notes, *(self._agreement.notes if self._agreement else ()))
+        return (*notes, *(self._agreement.notes if self._agreement else ()), *self._profiler.notes)
 
     def _agree(self, seed: int) -> Agreement:
         if self._agent == "local" and self._local_agent is None:
@@ -109,19 +125,103 @@ class Engine:
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int) -> int:
-        """A new iteration starts; returns its number."""
+    def begin(self, epoch: int, lag: int) -> int:
+        """A new iteration starts: measure what is still unknown, and plan it; returns its number.
+
+        Args:
+            lag: batches that workers ask for ahead of the one being delivered.
+        """
+        self._end_epoch()
         self._iteration += 1
         self._epoch = epoch
+        self._report = Report(policy=self._policy.name, notes=self._notes())
+        if self._agreement is not None:
+            self._measure_before()
+            self._follow_plan(lag)
+        self._report.rates = _finite(asdict(self._profiler.rates))
         return self._iteration
+
+    def _measure_before(self) -> None:
+        profiler = self._profiler
+        if self._plans_by_cost and math.isinf(profiler.rates.wire_bytes_s):
+            profiler.measure_wire()
+        if profiler.samples.recording and self._plans_by_cost:
+            profiler.start_probing()
+
+    @property
+    def _plans_by_cost(self) -> bool:
+        return self.profiling or self._policy.needs_profile or isinstance(self._policy, TryingPolicy)
+
+    def _follow_plan(self, lag: int) -> None:
+        """Plan, if there is none yet or the rates have moved from under it."""
+        profiler = self._profiler
+        if isinstance(self._policy, TryingPolicy) and not self.profiling:
+            self._trials = self._trials or TrialRunner(self._policy, lambda: profiler.facts(None), lag)
+            self._set_plan(self._trials.plan)
+            return
+        known = (profiler.samples.coverage, profiler.rates)
+        before = self._planned_for
+        if before is not None and before[0] == known[0] and not moved(before[1], known[1]):
+            self._tell_plan(self._current)
+            return
+        table = profiler.table()
+        if self.profiling or (table is None and self._policy.needs_profile):
+            plan = uniform_plan(self._policy.name, len(self.data), FILE, "this epoch measures, without offloading")
+        else:
+            plan = self._policy.plan(profiler.facts(table))
+            self._planned_for = known
+        self._set_plan(plan)
+
+    def _set_plan(self, plan: Plan) -> None:
+        self._current = plan
+        self._plan.set(plan)
+        self._tell_plan(plan)
+
+    def _tell_plan(self, plan: Plan) -> None:
+        self._report.plan_reason = plan.reason
+        self._report.predicted_seconds = plan.predicted.seconds if plan.predicted else None
+
+    def delivered(self, seconds: float, samples: int) -> None:
+        """A batch has come, `seconds` after the one before."""
+        if self._trials is None or self._trials.done:
+            return
+        totals = self._statistics.totals(self._iteration)
+        plan = self._trials.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
+        if plan is not None:
+            self._set_plan(plan)
+
+    def note_progress(self, seconds: float) -> None:
+        """Bring the report up to date, `seconds` into the epoch."""
+        self._report.update(self._epoch, seconds, self._statistics.totals(self._iteration))
+
+    def _end_epoch(self) -> None:
+        """Learn from the iteration that has just ended or been given up."""
+        if self._report.totals.samples and not self._learnt:
+            self._learnt = True
+            report = self._report
+            measure = self._profiler.epoch_measure(report.totals, report.seconds, self._processes)
+            self._profiler.learn(measure)
+            report.bottleneck = self._profiler.bottleneck(measure)
+            report.rates = _finite(asdict(self._profiler.rates))
+
+    def finished(self) -> None:
+        """The iteration has delivered its last batch."""
+        self._profiler.clock.pause()
+        self._end_epoch()
 
     def current(self) -> tuple[int, int]:
         """(iteration, epoch) of the iteration that has begun last."""
         return self._iteration, self._epoch
 
-    def watch(self, batches: Iterator[Any], length: int) -> EpochIterator:
+    @property
+    def step_clock(self) -> StepClock:
+        """Measures the user's training step."""
+        return self._profiler.clock
+
+    def watch(self, batches: Iterator[Any], length: int, sizes: Sequence[int]) -> EpochIterator:
         """The user's iterator over an epoch's batches, which keeps the report up to date."""
-        return EpochIterator(self, batches, length)
+        self._learnt = False
+        return EpochIterator(self, batches, length, sizes)
 
     def report(self) -> Report:
         """The report of the last epoch, or of the running one so far."""
@@ -141,14 +241,22 @@ class Engine:
 
 
 class EpochIterator(Iterator[Any]):
-    """Yields an epoch's batches and measures it."""
+    """Yields an epoch's batches and measures it.
 
-    def __init__(self, engine: Engine, batches: Iterator[Any], length: int) -> None:
+    Args:
+        sizes: samples per batch, in order; filled while the sampler is read.
+    """
+
+    def __init__(self, engine: Engine, batches: Iterator[Any], length: int, sizes: Sequence[int]) -> None:
         self._engine = engine
         self._batches = batches
         self._length = length
-        self._started_s = time.perf_counter()
+        self._sizes = sizes
+        self._started_s = self._last_s = time.perf_counter()
         self._iteration, self._epoch = engine.current()
+        self._clock = engine.step_clock
+        self._clock.pause()
+        self._count = 0
 
     def __len__(self) -> int:
         return self._length
@@ -157,16 +265,36 @@ class EpochIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        if self._count:
+            self._clock.step_ends(self._sizes[self._count - 1])
         try:
-            return next(self._batches)
-        finally:
-            self._note_progress()
+            batch = next(self._batches)
+        except StopIteration:
+            self._note(finished=True)
+            raise
+        except Exception:
+            self._note(finished=False)
+            raise
+        self._count += 1
+        self._note(finished=False)
+        self._clock.step_starts()
+        return batch
 
-    def _note_progress(self) -> None:
+    def _note(self, *, finished: bool) -> None:
         if self._iteration != self._engine.current()[0]:
             return  # an abandoned iteration; the report is about the newest
-        totals = self._engine._statistics.totals(self._iteration)
-        self._engine._report.update(self._epoch, time.perf_counter() - self._started_s, totals)
+        now_s = time.perf_counter()
+        self._engine.note_progress(now_s - self._started_s)
+        if finished:
+            self._engine.finished()
+        elif self._count > 1:
+            self._engine.delivered(now_s - self._last_s, self._sizes[self._count - 1])
+        self._last_s = now_s
+
+
+def _finite(rates: dict[str, float]) -> dict[str, float]:
+    """Only the rates that have been measured."""
+    return {name: value for name, value in rates.items() if math.isfinite(value)}
 
 
 def _same_pipelines(

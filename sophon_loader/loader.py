@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm import tqdm
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets import NotOffloadable, offloadable
@@ -34,6 +36,8 @@ class OffloadingDataLoader(DataLoader[Any]):
             list of names.
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
             `torch.manual_seed` or `generator` reproduce a run.
+        profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
+            first epoch measures and saves one there.
         options: limits and time-outs.
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
@@ -68,6 +72,7 @@ class OffloadingDataLoader(DataLoader[Any]):
         policy: str | Policy = "no-off",
         encodings: str | Sequence[str] = "auto",
         seed: int | None = None,
+        profile: str | Path | None = None,
         options: OffloadOptions | None = None,
     ) -> None:
         super().__init__(
@@ -103,16 +108,19 @@ class OffloadingDataLoader(DataLoader[Any]):
             self._plain_report.notes = (f"runs as a plain DataLoader: {reason}",)
         else:
             rows = max(1, num_workers)
-            self._engine = Engine(data, address, chosen, names, options or OffloadOptions(), rows)
+            path = None if profile is None else Path(profile)
+            self._engine = Engine(data, address, chosen, names, options or OffloadOptions(), rows, path)
 
     def __iter__(self) -> Any:
         if self._engine is None:
             return super().__iter__()
         if self._inner is None or not self.persistent_workers:
             self._inner = self._make_inner(self._engine)
-        self._engine.begin(self._next_epoch)
+        self._engine.begin(self._next_epoch, self._lag)
         self._next_epoch += 1
-        return self._engine.watch(iter(self._inner), len(self) if _has_length(self._index_sampler) else 0)
+        batches = iter(self._inner)
+        length = len(self) if _has_length(self._index_sampler) else 0
+        return self._engine.watch(batches, length, self._tickets.sizes)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
@@ -123,18 +131,47 @@ class OffloadingDataLoader(DataLoader[Any]):
                 tell(epoch)
                 return
 
+    def profile(self, step: Callable[[Any], object] | None = None) -> Report:
+        """Measure before training: one pass over the data without offloading, then plan for the epochs to come.
+
+        Args:
+            step: the training step, called with every batch, so that the GPU's rate is measured too. Use a copy of the
+                model if its weights must not change.
+
+        Leaves the epoch count and the generator's state as they were.
+        """
+        if self._engine is None:
+            return self.report()
+        source = torch.default_generator if self.generator is None else self.generator
+        state, epoch = source.get_state(), self._next_epoch
+        self._engine.profiling = True
+        try:
+            for batch in tqdm(self, desc="profiling", leave=False):
+                if step is not None:
+                    step(batch)
+        finally:
+            self._engine.profiling = False
+            self._next_epoch = epoch
+            source.set_state(state)
+        return self.report()
+
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""
         return self._plain_report if self._engine is None else self._engine.report()
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""
-        workers = getattr(self._inner, "_iterator", None)  # those that persist, also while an iterator is held
+        workers: Any = getattr(self._inner, "_iterator", None)  # those that persist, also while an iterator is held
         if hasattr(workers, "_shutdown_workers"):
             workers._shutdown_workers()
         self._inner = None
         if self._engine is not None:
             self._engine.close()
+
+    @property
+    def _lag(self) -> int:
+        """Batches that workers have asked for when one is delivered."""
+        return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1
 
     def _make_inner(self, engine: Engine) -> DataLoader[Any]:
         if self._seed is None:
@@ -142,7 +179,8 @@ class OffloadingDataLoader(DataLoader[Any]):
         batched = self._auto_collation
         # Without workers the main process is the only one; with in_order=False the next batch may go to any worker.
         ahead = max(1, self.num_workers) if self.in_order else 0
-        tickets: Any = TicketSampler(self._index_sampler, batched, engine.current, ahead)
+        tickets: Any
+        self._tickets = tickets = TicketSampler(self._index_sampler, batched, engine.current, ahead)
         with warnings.catch_warnings():  # super().__init__ has already warned of too many workers
             warnings.simplefilter("ignore")
             return DataLoader(

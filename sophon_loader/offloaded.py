@@ -20,6 +20,7 @@ from sophon_loader.errors import AgentUnreachable, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
+from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.shared import SharedArray
 from sophon_loader.statistics import Row, Statistics
 from sophon_loader.tickets import Ticket
@@ -59,6 +60,7 @@ class OffloadedDataset(Dataset[Any]):
     Args:
         chains, target_transforms: one per source of `data`.
         reach: per source, the last stage that the agent can reach.
+        profile: what workers measure, while it is recording.
         terms: None to read all files below the sources' roots.
         seed: of the run.
     """
@@ -71,6 +73,7 @@ class OffloadedDataset(Dataset[Any]):
         reach: Sequence[int],
         plan: SharedPlan,
         statistics: Statistics,
+        profile: SampleProfile,
         terms: Terms | None,
         seed: int,
     ) -> None:
@@ -80,6 +83,7 @@ class OffloadedDataset(Dataset[Any]):
         self._reach = tuple(reach)
         self._plan = plan
         self._statistics = statistics
+        self._profile = profile
         self._terms = terms
         self._seed = seed
         drawn = {name for chain in chains for name in chain.draws}
@@ -178,13 +182,21 @@ class OffloadedDataset(Dataset[Any]):
         source, chain = self._data.sources[source_number], self._chains[source_number]
         value, cut = self._value(reply, source, row)
         draw = Draw(self._seed, epoch, index)
-        value = chain.run(value, cut, len(chain), draw)
+        value = self._run(chain, value, cut, draw)
         target = source.target(source_row)
         target_transform = self._target_transforms[source_number]
         if target_transform is not None:
             seed_generators(GENERATORS, op_seed(draw, len(chain)))
             target = target_transform(target)
         return value, target
+
+    def _run(self, chain: Chain, value: Any, cut: int, draw: Draw) -> Any:
+        if cut > 0 or not self._profile.recording:
+            return chain.run(value, cut, len(chain), draw)
+        measured = self._profile.measure(len(value))
+        value = chain.run(value, 0, len(chain), draw, after=measured.after)
+        self._profile.store(draw.index, measured)
+        return value
 
     def _value(self, reply: Reply, source: Source, row: Row) -> tuple[Any, int]:
         """The value at the cut, and the cut."""
@@ -197,7 +209,7 @@ class OffloadedDataset(Dataset[Any]):
             return data, 0
         sample = reply.sample
         value = decode(sample.encoding, sample.meta, reply.payload)
-        row.count(sample, reply.wanted.cut)
+        row.count(sample, reply.wanted.cut, reply.turnaround_s)
         return value, sample.cut
 
     def _error(self, reply: Reply) -> SophonError:

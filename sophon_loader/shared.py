@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ class SharedStrings:
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    def fingerprint(self) -> bytes:
+        """A hash of all strings in their order."""
+        digest = sha256(self._ends.array.tobytes())
+        digest.update(self._blob.array.tobytes())
+        return digest.digest()
 
     def __getitem__(self, row: int) -> str:
         ends = self._ends.array

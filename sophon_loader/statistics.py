@@ -24,7 +24,7 @@ _SCALARS = (
     "waited_s",
     "offloaded",
     "queued_s",
-    "service_s",
+    "turnaround_s",
 )
 _SAMPLES, _FILE_BYTES, _AGENT_CPU_S = (_SCALARS.index(name) for name in ("samples", "file_bytes", "agent_cpu_s"))
 _MAX_ENCODINGS = 32
@@ -45,8 +45,8 @@ class Totals:
         fallbacks: samples read from the dataset's own root because the agent was gone.
         degraded: samples that the agent answered with an earlier cut than asked.
         waited_s: seconds for which the loader's workers waited for replies.
-        offloaded: samples that had ops run at the agent; queued_s and service_s are the seconds they waited
-            there and the CPU seconds they took, all together.
+        offloaded: samples that had ops run at the agent; queued_s and turnaround_s are the seconds they waited
+            there for a worker, and those from asking to the reply, all together.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -61,7 +61,7 @@ class Totals:
     waited_s: float
     offloaded: int
     queued_s: float
-    service_s: float
+    turnaround_s: float
     cuts: dict[int, int]
     encodings: dict[str, int]
 
@@ -94,17 +94,16 @@ class Row:
         self._values[_CUTS] += 1
         self._values[self._encodings["file"]] += 1
 
-    def count(self, sample: Sample, wanted_cut: int) -> None:
+    def count(self, sample: Sample, wanted_cut: int, turnaround_s: float) -> None:
         """Count one sample that came from the agent."""
-        service_s = sum(sample.op_s)
         values = self._values
         values[_SAMPLES] += 1
         values[_FILE_BYTES] += sample.file_nbytes
-        values[_AGENT_CPU_S] += service_s
+        values[_AGENT_CPU_S] += sum(sample.op_s)
         values[_CUTS + sample.cut] += 1
         values[self._encodings[sample.encoding]] += 1
         if len(sample.op_s) > 1:
-            self.add(offloaded=1, queued_s=sample.queued_s, service_s=service_s)
+            self.add(offloaded=1, queued_s=sample.queued_s, turnaround_s=turnaround_s)
         if sample.cut < wanted_cut:
             self.add(degraded=1)
 

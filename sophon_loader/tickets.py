@@ -29,6 +29,9 @@ class TicketSampler(Sampler[Ticket]):
     Args:
         start: called when an iteration begins; gives its (iteration, epoch).
         ahead: 0 for no look-ahead.
+
+    Attributes:
+        sizes: samples per batch of the newest iteration, as far as it has been read.
     """
 
     def __init__(self, wrapped: Iterable[Any], batched: bool, start: Callable[[], tuple[int, int]], ahead: int) -> None:
@@ -36,6 +39,7 @@ class TicketSampler(Sampler[Ticket]):
         self._batched = batched
         self._start = start
         self._ahead = ahead
+        self.sizes: list[int] = []
 
     def __len__(self) -> int:
         return len(self._wrapped)  # type: ignore[arg-type]
@@ -43,9 +47,12 @@ class TicketSampler(Sampler[Ticket]):
     def __iter__(self) -> Iterator[Ticket]:
         # At once, not at the first `next`: another iteration may have begun by then.
         iteration, epoch = self._start()
-        return self._tickets(iteration, epoch, enumerate(self._wrapped))
+        self.sizes = []
+        return self._tickets(iteration, epoch, enumerate(self._wrapped), self.sizes)
 
-    def _tickets(self, iteration: int, epoch: int, source: Iterator[tuple[int, Any]]) -> Iterator[Ticket]:
+    def _tickets(
+        self, iteration: int, epoch: int, source: Iterator[tuple[int, Any]], sizes: list[int]
+    ) -> Iterator[Ticket]:
         waiting: deque[tuple[BatchId, list[int]]] = deque()
         failure: Exception | None = None
         while True:
@@ -57,6 +64,7 @@ class TicketSampler(Sampler[Ticket]):
             except Exception as error:  # the boundary to the user's sampler
                 failure = error
                 break
+            sizes.append(len(indices))
             waiting.append((BatchId(iteration, epoch, number), indices))
             if len(waiting) > self._ahead:
                 yield self._ticket(waiting)

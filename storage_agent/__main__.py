@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sophon_loader import __version__
-from sophon_loader.errors import SophonError
+from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
 from storage_agent.broker import Broker
 from storage_agent.settings import Settings
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show what a running agent does")
     status.add_argument("address", help="e.g. tcp://fileserver:5555")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    status.add_argument("--timeout-s", type=float, default=5.0, metavar="S")
+    status.add_argument("--timeout-s", type=_seconds, default=5.0, metavar="S", help="default %(default)s")
     status.set_defaults(run=_status)
     return parser
 
@@ -62,7 +62,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit-mbit", type=float, metavar="N", help="pace replies to N Mbit/s, for demos")
     parser.add_argument("--max-file-mb", type=int, default=256, metavar="N", help="default %(default)s")
-    parser.add_argument("--max-queued", type=int, default=defaults["max_queued"].default, metavar="N")
+    parser.add_argument(
+        "--max-queued",
+        type=int,
+        default=defaults["max_queued"].default,
+        metavar="N",
+        help="samples waiting for a worker above which files go out as they are; default %(default)s",
+    )
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
     parser.set_defaults(run=_serve)
 
@@ -74,7 +80,17 @@ def _export(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
+    return value
+
+
 def _serve(parsed: argparse.Namespace) -> int:
+    names = [name for name, _ in parsed.export]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"export name must be given once, got {twice[0]!r} twice")
     settings = Settings(
         exports=dict(parsed.export),
         bind=parsed.bind,

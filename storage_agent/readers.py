@@ -18,7 +18,7 @@ Task = tuple[bytes, bytes, Callable[[], Answer]]
 class Readers:
     """`count` threads; what they make of a task arrives on the `notify` endpoint.
 
-    The queue is bounded by admission: no client may have more than its number of unanswered samples.
+    The queue is bounded by admission: no client may have more than its number of unanswered requests.
     """
 
     def __init__(self, count: int, context: zmq.Context[zmq.Socket[bytes]], notify: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Settings:
         readers: threads that read files which cross as they are.
         ops: modules to import for their `register_op` calls.
         limit_mbit: pace replies to this many Mbit/s; None for no limit.
-        max_outstanding: unanswered samples that one loader connection may have.
+        max_outstanding: unanswered requests (samples, listings, ...) that one loader connection may have.
         max_queued: samples waiting for a worker above which further ones are answered with `file`.
         max_file_nbytes: larger files are refused.
         drain_s: how long a stop waits for work in flight.
@@ -52,3 +54,7 @@ class Settings:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.limit_mbit is not None and not self.limit_mbit > 0:
             raise ConfigError(f"limit-mbit must be above 0, got {self.limit_mbit}")
+        if not 1 <= self.max_file_nbytes <= MAX_PAYLOAD_NBYTES:
+            raise ConfigError(f"max_file_nbytes must be from 1 to {MAX_PAYLOAD_NBYTES}, got {self.max_file_nbytes}")
+        if not 0 <= self.drain_s < math.inf:
+            raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")

@@ -43,13 +43,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (the agent is gone)."""
+    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (the agent is gone).
+
+    `turnaround_s` is the time from asking to the reply.
+    """
 
     wanted: Wanted
     position: int
     sample: Sample | None = None
     payload: Payload = b""
     failed: Failed | None = None
+    turnaround_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Requests:
         self._next_id = 0
         self._requests: dict[int, _Request] = {}
         self._queue: deque[int] = deque()
-        self._asked: dict[int, None] = {}
+        self._asked: dict[int, float] = {}
         self._ready: dict[BatchId, deque[Reply]] = {}
         self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
         self._heard_s = now_s
@@ -184,11 +188,11 @@ class Requests:
         self._queue.clear()
 
     def _answer(self, number: int, now_s: float, **found: object) -> None:
-        self._asked.pop(number, None)
+        asked_s = self._asked.pop(number, now_s)
         self._progress_s = now_s
         self._window = min(self._options.window, self._window + 1)
         self._resends = 0
-        self._finish(number, **found)
+        self._finish(number, turnaround_s=now_s - asked_s, **found)
 
     def _finish(self, number: int, **found: object) -> None:
         request = self._requests.pop(number, None)
@@ -237,7 +241,7 @@ class Requests:
             request = self._requests.get(number)
             if request is None:
                 continue
-            self._asked[number] = None
+            self._asked[number] = now_s
             if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
                 asks.append(Ask(request.batch, request.wanted.source, []))
             asks[-1].ids.append(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ def plain_table(profile: SampleProfile, reach: int, calibration: Calibration) ->
     stages = min(reach, profile.ops)
     choices = (Choice(0, "file"), *(Choice(stage, "pixels") for stage in range(1, stages + 1)))
     op_s = profile.op_ms.astype(np.float32) / 1000
-    spent = np.cumsum(np.pad(op_s * np.float32(calibration.op_ratio), ((0, 0), (1, 0))), axis=1)
+    spent = np.cumsum(np.pad(op_s * np.asarray(calibration.op_ratio, np.float32), ((0, 0), (1, 0))), axis=1)
     done = np.cumsum(np.pad(op_s, ((0, 0), (1, 0))), axis=1)
     wire = profile.nbytes[:, : stages + 1].astype(np.float32) + HEADER_NBYTES
     agent = calibration.read_s + spent[:, : stages + 1]
@@ -66,10 +67,10 @@ def plain_table(profile: SampleProfile, reach: int, calibration: Calibration) ->
     wire[profile.nbytes[:, : stages + 1] == 0xFFFFFFFF] = np.inf
     for table, filler in ((wire, np.inf), (agent, 0), (loader, 0)):
         _fill_unknown(table, known, filler)
-    return ChoiceTable(choices, wire, agent, loader)
+    return ChoiceTable(choices, wire, agent.astype(np.float32), loader.astype(np.float32))
 
 
-def _fill_unknown(table: NDArray[np.float32], known: NDArray[np.bool_], filler: float) -> None:
+def _fill_unknown(table: NDArray[Any], known: NDArray[np.bool_], filler: float) -> None:
     if not known.all():
         table[~known, 0] = table[known, 0].mean()
         table[~known, 1:] = filler

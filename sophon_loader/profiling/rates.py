@@ -18,14 +18,14 @@ from sophon_loader.wire.messages import Fetch, Item, Sample
 
 WINDOW_STEPS = 50
 _SKIPPED_STEPS = 2
-_BURST_S = 0.25
+_BURST_S = 0.15
 _BURST_MOST_S = 2.0
 _BURST_LEAST_SAMPLES = 8
-_BURST_MOST_NBYTES = 64 << 20
-_EXPLAINED = 0.9
-"""An epoch that took no longer than 1 / 0.9 of its largest term is explained by it."""
+_BURST_AHEAD_S = 0.1
 _WAITING = 0.3
 """A loader that waits for replies for less than this share of its time is not held up by them."""
+_QUEUEING = 0.5
+"""Offloaded samples that spend more of their turnaround in the agent's queue show that its workers are the limit."""
 
 
 class StepClock:
@@ -81,23 +81,28 @@ class StepClock:
 
 
 def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
-    """Bytes per second that come through the wire with `window` requests outstanding.
+    """Bytes per second that come through the wire with several requests outstanding.
 
-    Fetches files for a quarter of a second (longer if fewer than eight have come by then, but not over 2 s).
+    Fetches files for about 0.15 s (longer on a wire that brings fewer than eight in that time, but not over 2 s). What
+    is outstanding grows with the rate and stays below a tenth of a second's worth, because it must be waited for: left
+    on the wire it would hold up the first batch.
+
+    Args:
+        window: most requests outstanding.
 
     Raises:
         AgentUnreachable: nothing came.
     """
-    asked = answered = nbytes = 0
-    started_s = time.perf_counter()
-    first_s = last_s = started_s
-    first_nbytes = 0
-    while True:
+    asked = answered = nbytes = first_nbytes = 0
+    started_s = first_s = last_s = time.perf_counter()
+    asking = True
+    while asking or answered < asked:
         now_s = time.perf_counter()
-        enough = (answered >= _BURST_LEAST_SAMPLES and now_s - started_s > _BURST_S) or nbytes > _BURST_MOST_NBYTES
-        if enough or now_s - started_s > _BURST_MOST_S:
+        asking = asking and now_s - started_s < (_BURST_S if answered >= _BURST_LEAST_SAMPLES else _BURST_MOST_S)
+        if now_s - started_s > 2 * _BURST_MOST_S:
             break
-        while asked - answered < window:
+        allowed = max(4, min(window, int(_BURST_AHEAD_S * answered / max(now_s - started_s, 1e-3))))
+        while asking and asked - answered < allowed:
             item = Item(asked, 0, 0, "file", keys[asked % len(keys)])
             connection.send(Fetch(connection.address.export, "", 0, 0, False, False, [item]))
             asked += 1
@@ -107,11 +112,10 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
         answered += 1
         last_s = time.perf_counter()
         nbytes += len(reply[1]) if isinstance(reply[0], Sample) else 0
-        if answered == 1:
+        if answered == 1:  # its way is latency, not rate
             first_s, first_nbytes = last_s, nbytes
     if nbytes == 0:
         raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MOST_S:g} s")
-    # The first reply's way is latency, not rate.
     return (nbytes - first_nbytes) / (last_s - first_s) if last_s > first_s else nbytes / (last_s - started_s)
 
 
@@ -133,8 +137,8 @@ def gpu_utilisation() -> float | None:
 class EpochMeasure:
     """What an epoch used: seconds, samples, bytes received, CPU seconds on either side, and the step clock's rate.
 
-    `queued_s` is how long offloaded samples waited at the agent on average, `service_s` how long they took there.
-    `waiting` is the share of their time, in [0, 1], for which the loader's workers waited for replies.
+    `waiting` is the share of their time for which the loader's workers waited for replies, `queueing` the share of
+    their turnaround for which offloaded samples waited for a worker of the agent; both in [0, 1].
     """
 
     seconds: float
@@ -143,9 +147,8 @@ class EpochMeasure:
     loader_cpu_s: float
     agent_cpu_s: float
     gpu_samples_s: float
-    queued_s: float
-    service_s: float
     waiting: float
+    queueing: float
 
     def used(self, rates: Rates) -> dict[str, float]:
         """Seconds each resource needed for this epoch's work at `rates`."""
@@ -160,21 +163,21 @@ class EpochMeasure:
 def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
     """The rates after an epoch: what it proves wrong is replaced by what it showed.
 
-    A resource that did more than its rate allows has a higher one. If the epoch took longer than every term, something
-    has become slower: the agent, if samples queued there for longer than they took, else the wire, if the loader waited
-    for replies. A loader that did not wait is short of cores or has a slow step, which the clock of the steps sees.
+    A wire or an agent that did more than its rate allows has a higher one. A loader that waited for replies was held up
+    by one of the two, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue,
+    else the wire. What the loader did not wait for it cannot judge.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates
     rates = replace(rates, gpu_samples_s=epoch.gpu_samples_s)
     used = epoch.used(rates)
-    for name, seconds in used.items():
-        if name in ("wire_bytes_s", "agent_cores") and seconds > epoch.seconds:
-            rates = replace(rates, **{name: getattr(rates, name) * seconds / epoch.seconds})
-    if max(used.values()) >= _EXPLAINED * epoch.seconds:
+    for name in ("wire_bytes_s", "agent_cores"):
+        if used[name] > epoch.seconds:
+            rates = replace(rates, **{name: getattr(rates, name) * used[name] / epoch.seconds})
+    if epoch.waiting < _WAITING:
         return rates
-    if epoch.queued_s > 2 * epoch.service_s > 0:
+    if epoch.queueing > _QUEUEING:
         return replace(rates, agent_cores=epoch.agent_cpu_s / epoch.seconds)
-    if epoch.waiting > _WAITING and epoch.wire_bytes > 0:
+    if epoch.wire_bytes > 0:
         return replace(rates, wire_bytes_s=epoch.wire_bytes / epoch.seconds)
     return rates

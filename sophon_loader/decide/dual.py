@@ -1,0 +1,279 @@
+"""Prices that solve the planning problem's linear relaxation.
+
+Every sample takes one of its choices; an epoch takes as long as its busiest resource. Relaxed (a sample may
+split over choices) this is a linear programme of N * C variables but three coupling rows: wire, loader CPU and
+agent CPU. Its dual is three prices. At given prices each sample takes its cheapest choice on its own
+(``sweep``, one pass over the table), and what all samples then need together is a ``Column``: three numbers. A
+master problem of a few rows mixes columns and yields new prices, until no sweep improves the mix (Dantzig-Wolfe
+decomposition; Dantzig and Wolfe, Operations Research 8(1), 1960). A dozen sweeps do; the sweeps are all that
+touches the samples.
+
+Vectors over resources are float64[3] in the order wire, loader, agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon_loader.decide.cost import chosen_sums
+from sophon_loader.decide.facts import BLOCK, Facts, FloatTable, blocks
+from sophon_loader.decide.simplex import Vector, maximise
+from sophon_loader.errors import PlanError
+
+# A wire price of zero would make an absent choice's infinite size NaN instead of dear. So the wire always keeps
+# a price: this share of the whole bill, which is not felt, and at least what float32 can tell from zero.
+FLOOR = 1e-12
+LEAST_PRICE = 1e-30
+EQUAL = 1e-9  # relative difference below which two totals count as one
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A table, or an even sample of one, with what a unit of each resource costs in time.
+
+    Args:
+        wire: float32[C, N], C-ordered, bytes; ``inf`` where a sample has no such choice.
+        loader: float32[C, N], C-ordered, CPU seconds.
+        agent: float32[C, N], C-ordered, CPU seconds.
+        seconds_per: float64[3], epoch seconds per unit of each resource, 1 / rate.
+        gpu_s: the term that no choice changes.
+    """
+
+    wire: FloatTable
+    loader: FloatTable
+    agent: FloatTable
+    seconds_per: Vector
+    gpu_s: float
+
+    @classmethod
+    def of(cls, facts: Facts) -> Problem:
+        """The whole problem; shares the table's memory.
+
+        Raises:
+            PlanError: ``facts`` has no table.
+        """
+        table, rates = facts.table, facts.rates
+        if table is None:
+            raise PlanError("table must be given to plan by prices, got None; profile first")
+        per = np.array([1 / rates.wire_bytes_s, 1 / rates.loader_cores, 1 / rates.agent_cores])
+        gpu_s = facts.samples / rates.gpu_samples_s
+        return cls(table.wire_bytes.T, table.loader_s.T, table.agent_s.T, per, gpu_s)
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return int(self.wire.shape[1])
+
+    def thinned(self, most: int) -> Problem:
+        """Every k-th sample, at most about ``most`` of them; itself when it is that small already."""
+        step = self.samples // most
+        if step < 2:
+            return self
+        parts = [np.ascontiguousarray(a[:, ::step]) for a in (self.wire, self.loader, self.agent)]
+        share = parts[0].shape[1] / self.samples
+        return Problem(parts[0], parts[1], parts[2], self.seconds_per, self.gpu_s * share)
+
+    def sums(self, chosen: NDArray[np.uint8]) -> Vector:
+        """float64[3]: what ``chosen`` needs of each resource, in bytes and CPU seconds."""
+        return np.array(chosen_sums((self.wire, self.loader, self.agent), chosen))
+
+    def seconds(self, sums: Vector) -> float:
+        """The epoch's time for such sums."""
+        return max(self.gpu_s, float((sums * self.seconds_per).max()))
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """The plan that a sweep at ``prices`` makes, or the files' if None, by its sums alone.
+
+    Some dozens of columns times a byte per sample would be most of what planning holds, and few are ever needed again.
+    """
+
+    sums: Vector
+    prices: Vector | None
+
+    def chosen(self, problem: Problem) -> NDArray[np.uint8]:
+        """uint8[N]: the plan itself, swept again."""
+        if self.prices is None:
+            return np.zeros(problem.samples, dtype=np.uint8)
+        return sweep(problem, self.prices)
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """The best mix of columns found.
+
+    Args:
+        shares: float64[K] over the first K columns, sum 1.
+        weights: float64[3], the duals of the three resources' rows: a start for a similar problem.
+        prices: float64[3], the prices with the highest lower bound; the columns in use are cheapest there, up
+            to the gap between the bounds.
+        lower: no plan is better than this.
+        upper: the mix's own value.
+    """
+
+    shares: Vector
+    weights: Vector
+    prices: Vector
+    lower: float
+    upper: float
+
+
+def file_column(problem: Problem) -> Column:
+    """The column without offloading."""
+    return Column(problem.sums(np.zeros(problem.samples, dtype=np.uint8)), None)
+
+
+def column_at(problem: Problem, prices: Vector) -> Column:
+    """The column of a sweep at ``prices``."""
+    return Column(problem.sums(sweep(problem, prices)), prices)
+
+
+def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
+    """Let every sample take its cheapest choice at ``prices`` (of equal ones, the first).
+
+    Costs are float32: exact to 1e-7, twice as fast as float64, and of two choices so close either will do.
+    """
+    chosen = np.zeros(problem.samples, dtype=np.uint8)
+    scaled = np.maximum(prices / (prices.max() or 1.0), [LEAST_PRICE, 0, 0]).astype(np.float32)
+    least, cost, term = (np.empty(BLOCK, dtype=np.float32) for _ in range(3))
+    with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which is dear enough
+        for part in blocks(problem.samples):
+            size = part.stop - part.start
+            _bill(problem, 0, part, scaled, least[:size], term[:size])
+            for choice in range(1, len(problem.wire)):
+                _bill(problem, choice, part, scaled, cost[:size], term[:size])
+                np.copyto(chosen[part], choice, where=cost[:size] < least[:size], casting="unsafe")
+                np.minimum(cost[:size], least[:size], out=least[:size])
+    return chosen
+
+
+def _bill(
+    problem: Problem, choice: int, part: slice, prices: NDArray[np.float32], into: FloatTable, term: FloatTable
+) -> None:
+    """Write what ``choice`` costs the samples of ``part`` into ``into``; ``term`` is scratch space."""
+    np.multiply(problem.wire[choice, part], prices[0], out=into)
+    into += np.multiply(problem.loader[choice, part], prices[1], out=term)
+    into += np.multiply(problem.agent[choice, part], prices[2], out=term)
+
+
+def least_time(
+    problem: Problem, columns: list[Column], tolerance: float, most: int, centre: Vector | None = None
+) -> Mix:
+    """Mix columns so that the epoch is as short as it can be; new columns are appended to ``columns``.
+
+    Args:
+        problem: N samples.
+        columns: at least one.
+        tolerance: stop when the bounds are this close, relative to the upper one.
+        most: sweeps at most.
+        centre: float64[3], weights of the terms near which the optimum is expected.
+
+    Returns:
+        The mix; its bounds are in seconds.
+    """
+    lower, best = problem.gpu_s, np.zeros(3)
+    for left in range(most, -1, -1):
+        shares, weights, upper = _time_master(problem, columns)
+        if not left or upper - lower <= tolerance * upper:
+            break
+        tried = _smoothed(weights, centre)
+        column = column_at(problem, _with_floor(tried * problem.seconds_per, columns[0].sums))
+        columns.append(column)
+        bound = float(tried @ (column.sums * problem.seconds_per)) + (1 - tried.sum()) * problem.gpu_s
+        if centre is None or bound > lower:
+            centre = tried
+        if bound > lower:
+            lower, best = bound, tried
+    return Mix(_padded(shares, columns), best, best * problem.seconds_per, min(lower, upper), upper)
+
+
+def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vector, float]:
+    """The best mix of ``columns`` as a matrix game: columns against terms.
+
+    Minimising v subject to M x <= v, sum x = 1 is, for M > 0 and y = x / v, maximising sum y subject to M y <=
+    1.
+
+    Returns:
+        Shares of the columns, weights of the three terms (their sum falls short of 1 by the GPU's), the mix's
+        seconds.
+    """
+    terms = np.array([column.sums * problem.seconds_per for column in columns]).T
+    matrix = np.vstack([terms, np.full(len(columns), problem.gpu_s)])
+    scale = float(matrix[:, 0].max()) or 1.0
+    # A constant added to a whole game moves its value only, and keeps a column of zeros bounded.
+    game = matrix / scale + 1.0
+    best = maximise(np.ones(len(columns)), game, np.ones(4))
+    shares, weights = best.x / best.x.sum(), best.duals / best.duals.sum()
+    return shares, weights[:3], float((matrix @ shares).max())
+
+
+def least_traffic(
+    problem: Problem,
+    columns: list[Column],
+    start: Vector,
+    goal: Vector,
+    budget_s: float,
+    tolerance: float,
+    most: int,
+    centre: Vector | None = None,
+) -> Mix:
+    """Mix columns so that ``goal . sums`` is least while each term stays within ``budget_s``.
+
+    Args:
+        problem: N samples.
+        columns: new ones are appended.
+        start: shares over ``columns`` whose mix is within the budget.
+        goal: float64[3], what a unit of each resource is worth, scaled so that ``goal . sums`` is about 1.
+        budget_s: seconds > 0.
+        tolerance: stop when the bounds are this close.
+        most: sweeps at most.
+        centre: float64[3], weights of the budgets near which the optimum is expected.
+
+    Returns:
+        The mix; its bounds are in units of the goal.
+    """
+    origin = start @ np.array([column.sums for column in columns])
+    per = problem.seconds_per / budget_s
+    limits = np.append(np.maximum(1 - origin * per, 0.0), 1.0)
+    lower, best = -np.inf, np.zeros(3)
+    for left in range(most, -1, -1):
+        # Sums relative to the start, so that x = 0 is feasible: it stands for the start itself.
+        steps = np.array([column.sums for column in columns]).T - origin[:, None]
+        rows = np.vstack([steps * per[:, None], np.ones(len(columns))])
+        master = maximise(-goal @ steps, rows, limits)
+        upper = float(goal @ origin) - master.value
+        if not left or upper - lower <= tolerance:
+            break
+        tried = _smoothed(master.duals[:3], centre)
+        prices = goal + tried * per
+        column = column_at(problem, _with_floor(prices, columns[0].sums))
+        columns.append(column)
+        bound = float(prices @ column.sums) - float(tried @ (per > 0))
+        if centre is None or bound > lower:
+            centre, lower, best = tried, bound, tried
+    shares = _padded(master.x, columns)
+    shares[: len(start)] += max(0.0, 1 - shares.sum()) * start
+    return Mix(shares, best, goal + best * per, min(lower, upper), upper)
+
+
+def _smoothed(weights: Vector, centre: Vector | None) -> Vector:
+    """Half way from the best weights so far to the master's, which swing about while it knows few columns.
+
+    Wentges, International Transactions in Operational Research 4(2), 1997.
+    """
+    return weights if centre is None else 0.5 * (weights + centre)
+
+
+def _padded(shares: Vector, columns: list[Column]) -> Vector:
+    return np.append(shares, np.zeros(len(columns) - len(shares)))
+
+
+def _with_floor(prices: Vector, sums: Vector) -> Vector:
+    """Prices with a wire price that is not zero (see FLOOR); ``sums`` set the scale."""
+    bill = float(prices @ sums) or 1.0
+    floor = FLOOR * bill / (float(sums[0]) or 1.0)
+    return np.array([max(prices[0], floor), prices[1], prices[2]])

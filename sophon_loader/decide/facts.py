@@ -1,0 +1,255 @@
+"""What a policy knows: rates, the cost of every choice of every sample, and what the agent can reach.
+
+Plain data with its checks. Nothing here decides or measures anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon_loader.errors import PlanError
+
+FloatTable = NDArray[np.float32]
+
+MOST_CHOICES = 256  # a plan stores one byte per sample
+BLOCK = 1 << 15  # samples per step of a pass over a table: the temporaries stay in the L2 cache
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """Where a sample crosses the wire and how it is written there.
+
+    Args:
+        cut: the stage that crosses, >= 0; ops[:cut] run at the agent.
+        encoding: an encoding's name, for example ``"file"``.
+
+    Raises:
+        PlanError: ``cut`` is negative or ``encoding`` is empty.
+    """
+
+    cut: int
+    encoding: str
+
+    def __post_init__(self) -> None:
+        if self.cut < 0:
+            raise PlanError(f"cut must be >= 0, got {self.cut}; stage 0 is the file itself")
+        if not self.encoding:
+            raise PlanError("encoding must be a name, got ''; use 'file' for the unchanged file")
+
+    def __str__(self) -> str:
+        return f"{self.encoding}@{self.cut}"
+
+
+FILE = Choice(0, "file")
+"""No offloading: the file's own bytes cross the wire."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What each resource can do, each > 0; ``inf`` means that it never limits.
+
+    Args:
+        gpu_samples_s: samples/s that the training step consumes when data is ready.
+        wire_bytes_s: bytes/s of payload with several requests outstanding.
+        loader_cores: CPU seconds per second that the loader's workers have.
+        agent_cores: CPU seconds per second that the agent has for this client.
+
+    Raises:
+        PlanError: a rate is zero, negative or NaN.
+    """
+
+    gpu_samples_s: float
+    wire_bytes_s: float
+    loader_cores: float
+    agent_cores: float
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not value > 0:  # also catches NaN
+                raise PlanError(
+                    f"{one.name} must be > 0, got {value}; measure it again, or pass math.inf when it never limits"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class ChoiceTable:
+    """The cost of every choice of every sample.
+
+    A choice that a sample does not have is marked by ``wire_bytes`` = ``inf``. So is, by the table itself, one
+    with a NaN or negative entry in any of the three arrays, or with an infinite time: a wrong measurement takes
+    a choice away, it never makes one look cheap. A sample whose choice 0 is unusable in this way gets the mean
+    of its column, and is counted in ``repaired``.
+
+    The arrays are kept column by column in memory. One that already is (``columns.T`` of a C-ordered [C, N]
+    array) and has nothing to repair is used as it is, without a copy: the caller then leaves it alone.
+
+    Args:
+        choices: C distinct choices, at most 256; ``choices[0]`` is ``FILE``.
+        wire_bytes: float32[N, C], bytes on the wire.
+        agent_s: float32[N, C], CPU seconds at the agent. Column 0 may hold the cost of reading the file.
+        loader_s: float32[N, C], CPU seconds in the loader.
+
+    Raises:
+        PlanError: the shapes or the choices do not fit, or no sample at all has a usable choice 0.
+    """
+
+    choices: tuple[Choice, ...]
+    wire_bytes: FloatTable
+    agent_s: FloatTable
+    loader_s: FloatTable
+    repaired: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        _check_choices(self.choices)
+        names = ("wire_bytes", "agent_s", "loader_s")
+        arrays = [_column_major(name, getattr(self, name), len(self.choices)) for name in names]
+        if len({array.shape for array in arrays}) > 1:
+            shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
+            raise PlanError(
+                f"wire_bytes, agent_s and loader_s must have one shape, got {shapes}; "
+                "give all three the shape [samples, choices]"
+            )
+        if not _is_clean(*arrays):
+            arrays, repaired = _cleaned(*arrays)
+            object.__setattr__(self, "repaired", repaired)
+        for name, array in zip(names, arrays, strict=True):
+            frozen = array.view()
+            frozen.flags.writeable = False
+            object.__setattr__(self, name, frozen)
+
+    @property
+    def samples(self) -> int:
+        """N, the number of samples."""
+        return int(self.wire_bytes.shape[0])
+
+    def index(self, choice: Choice) -> int | None:
+        """The column of ``choice``, or None when the table does not have it."""
+        return self.choices.index(choice) if choice in self.choices else None
+
+    def has(self, column: int) -> NDArray[np.bool_]:
+        """bool[N]: which samples have the choice in this column."""
+        return np.isfinite(self.wire_bytes[:, column])
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """Everything a policy decides from.
+
+    Args:
+        samples: N >= 0.
+        rates: what the four resources can do.
+        table: the cost of every choice, or None before profiling.
+        max_cut: the last stage that the agent can reach, >= 0.
+        resize_cut: the stage right after the first crop or resize op, or None when there is none.
+        profiled_share: share of samples with a profile of their own, in [0, 1]; the others carry column means.
+
+    Raises:
+        PlanError: a value is out of its range, or ``table`` is not of N samples or reaches past ``max_cut``.
+    """
+
+    samples: int
+    rates: Rates
+    table: ChoiceTable | None
+    max_cut: int
+    resize_cut: int | None
+    profiled_share: float
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise PlanError(f"samples must be >= 0, got {self.samples}; pass len(dataset)")
+        if self.max_cut < 0:
+            raise PlanError(f"max_cut must be >= 0, got {self.max_cut}; 0 means no op can be offloaded")
+        if self.resize_cut is not None and self.resize_cut < 1:
+            raise PlanError(f"resize_cut must be >= 1 or None, got {self.resize_cut}; a stage after an op is >= 1")
+        if not 0 <= self.profiled_share <= 1:
+            raise PlanError(f"profiled_share must be in [0, 1], got {self.profiled_share}; pass profiled / samples")
+        if self.table is not None:
+            self._check_table(self.table)
+
+    def _check_table(self, table: ChoiceTable) -> None:
+        if table.samples != self.samples:
+            raise PlanError(f"table must be of {self.samples} samples, got {table.samples}; profile this dataset anew")
+        far = [str(choice) for choice in table.choices if choice.cut > self.max_cut]
+        if far:
+            raise PlanError(
+                f"table's cuts must be <= max_cut = {self.max_cut}, got {', '.join(far)}; "
+                "leave out what the agent cannot reach"
+            )
+
+    def caveats(self) -> str:
+        """What weakens a plan made from these facts, to be appended to its reason; empty when nothing does."""
+        if self.table is None or not self.samples:
+            return ""
+        notes = []
+        if self.profiled_share < 1:
+            percent = math.floor(1000 * self.profiled_share) / 10
+            notes.append(f"only {percent:g} % of the samples are profiled, the others count as average ones")
+        if self.table.repaired:
+            notes.append(f"{self.table.repaired} samples without usable measurements count as average ones")
+        return "".join(f"; {note}" for note in notes)
+
+
+def blocks(samples: int) -> Iterator[slice]:
+    """Consecutive slices that cover ``range(samples)``, each of at most ``BLOCK``."""
+    for low in range(0, samples, BLOCK):
+        yield slice(low, min(low + BLOCK, samples))
+
+
+def _check_choices(choices: tuple[Choice, ...]) -> None:
+    if not 1 <= len(choices) <= MOST_CHOICES:
+        raise PlanError(f"choices must be 1 to {MOST_CHOICES}, got {len(choices)}; drop cuts or encodings")
+    if choices[0] != FILE:
+        raise PlanError(f"choices[0] must be {FILE}, got {choices[0]}; put the choice without offloading first")
+    if len(set(choices)) < len(choices):
+        raise PlanError(f"choices must be distinct, got {', '.join(map(str, choices))}; drop the doubles")
+
+
+def _column_major(name: str, values: NDArray[np.floating], width: int) -> FloatTable:
+    with np.errstate(over="ignore"):  # a float64 past float32's range becomes inf, which marks it unusable
+        array = np.asarray(values, dtype=np.float32)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise PlanError(f"{name} must have shape [samples, {width}], got {array.shape}; one column per choice")
+    ordered: FloatTable = np.ascontiguousarray(array.T).T
+    return ordered
+
+
+def _is_clean(wire: FloatTable, agent: FloatTable, loader: FloatTable) -> bool:
+    """Whether nothing needs repair; min and max carry a NaN through, so this needs no temporary array."""
+    if not wire.size:
+        return True
+    least = (wire.min() >= 0, agent.min() >= 0, loader.min() >= 0)
+    most = (wire[:, 0].max() < np.inf, agent.max() < np.inf, loader.max() < np.inf)
+    return bool(all(least) and all(most))
+
+
+def _cleaned(wire: FloatTable, agent: FloatTable, loader: FloatTable) -> tuple[list[FloatTable], int]:
+    wire, agent, loader = (array.copy(order="F") for array in (wire, agent, loader))
+    for column in range(wire.shape[1]):
+        views = (wire[:, column], agent[:, column], loader[:, column])
+        bad = np.zeros(len(wire), dtype=np.bool_)
+        for view in views:
+            bad |= ~((view >= 0) & (view < np.inf))
+        if column == 0:
+            repaired = _fill_with_means(views, bad)
+        else:
+            for view, filler in zip(views, (np.inf, 0, 0), strict=True):
+                view[bad] = filler
+    return [wire, agent, loader], repaired
+
+
+def _fill_with_means(views: tuple[FloatTable, ...], bad: NDArray[np.bool_]) -> int:
+    repaired = int(np.count_nonzero(bad))
+    if repaired == len(bad):
+        raise PlanError(
+            f"choice 0 must be measured for at least one sample, got none of {len(bad)} usable; profile again"
+        )
+    for view in views:
+        if repaired:
+            view[bad] = view[~bad].mean(dtype=np.float64)
+    return repaired

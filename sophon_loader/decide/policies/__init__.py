@@ -1,0 +1,79 @@
+"""The policies, by name.
+
+A policy turns facts into a plan. Each has a file of its own and one line in ``POLICIES``; a package outside
+registers its own through the entry-point group ``sophon_loader.policies``: name = the policy's name, value =
+what builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Protocol, runtime_checkable
+
+from sophon_loader.decide.facts import Facts
+from sophon_loader.decide.plan import Plan
+from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
+from sophon_loader.decide.policies.sophon import Sophon
+from sophon_loader.errors import PlanError
+
+ENTRY_POINTS = "sophon_loader.policies"
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides the choice of every sample. Pure: the same facts give the same plan, and nothing else happens."""
+
+    @property
+    def name(self) -> str:
+        """The word the user types."""
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether ``plan`` is of use only with a table of costs; without one it then offloads nothing."""
+
+    def plan(self, facts: Facts) -> Plan:
+        """Choose for each sample.
+
+        Raises:
+            PlanError: the facts contradict the policy's own settings.
+        """
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "no-off": NoOff,
+    "all-off": AllOff,
+    "resize-off": ResizeOff,
+    "fastflow": FastFlow,
+    "sophon": Sophon,
+    "auto": Auto,
+}
+
+
+def policy_named(name_or_policy: str | Policy) -> Policy:
+    """The policy of that name, or the policy itself.
+
+    Raises:
+        PlanError: no policy has that name, or the object is no policy.
+    """
+    if not isinstance(name_or_policy, str):
+        return _checked(name_or_policy, type(name_or_policy).__name__)
+    build = POLICIES.get(name_or_policy)
+    if build is not None:
+        return build()
+    outside = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name_or_policy in outside:
+        return _checked(outside[name_or_policy].load()(), f"entry point {name_or_policy!r}")
+    known = ", ".join([*POLICIES, *sorted(set(outside) - set(POLICIES))])
+    raise PlanError(f"policy must be one of {known}, got {name_or_policy!r}; or pass a Policy object")
+
+
+def _checked(candidate: object, what: str) -> Policy:
+    if isinstance(candidate, type) or not isinstance(candidate, Policy):
+        raise PlanError(
+            f"policy must have name, needs_profile and plan(facts), got {what}; "
+            "see sophon_loader.decide.policies.Policy"
+        )
+    return candidate

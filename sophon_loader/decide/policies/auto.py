@@ -1,0 +1,182 @@
+"""The default policy: the shortest epoch, then the least traffic, by three prices.
+
+The rule, with ``slack`` = 1 % and T the cost model's epoch seconds:
+
+1. T* is the shortest time of any plan. If no offloading comes within the slack of T*, nothing is offloaded: no
+   wire, no CPU and no trust is spent on a gain that the model cannot promise.
+2. Else, of all plans within the slack of T*, the one with the least traffic, and then the least agent CPU, and
+   then the least loader CPU. "Then" is an exchange rate and not absolute, or one byte would outweigh an hour of
+   CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as
+       0.001 %.
+
+Both steps are linear programmes solved through their dual prices (``decide.dual``), on an even sample of the
+data set first, which leaves a few passes over all of it; ``decide.rounding`` makes the result whole. By duality
+T* has a proven lower bound: a plan within the slack of the bound is within the slack of every other policy's
+plan. Where rounding misses that (a handful of samples, or a few giant ones), the other policies' plans are
+looked at too.
+
+SOPHON's greedy is the case of two choices per sample and one price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon_loader.decide.cost import Terms, epoch_terms, terms_without_offloading
+from sophon_loader.decide.dual import EQUAL, Column, Mix, Problem, column_at, file_column, least_time, least_traffic
+from sophon_loader.decide.facts import FILE, Facts
+from sophon_loader.decide.plan import Plan, Prices
+from sophon_loader.decide.policies.fixed import (
+    AllOff,
+    ResizeOff,
+    measured,
+    same_for_all,
+    unprofiled,
+)
+from sophon_loader.decide.policies.sophon import Sophon
+from sophon_loader.decide.rounding import LEAST_SHARE, mixed, repaired
+from sophon_loader.decide.simplex import Vector
+from sophon_loader.errors import PlanError
+
+# Sizes of the even samples that find the first prices; each starts from the prices of the one before.
+LEVELS = (1 << 14, 1 << 17)
+FINE, COARSE = 1e-6, 5e-5  # relative gaps to stop at, on a sample and on a larger whole
+MANY, FEW = 200, 20  # sweeps at most, likewise
+INSTANT = 1e-6  # share of the time without offloading below which all epochs count as equally short
+REPAIRED = 1 << 14  # samples up to which single ones are worth a look after rounding
+LEFT_TO_ROUNDING = 0.05  # share of the slack that the linear programme leaves unused, for what is lost in rounding
+AGENT_EXCHANGE, LOADER_EXCHANGE = 1e-3, 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class _Solution:
+    columns: list[Column]
+    time: Mix
+    traffic: Mix
+    budget_s: float
+
+
+class Auto:
+    """Offload what shortens the epoch most, and among equally short ones what moves least.
+
+    Args:
+        slack: how much longer than the shortest an epoch may be for the sake of less traffic, relative, in [0,
+            1].
+
+    Raises:
+        PlanError: ``slack`` is outside [0, 1].
+    """
+
+    name = "auto"
+    needs_profile = True
+
+    def __init__(self, slack: float = 0.01) -> None:
+        if not 0 <= slack <= 1:
+            raise PlanError(f"slack must be in [0, 1], got {slack}; 0.01 stands for 1 %")
+        self._slack = slack
+
+    def plan(self, facts: Facts) -> Plan:
+        """Choose by the module's rule. The plan carries its prices; all zero when nothing is offloaded."""
+        idle = unprofiled(self.name, facts)
+        if idle is not None:
+            return idle
+        base = terms_without_offloading(measured(facts), facts.rates)
+        if self._is_near(base.seconds, base.gpu_s):
+            return self._nothing(facts, base, base.gpu_s)
+        problem = Problem.of(facts)
+        goal = _goal(problem)
+        solution = self._solve(problem, goal)
+        if self._is_near(base.seconds, solution.time.lower):
+            return self._nothing(facts, base, solution.time.lower)
+        return self._rounded(facts, problem, goal, base, solution)
+
+    def _is_near(self, seconds: float, best: float) -> bool:
+        return seconds <= (1 + self._slack) * best * (1 + EQUAL)
+
+    def _solve(self, problem: Problem, goal: Vector) -> _Solution:
+        """Both linear programmes, on samples and then on the whole."""
+        found: _Solution | None = None
+        for size in LEVELS:
+            small = problem.thinned(size)
+            found = self._solve_from(small, goal * (problem.samples / small.samples), found, FINE, MANY)
+            if small is problem:
+                return found
+        return self._solve_from(problem, goal, found, COARSE, FEW)
+
+    def _solve_from(
+        self, problem: Problem, goal: Vector, hint: _Solution | None, tolerance: float, most: int
+    ) -> _Solution:
+        columns = [file_column(problem)]
+        time_hint = traffic_hint = None
+        if hint is not None:
+            columns += [column_at(problem, prices) for prices in _prices_in_use(hint)]
+            time_hint, traffic_hint = hint.time.weights, hint.traffic.weights
+        time = least_time(problem, columns, tolerance, most, time_hint)
+        budget_s = max((1 + self._slack) * time.lower, (1 + EQUAL) * time.upper)
+        budget_s = max(budget_s, INSTANT * problem.seconds(columns[0].sums))
+        tight_s = budget_s - LEFT_TO_ROUNDING * (budget_s - time.upper)
+        traffic = least_traffic(problem, columns, time.shares, goal, tight_s, tolerance, most, traffic_hint)
+        return _Solution(columns, time, traffic, budget_s)
+
+    def _rounded(self, facts: Facts, problem: Problem, goal: Vector, base: Terms, solution: _Solution) -> Plan:
+        prices, budget_s = solution.traffic.prices, solution.budget_s
+        chosen = mixed(problem, solution.columns, solution.traffic.shares)
+        if problem.samples <= REPAIRED or problem.seconds(problem.sums(chosen)) > budget_s:
+            chosen = repaired(problem, chosen, prices, goal, budget_s)
+        if problem.seconds(problem.sums(chosen)) > budget_s * (1 + 1e-6):
+            rivals = [chosen, self._fastest(problem, goal, solution), *_rival_plans(facts)]
+            best = min(problem.seconds(problem.sums(rival)) for rival in rivals)
+            if self._is_near(base.seconds, best):
+                return self._nothing(facts, base, best)
+            near = [rival for rival in rivals if self._is_near(problem.seconds(problem.sums(rival)), best)]
+            chosen = min(near, key=lambda rival: float(goal @ problem.sums(rival)))
+        return self._finished(facts, problem, base, chosen, prices)
+
+    def _fastest(self, problem: Problem, goal: Vector, solution: _Solution) -> NDArray[np.uint8]:
+        """The mix of the shortest time made whole, with no thought of traffic until it is reached."""
+        time = solution.time
+        return repaired(problem, mixed(problem, solution.columns, time.shares), time.prices, goal, time.upper)
+
+    def _finished(self, facts: Facts, problem: Problem, base: Terms, chosen: NDArray[np.uint8], prices: Vector) -> Plan:
+        table = measured(facts)
+        terms = epoch_terms(table, chosen, facts.rates)
+        sums = problem.sums(chosen)
+        wire, loader, agent = (float(p) for p in prices * (terms.seconds / (float(prices @ sums) or 1.0)))
+        files = float(table.wire_bytes[:, 0].sum(dtype=np.float64)) or 1.0
+        reason = (
+            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+            f"{terms.bottleneck}-bound at {terms.seconds:.4g} s with it, "
+            f"sending {sums[0] / files:.0%} of the files' bytes{facts.caveats()}"
+        )
+        return Plan(self.name, table.choices, chosen, reason, terms, Prices(wire, loader, agent))
+
+    def _nothing(self, facts: Facts, base: Terms, best_s: float) -> Plan:
+        why = (
+            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+            f"at best {best_s:.4g} s with it: nothing is offloaded"
+        )
+        return replace(same_for_all(self.name, facts, FILE, why), prices=Prices(0.0, 0.0, 0.0))
+
+
+def _goal(problem: Problem) -> Vector:
+    """float64[3]: traffic as a share of the files' bytes, and the exchange rates of the module's rule."""
+    files = float(problem.wire[0].sum(dtype=np.float64)) or 1.0
+    loader, agent = (float(a.mean(dtype=np.float64)) * problem.samples or 1.0 for a in (problem.loader, problem.agent))
+    return np.array([1 / files, LOADER_EXCHANGE / loader, AGENT_EXCHANGE / agent])
+
+
+def _prices_in_use(solution: _Solution) -> list[Vector]:
+    """The prices of the columns that either mix uses."""
+    used = solution.traffic.shares > LEAST_SHARE
+    used[: len(solution.time.shares)] |= solution.time.shares > LEAST_SHARE
+    found = [solution.columns[k].prices for k in np.flatnonzero(used)]
+    return [prices for prices in found if prices is not None]
+
+
+def _rival_plans(facts: Facts) -> list[NDArray[np.uint8]]:
+    """What the other policies choose, as far as the table can tell."""
+    plans = [policy.plan(facts) for policy in (AllOff(), ResizeOff(), Sophon())]
+    return [plan.chosen for plan in plans if plan.predicted is not None]

@@ -1,0 +1,137 @@
+"""SOPHON's policy, as published (HotStorage '24, offloading policy).
+
+Act only if the wire is the bottleneck without offloading. A sample's cut is the stage at which it is smallest.
+Its offloading efficiency is the bytes that this saves per second of preprocessing that moves to the agent. Take
+samples by falling efficiency, updating the epoch's terms, until the wire is no longer the largest, or none with
+a positive efficiency is left.
+
+Two things the paper leaves open are settled here. The agent's cost of reading the file is paid with or without
+offloading, so it is not counted as offloaded work. And the last sample taken may carry the agent past the time
+the wire had needed; it is then left out, so that the plan is never slower than no offloading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sophon_loader.decide.cost import Terms, epoch_terms, terms_without_offloading
+from sophon_loader.decide.facts import BLOCK, FILE, ChoiceTable, Facts, Rates, blocks
+from sophon_loader.decide.plan import Plan
+from sophon_loader.decide.policies.fixed import measured, same_for_all, unprofiled
+
+PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
+"""The paper sends a value as it is; compressed encodings are ours."""
+
+
+class Sophon:
+    """Offload the samples that save most bytes per agent second, while the wire is the bottleneck."""
+
+    name = "sophon"
+    needs_profile = True
+
+    def plan(self, facts: Facts) -> Plan:
+        """Choose by the paper's greedy; with ties in efficiency the smaller index goes first."""
+        idle = unprofiled(self.name, facts)
+        if idle is not None:
+            return idle
+        table = measured(facts)
+        base = terms_without_offloading(table, facts.rates)
+        if base.bottleneck != "wire":
+            why = f"the bottleneck is {base.bottleneck}, not the wire: nothing is offloaded"
+            return same_for_all(self.name, facts, FILE, why)
+        smallest = smallest_choices(table)
+        order = by_efficiency(table, smallest)
+        taken, stop = _greedy(table, facts.rates, smallest, order)
+        chosen = np.zeros(facts.samples, dtype=np.uint8)
+        chosen[order[:taken]] = smallest[order[:taken]]
+        reason = f"wire-bound without offloading; offloads {taken} of {len(order)} samples that shrink, {stop}"
+        return Plan(
+            self.name,
+            table.choices,
+            chosen,
+            reason + facts.caveats(),
+            epoch_terms(table, chosen, facts.rates),
+        )
+
+
+def smallest_choices(table: ChoiceTable) -> NDArray[np.uint8]:
+    """uint8[N]: each sample's smallest choice in the paper's encodings; of equal ones the first."""
+    best = np.zeros(table.samples, dtype=np.uint8)
+    allowed = [c for c, choice in enumerate(table.choices) if c and choice.encoding in PAPER_ENCODINGS]
+    for part in blocks(table.samples):
+        least = table.wire_bytes[part, 0].copy()
+        for column in allowed:
+            size = table.wire_bytes[part, column]
+            np.copyto(best[part], column, where=size < least, casting="unsafe")
+            np.minimum(least, size, out=least)
+    return best
+
+
+def by_efficiency(table: ChoiceTable, smallest: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """The samples with positive efficiency, most efficient first.
+
+    Efficiency = (file bytes - smallest choice's bytes) / (agent seconds to reach it - agent seconds to read the
+    file); infinite when it takes no extra time.
+
+    Args:
+        table: N samples.
+        smallest: uint8[N], as ``smallest_choices`` returns.
+
+    Returns:
+        uint32[M] sample indices, M <= N.
+    """
+    shrinking = np.flatnonzero(smallest).astype(np.uint32)
+    negated = np.empty(len(shrinking), dtype=np.float32)
+    for part in blocks(len(shrinking)):
+        steps = _steps(table, smallest, shrinking[part])
+        with np.errstate(divide="ignore", over="ignore"):
+            negated[part] = steps.wire / np.maximum(steps.agent, 0)
+    return shrinking[np.argsort(negated, kind="stable")]
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """What offloading some samples changes: float64[n] of bytes (negative) and of CPU seconds."""
+
+    wire: NDArray[np.float64]
+    loader: NDArray[np.float64]
+    agent: NDArray[np.float64]
+
+
+def _steps(table: ChoiceTable, smallest: NDArray[np.uint8], who: NDArray[np.uint32]) -> _Steps:
+    at = smallest[who]
+    return _Steps(
+        *(
+            array[who, at].astype(np.float64) - array[who, 0]
+            for array in (table.wire_bytes, table.loader_s, table.agent_s)
+        )
+    )
+
+
+def _greedy(
+    table: ChoiceTable, rates: Rates, smallest: NDArray[np.uint8], order: NDArray[np.uint32]
+) -> tuple[int, str]:
+    """How many samples of ``order`` to take, and why no more.
+
+    Goes through the order block by block: it mostly stops early, and needs no running sums of all samples.
+    """
+    now = terms_without_offloading(table, rates)
+    for low in range(0, len(order), BLOCK):
+        steps = _steps(table, smallest, order[low : low + BLOCK])
+        wire = now.wire_s + np.cumsum(steps.wire) / rates.wire_bytes_s
+        loader = now.loader_cpu_s + np.cumsum(steps.loader) / rates.loader_cores
+        agent = now.agent_cpu_s + np.cumsum(steps.agent) / rates.agent_cores
+        rest = np.maximum(np.maximum(loader, agent), now.gpu_s)
+        ends = np.flatnonzero(wire <= rest)
+        if ends.size:
+            end = int(ends[0])
+            before = float(wire[end - 1]) if end else now.seconds
+            # Up to here the wire was the largest term and fell with each sample; only this one can be too much.
+            worse = float(rest[end]) > before
+            last = Terms(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end])).bottleneck
+            return low + end + (not worse), f"then {last} is the bottleneck"
+        now = Terms(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]))
+    return len(order), "the wire stays the bottleneck"

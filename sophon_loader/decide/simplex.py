@@ -1,0 +1,76 @@
+"""A linear programme of a few rows, solved by the simplex method on a dense tableau.
+
+The master problems of ``decide.dual`` have at most five rows and some dozens of columns. scipy would solve
+them, but is a heavy import for a tableau that fits a screen; the tests compare the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+TINY = 1e-11  # below this a reduced cost or a pivot counts as zero; callers scale their entries to about 1
+MOST_PIVOTS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """A solution: ``x`` float64[K] of the columns, ``duals`` float64[R] of the rows, ``value`` = gain . x."""
+
+    x: Vector
+    duals: Vector
+    value: float
+
+
+def maximise(gain: Vector, rows: Vector, limits: Vector) -> Optimum:
+    """Maximise ``gain . x`` subject to ``rows @ x <= limits`` and ``x >= 0``.
+
+    Bland's rule picks the pivots, so that degenerate problems end too. Stopping at ``MOST_PIVOTS`` (never seen)
+    would still leave a feasible ``x``, only not the best one.
+
+    Args:
+        gain: float64[K].
+        rows: float64[R, K].
+        limits: float64[R], each >= 0, so that x = 0 is feasible.
+
+    Raises:
+        ArithmeticError: the problem has no largest value.
+    """
+    height, width = rows.shape
+    tableau = np.zeros((height + 1, width + height + 1))
+    tableau[:height, :width] = rows
+    tableau[:height, width:-1] = np.eye(height)
+    tableau[:height, -1] = limits
+    tableau[height, :width] = -gain
+    basis = list(range(width, width + height))
+    for _ in range(MOST_PIVOTS):
+        entering = np.flatnonzero(tableau[height, :-1] < -TINY)
+        if not entering.size:
+            break
+        _pivot(tableau, basis, int(entering[0]))
+    x = np.zeros(width + height)
+    x[basis] = tableau[:height, -1]
+    return Optimum(
+        np.maximum(x[:width], 0.0),
+        np.maximum(tableau[height, width:-1], 0.0),
+        float(tableau[height, -1]),
+    )
+
+
+def _pivot(tableau: Vector, basis: list[int], entering: int) -> None:
+    column = tableau[:-1, entering]
+    candidates = np.flatnonzero(column > TINY)
+    if not candidates.size:
+        raise ArithmeticError("a linear programme without a largest value")
+    ratios = tableau[candidates, -1] / column[candidates]
+    tied = candidates[ratios <= ratios.min() + TINY]
+    leaving = int(min(tied, key=lambda row: basis[row]))
+    tableau[leaving] /= tableau[leaving, entering]
+    factors = tableau[:, entering].copy()
+    factors[leaving] = 0.0
+    tableau -= np.outer(factors, tableau[leaving])
+    basis[leaving] = entering
