@@ -99,7 +99,7 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
     while nbytes < mb * 1_000_000 or answered < asked:
         while nbytes < mb * 1_000_000 and asked - answered <= window - PER_MESSAGE:
             items = [Item(asked + i, 0, 0, "file", keys[(asked + i) % len(keys)]) for i in range(PER_MESSAGE)]
-            connection.send(Fetch(connection.address.export, "", 0, 0, False, items))
+            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, items))
             asked += PER_MESSAGE
         reply = connection.receive(10.0)
         if reply is None or not isinstance(reply[0], Sample):

@@ -58,7 +58,7 @@ def epoch(loader: Any) -> tuple[float, int]:
 
 def worker_pss_mb() -> list[float]:
     """Proportional set size, in MB, of this process's children that are DataLoader workers."""
-    import multiprocessing  # noqa: PLC0415
+    import multiprocessing
 
     pids = [child.pid for child in multiprocessing.active_children()]
     return [psutil.Process(pid).memory_full_info().pss / 1e6 for pid in pids if pid is not None]

@@ -2,8 +2,8 @@
 
     python -m bench.overhead --json overhead.json
 
-Both read the same ImageFolder with one worker; ours through a local agent under `no-off` and without any wire limit. The
-two take turns, epoch by epoch, and which one goes first changes every round; a round's figure is the ratio of their
+Both read the same ImageFolder with one worker; ours through a local agent under `no-off` and without any wire limit.
+The two take turns, epoch by epoch, and which one goes first changes every round; a round's figure is the ratio of their
 throughputs. Bar: median ratio >= 0.95.
 """
 

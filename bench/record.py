@@ -21,8 +21,9 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 def circumstances(module: str, arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Commit, machine, versions and command, without a host name or an absolute path."""
+    changed = "+" if _output("git", "status", "--porcelain", "--untracked-files=no") else ""
     return {
-        "commit": _output("git", "rev-parse", "HEAD") + ("+" if _output("git", "status", "--porcelain", "-uno") else ""),
+        "commit": _output("git", "rev-parse", "HEAD") + changed,
         "machine": {"cpu": _cpu_model(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]},
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "command": shlex.join(["python", "-m", module, *map(_short, sys.argv[1:] if arguments is None else arguments)]),

@@ -424,9 +424,6 @@ class Host:
     ) -> subprocess.Popen[Any]:
         """Start a program on this host; the bed ends it with its descendants when it closes.
 
-        Inside a namespace `ip netns exec` mounts a fresh /sys, in which the control groups are not
-        to be seen.
-
         Args:
             argv: Program and arguments.
             cores: CPUs that it and its descendants may run on (they inherit it); None for all.
@@ -451,7 +448,8 @@ class Host:
         if cores is not None:
             wrapped = ["taskset", "--cpu-list", ",".join(map(str, sorted(cores))), *wrapped]
         if self.namespace is not None:
-            wrapped = ["ip", "netns", "exec", self.namespace, *wrapped]
+            # Not `ip netns exec`: it mounts a fresh /sys, in which a program cannot see its own CPU quota.
+            wrapped = ["nsenter", f"--net=/run/netns/{self.namespace}", *wrapped]
         if (
             self.group is not None
         ):  # outermost: these files cannot be seen from inside the namespace

@@ -33,7 +33,7 @@ class Address:
             ConfigError: it is not of the form `tcp://host:port/export[/folder]`.
         """
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
-        if match is None:
+        if match is None or not 0 < int(match[1].rsplit(":", 1)[1]) < 1 << 16:
             raise ConfigError(
                 f"agent must be 'local', None or an address like tcp://fileserver:5555/imagenet, got {text!r}; "
                 "the part behind the port is the name of an export"

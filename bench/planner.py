@@ -1,0 +1,148 @@
+"""Seconds and memory that each policy needs to plan a data set of ImageNet's size.
+
+    python -m bench.planner --samples 1280000 --json planner.json
+
+The table is synthetic: log-normal file sizes with a mean near 110 KB, crops of a fixed size, times in proportion,
+and six choices per sample (file, roi-jpeg, pixels, webp, jxl, array). Three jobs, each bound by the wire without
+offloading, so that no policy takes a short cut: ``wire`` has CPU to spare, ``agent`` little of it at the agent,
+``tight`` little on both sides (all three prices are positive, the hardest case). Each policy plans each job
+``--repeats`` times, and once more under tracemalloc for the peak of what planning holds beyond the table.
+
+Bars, for 1 280 000 samples on one core: sophon < 1 s, auto < 2 s, every policy < 64 bytes per sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+import tracemalloc
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sophon_loader.decide import FILE, POLICIES, Choice, ChoiceTable, Facts, Policy, Rates
+
+SECONDS_BARS = {"sophon": 1.0, "auto": 2.0}
+BYTES_BAR = 64.0
+BARS_HOLD_UP_TO = 1_280_000
+CHOICES = (
+    FILE,
+    Choice(0, "roi-jpeg"),
+    Choice(2, "pixels"),
+    Choice(2, "webp"),
+    Choice(2, "jxl"),
+    Choice(4, "array"),
+)
+CROP = 224 * 224 * 3
+JOBS = {
+    "wire": Rates(gpu_samples_s=5000, wire_bytes_s=62.5e6, loader_cores=8, agent_cores=2),
+    "agent": Rates(gpu_samples_s=5000, wire_bytes_s=62.5e6, loader_cores=8, agent_cores=0.1),
+    "tight": Rates(gpu_samples_s=5000, wire_bytes_s=62.5e6, loader_cores=1.3, agent_cores=0.4),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One policy's planning of one job: best and worst of the repeats, peak bytes, and what it planned."""
+
+    job: str
+    policy: str
+    seconds: float
+    seconds_worst: float
+    bytes_per_sample: float
+    predicted_s: float | None
+    reason: str
+
+
+def synthetic_table(samples: int, seed: int) -> ChoiceTable:
+    """A table of ``samples`` rows and the six ``CHOICES``, drawn from ``seed``."""
+    rng = np.random.default_rng(seed)
+    size = rng.lognormal(11.35, 0.65, samples).astype(np.float32)
+    decode = size * np.float32(1e-8) * rng.uniform(0.8, 1.2, samples).astype(np.float32)
+    kept = rng.uniform(0.15, 1.0, samples).astype(np.float32)
+    webp, jxl = (rng.normal(mean, 9e3, samples).clip(2e4).astype(np.float32) for mean in (7.0e4, 6.9e4))
+    even = np.ones(samples, dtype=np.float32)
+    wire = [size, size * kept, CROP * even, webp, jxl, 4 * CROP * even]
+    agent = [2e-5 * even, 2.5e-9 * size, decode + 4e-4, decode + 1.8e-3, decode + 8.5e-4, decode + 9e-4]
+    loader = [decode + 9e-4, decode * kept + 9e-4, 5e-4 * even, 1.25e-3 * even, 1.8e-3 * even, 1e-4 * even]
+    arrays = [np.array(columns, dtype=np.float32).T for columns in (wire, agent, loader)]
+    return ChoiceTable(CHOICES, *arrays)
+
+
+def measure(job: str, policy: Policy, facts: Facts, repeats: int) -> Measured:
+    """Plan ``repeats`` times for the clock and once for the memory."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        plan = policy.plan(facts)
+        times.append(time.perf_counter() - start)
+    tracemalloc.start()
+    plan = policy.plan(facts)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    predicted = plan.predicted.seconds if plan.predicted else None
+    per_sample = peak / max(1, facts.samples)
+    return Measured(job, plan.policy, min(times), max(times), per_sample, predicted, plan.reason)
+
+
+def misses(result: Measured) -> list[str]:
+    """The bars that a result at full size misses, in words."""
+    found = []
+    bar = SECONDS_BARS.get(result.policy)
+    where = f"{result.job}/{result.policy}"
+    if bar is not None and result.seconds_worst >= bar:
+        found.append(f"{where} took {result.seconds_worst:.2f} s, bar {bar} s")
+    if result.bytes_per_sample >= BYTES_BAR:
+        found.append(f"{where} held {result.bytes_per_sample:.0f} bytes/sample, bar {BYTES_BAR:.0f}")
+    return found
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.planner",
+        description="Seconds and bytes per sample that each policy needs to plan.",
+        epilog="example: python -m bench.planner --samples 1280000 --json planner.json",
+    )
+    parser.add_argument("--samples", type=int, default=BARS_HOLD_UP_TO, help="rows of the table (%(default)s)")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), metavar="NAME")
+    parser.add_argument("--repeats", type=int, default=3, help="timed plans per policy (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the synthetic table (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results there")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print a table, write the JSON; 1 when a bar is missed."""
+    options = arguments(argv)
+    table = synthetic_table(options.samples, options.seed)
+    results = []
+    for job, rates in JOBS.items():
+        facts = Facts(options.samples, rates, table, max_cut=4, resize_cut=2, profiled_share=1.0)
+        results += [measure(job, POLICIES[name](), facts, options.repeats) for name in options.policies]
+    print(f"{'job':<7}{'policy':<12}{'seconds':>9}{'worst':>8}{'B/sample':>10}  plan")
+    for one in results:
+        numbers = f"{one.seconds:>9.3f}{one.seconds_worst:>8.3f}{one.bytes_per_sample:>10.1f}"
+        print(f"{one.job:<7}{one.policy:<12}{numbers}  {one.reason}")
+    missed = [text for one in results for text in misses(one)] if options.samples <= BARS_HOLD_UP_TO else []
+    if options.json:
+        head = {
+            "command": ["python", "-m", "bench.planner", *(sys.argv[1:] if argv is None else argv)],
+            "versions": {"python": platform.python_version(), "numpy": np.__version__},
+            "machine": platform.processor() or platform.machine(),
+            "seed": options.seed,
+            "samples": options.samples,
+            "choices": [str(choice) for choice in CHOICES],
+            "jobs": {job: asdict(rates) for job, rates in JOBS.items()},
+        }
+        options.json.write_text(json.dumps({**head, "results": [asdict(one) for one in results]}, indent=1))
+    print("\n".join(f"MISSED: {text}" for text in missed) or "all bars kept")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
