@@ -91,7 +91,9 @@ class Engine:
         self._forget_dataset()
         self._chains, self._transforms = chains, transforms
         self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
-        self._profiler = Profiler(self.data, chains, self._agreement, self._processes, self._profile_path)
+        self._profiler = Profiler(
+            self.data, chains, self._agreement, self._processes, self._profile_path, self._encodings
+        )
         self._planned_for = None
         self._trials = None
         terms = self._agreement.terms if self._agreement else None
@@ -164,7 +166,7 @@ class Engine:
         if before is not None and before[0] == known[0] and not moved(before[1], known[1]):
             self._tell_plan(self._current)
             return
-        table = profiler.table()
+        table = profiler.table(self._epoch)
         if self.profiling or (table is None and self._policy.needs_profile):
             plan = uniform_plan(self._policy.name, len(self.data), FILE, "this epoch measures, without offloading")
         else:
@@ -174,7 +176,8 @@ class Engine:
 
     def _set_plan(self, plan: Plan) -> None:
         self._current = plan
-        self._plan.set(plan)
+        dear = plan.prices is not None and (plan.prices.wire or plan.prices.agent or plan.prices.loader)
+        self._plan.set(plan, self._profiler.model() if dear else None)
         self._tell_plan(plan)
 
     def _tell_plan(self, plan: Plan) -> None:

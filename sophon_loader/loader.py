@@ -31,7 +31,8 @@ class OffloadingDataLoader(DataLoader[Any]):
     Args:
         agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` (starts one on this host for
             as long as the loader lives), or None (no agent: files are read on this host).
-        policy: `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `plan(facts)`.
+        policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
+            `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
         encodings: what may be used on the wire: `"auto"` (every lossless one), `"paper"` (file, pixels, array), or a
             list of names.
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
@@ -69,7 +70,7 @@ class OffloadingDataLoader(DataLoader[Any]):
         pin_memory_device: str = "",
         in_order: bool = True,
         agent: str | Sequence[str] | None = None,
-        policy: str | Policy = "no-off",
+        policy: str | Policy = "auto",
         encodings: str | Sequence[str] = "auto",
         seed: int | None = None,
         profile: str | Path | None = None,

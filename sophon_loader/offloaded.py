@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgpack
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.client.failures import error_of
 from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.datasets import Offloadable, Source, Transform
-from sophon_loader.decide.plan import Plan
+from sophon_loader.decide.facts import Choice
+from sophon_loader.decide.plan import Plan, Prices
 from sophon_loader.encodings.registry import decode
+from sophon_loader.encodings.roi_jpeg import PartOfFile, run_from_file
 from sophon_loader.errors import AgentUnreachable, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
+from sophon_loader.profiling.costs import CostModel, region_share
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.shared import SharedArray
 from sophon_loader.statistics import Row, Statistics
 from sophon_loader.tickets import Ticket
 
 _MAX_CHOICES = 256
+_NOTE_NBYTES = 1 << 14
 
 
 class SharedPlan:
     """The current plan, in memory that the main process writes and loader workers read.
 
     A plan is a hint, so a worker that reads it while it changes still delivers the right samples.
+
+    Args:
+        samples: N.
+        encodings: all names, in an order that every process of this loader has.
     """
 
     def __init__(self, samples: int, encodings: Sequence[str]) -> None:
@@ -39,19 +50,74 @@ class SharedPlan:
         self._chosen = SharedArray(np.zeros(samples, np.uint8))
         self._cuts = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
         self._names = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
+        self._note = SharedArray(np.zeros(_NOTE_NBYTES, np.uint8))
+        self._read: tuple[bytes, Pricing | None] = (b"", None)
 
-    def set(self, plan: Plan) -> None:
-        """Follow `plan` from now on; an encoding that the agent does not offer is replaced by `pixels`."""
+    def set(self, plan: Plan, model: CostModel | None) -> None:
+        """Follow `plan` from now on.
+
+        Args:
+            model: the costs behind the plan's prices; with it workers choose anew for every request, because a cost
+                may depend on the epoch's crop.
+        """
+        self._note.array[:4] = 0
         for position, choice in enumerate(plan.choices):
             name = choice.encoding if choice.encoding in self._encodings else "pixels"
             self._cuts.array[position] = choice.cut
             self._names.array[position] = self._encodings.index(name)
         self._chosen.array[:] = plan.chosen
+        if model is not None and plan.prices is not None and model.choices == plan.choices:
+            note = Pricing(plan.prices, model).to_bytes()
+            if len(note) <= _NOTE_NBYTES - 4:
+                self._note.array[4 : 4 + len(note)] = np.frombuffer(note, np.uint8)
+                self._note.array[:4] = np.frombuffer(len(note).to_bytes(4, "little"), np.uint8)
 
-    def choose(self, index: int) -> tuple[int, str]:
-        """(cut, encoding) of a sample."""
-        choice = self._chosen.array[index]
-        return int(self._cuts.array[choice]), self._encodings[self._names.array[choice]]
+    def choose(
+        self, indices: Sequence[int], shares: Callable[[], NDArray[Any]], profile: SampleProfile
+    ) -> list[Choice]:
+        """The choice of each sample.
+
+        Args:
+            shares: gives the share of each picture that its first crop will read; only called if needed.
+        """
+        chosen = self._chosen.array[indices]
+        pricing = self._pricing(profile)
+        if pricing is not None:
+            known = profile.nbytes[indices, 0] > 0
+            costs = pricing.model.costs(np.asarray(indices), shares())
+            chosen = np.where(known, pricing.prices.cheapest_each(*costs, planned=chosen), chosen)
+        return [Choice(int(self._cuts.array[one]), self._encodings[self._names.array[one]]) for one in chosen]
+
+    def _pricing(self, profile: SampleProfile) -> Pricing | None:
+        """The prices and costs to choose by, read again only when they have changed."""
+        size = int.from_bytes(self._note.array[:4].tobytes(), "little")
+        note = self._note.array[4 : 4 + size].tobytes()
+        if note != self._read[0]:
+            self._read = (note, Pricing.from_bytes(note, profile) if note else None)
+        return self._read[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": (b"", None)}
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """What a worker chooses by."""
+
+    prices: Prices
+    model: CostModel
+
+    def to_bytes(self) -> bytes:
+        """For the workers, which have the profile already."""
+        prices = [self.prices.wire, self.prices.loader, self.prices.agent]
+        packed: bytes = msgpack.packb([prices, self.model.to_plain()])
+        return packed
+
+    @staticmethod
+    def from_bytes(data: bytes, profile: SampleProfile) -> Pricing:
+        """The inverse of `to_bytes`."""
+        (wire, loader, agent), plain = msgpack.unpackb(data)
+        return Pricing(Prices(wire=wire, loader=loader, agent=agent), CostModel.from_plain(profile, plain))
 
 
 class OffloadedDataset(Dataset[Any]):
@@ -105,13 +171,13 @@ class OffloadedDataset(Dataset[Any]):
         started_s = clock()
         before = (session.received_nbytes, session.retries, session.waited_s) if session else (0, 0, 0.0)
         samples: list[Any] = [None] * len(ticket.indices)
-        replies = self._replies(session, ticket)
-        try:
-            with isolated(self._draws):
+        with isolated(self._draws):
+            replies = self._replies(session, ticket)
+            try:
                 for reply in replies:
                     samples[reply.position] = self._finish(reply, ticket.batch.epoch, row)
-        finally:
-            replies.close()
+            finally:
+                replies.close()
         if session is not None:
             row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
             row.add(waited_s=session.waited_s - before[2])
@@ -139,28 +205,47 @@ class OffloadedDataset(Dataset[Any]):
     # --- asking -----------------------------------------------------------------------------------------------
 
     def _replies(self, session: Session | None, ticket: Ticket) -> Generator[Reply, None, None]:
-        wanted = [self._wanted(index) for index in ticket.indices]
         if session is None:
+            wanted = self._wanted(ticket.batch, ticket.indices)
             return (Reply(one, position) for position, one in enumerate(wanted))
-        return session.replies(ticket.batch, wanted, self._look_ahead(ticket))
+        ahead = None if ticket.ahead is None else (ticket.ahead[0], lambda: self._wanted_later(ticket))
+        return session.replies(ticket.batch, lambda: self._wanted(ticket.batch, ticket.indices), ahead)
 
-    def _look_ahead(self, ticket: Ticket) -> tuple[BatchId, list[Wanted]] | None:
-        if ticket.ahead is None:
-            return None
-        batch, indices = ticket.ahead
+    def _wanted_later(self, ticket: Ticket) -> list[Wanted] | None:
+        assert ticket.ahead is not None
         try:
-            return batch, [self._wanted(index) for index in indices]
+            return self._wanted(*ticket.ahead)
         except Exception:  # of the user's sampler or dataset: raised when that batch is due, and not in this one
             return None
 
-    def _wanted(self, index: int) -> Wanted:
+    def _wanted(self, batch: BatchId, given: Sequence[int]) -> list[Wanted]:
+        indices = [self._checked(index) for index in given]
+        located = [self._data.locate(index) for index in indices]
+
+        def shares() -> NDArray[np.float64]:
+            sides, epoch = self._profile.sides, batch.epoch
+            pairs = zip(indices, located, strict=True)
+            return np.array(
+                [region_share(self._chains[s], sides[i], Draw(self._seed, epoch, i)) for i, (s, _) in pairs]
+            )
+
+        choices = self._plan.choose(indices, shares, self._profile)
+        return [
+            self._wanted_one(index, source, row, choice)
+            for index, (source, row), choice in zip(indices, located, choices, strict=True)
+        ]
+
+    def _checked(self, index: int) -> int:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index of the sampler must be below {len(self)}, got {index}")
-        index %= len(self)
-        source, row = self._data.locate(index)
-        cut, encoding = self._plan.choose(index)
-        cut = min(cut, self._reach[source])
-        return Wanted(source, index, cut, encoding if cut else "file", self._data.sources[source].keys[row])
+        return index % len(self)
+
+    def _wanted_one(self, index: int, source: int, row: int, choice: Choice) -> Wanted:
+        cut, encoding = choice.cut, choice.encoding
+        if cut > self._reach[source]:
+            cut = self._reach[source]
+            encoding = "pixels" if cut else "file"
+        return Wanted(source, index, cut, encoding, self._data.sources[source].keys[row])
 
     # --- finishing --------------------------------------------------------------------------------------------
 
@@ -191,8 +276,12 @@ class OffloadedDataset(Dataset[Any]):
         return value, target
 
     def _run(self, chain: Chain, value: Any, cut: int, draw: Draw) -> Any:
-        if cut > 0 or not self._profile.recording:
+        if isinstance(value, PartOfFile):
+            return chain.run(value.data, 0, len(chain), draw, window=value.window)
+        if cut > 0:
             return chain.run(value, cut, len(chain), draw)
+        if not self._profile.recording:
+            return run_from_file(chain, value, len(chain), draw, keep_info=bool(chain.local_ops))
         measured = self._profile.measure(len(value))
         value = chain.run(value, 0, len(chain), draw, after=measured.after)
         self._profile.store(draw.index, measured)

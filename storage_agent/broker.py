@@ -12,13 +12,14 @@ import contextlib
 import functools
 import math
 import os
+import reprlib
 import shutil
 import signal
 import socket as sockets
 import tempfile
 import time
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ import zmq
 
 from sophon_loader import __version__
 from sophon_loader.encodings.names import encoding_names
-from sophon_loader.errors import AgentError, VersionMismatch, WireError
+from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.host import cores_available, software
 from sophon_loader.wire.frames import MAX_HEADER_NBYTES, check_frames, content_hash, pack, unpack
 from sophon_loader.wire.messages import (
@@ -51,13 +52,18 @@ from storage_agent import worker_protocol as protocol
 from storage_agent.admission import Admission
 from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
 from storage_agent.pacing import Pacer
-from storage_agent.readers import READ, Readers
+from storage_agent.readers import READ, TOLD, Readers
 from storage_agent.settings import Settings
 from storage_agent.store import Store
 from storage_agent.workers import DIED, Workers
 
 MAX_PIPELINES = 256
-MAX_DESCRIPTION_NBYTES = 1 << 20
+MAX_DESCRIPTION_NBYTES = 4 << 20
+"""As much as pipeline/chain.py makes of one pipeline."""
+MAX_DESCRIPTIONS_NBYTES = 256 << 20
+MAX_REGISTERING = 64
+MAX_KEYS = 4096
+"""Of one AskSizes."""
 JOBS_PER_WORKER = 2
 """One being worked on and one on its way, so that a worker never waits for the broker."""
 MAX_EARLY_DEATHS = 3
@@ -65,8 +71,23 @@ _NOTIFY = "inproc://notify"
 
 
 @dataclass
+class _Registration:
+    client: bytes
+    description: bytes
+    deaths: int = 0
+
+
+@dataclass
 class _Worker:
-    jobs: list[Job] = field(default_factory=list)
+    """What has been sent to a worker and not been answered, oldest first."""
+
+    jobs: deque[Job] = field(default_factory=deque)
+    registrations: deque[_Registration] = field(default_factory=deque)
+    ready: bool = False
+
+    @property
+    def load(self) -> int:
+        return len(self.jobs) + len(self.registrations)
 
 
 class Broker:
@@ -80,7 +101,8 @@ class Broker:
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
         self._pacer: Pacer[tuple[bytes, list[zmq.Frame]]] = Pacer(settings.limit_mbit)
         self._pipelines: OrderedDict[str, bytes] = OrderedDict()
-        self._registering: list[tuple[bytes, bytes]] = []
+        self._registering: deque[_Registration] = deque()
+        self._encodings = encoding_names()
         self._ready: dict[bytes, _Worker] = {}
         self._early_deaths = 0
         self._counts: Counter[str] = Counter()
@@ -96,7 +118,8 @@ class Broker:
         self._frontend = self._bound(zmq.ROUTER, None)
         self._frontend.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._frontend.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
-        self._frontend.setsockopt(zmq.MAXMSGSIZE, 8 * MAX_HEADER_NBYTES)
+        self._frontend.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_HEADER_NBYTES)
+        self._frontend.setsockopt(zmq.RCVHWM, 64)  # messages of one loader; its own socket keeps the others
         self._frontend.setsockopt(zmq.SNDHWM, 2 * self._settings.max_outstanding)
         self._frontend.setsockopt(zmq.LINGER, 2000)
         self._listen()
@@ -207,10 +230,14 @@ class Broker:
     def _from_loader(self, frames: list[zmq.Frame]) -> None:
         client = frames[0].bytes
         try:
-            message = unpack(frames[1].bytes if len(frames) > 1 else b"")
+            if not 2 <= len(frames) <= 3:
+                raise MalformedMessage(f"a message must have one or two frames, got {len(frames) - 1}")
+            message = unpack(frames[1].bytes)
             check_frames(message, len(frames[2]) if len(frames) == 3 else None)
         except VersionMismatch as error:
             self._tell(client, Refused(Failure.VERSION, str(error)))
+        except MessageTooLong as error:
+            self._tell(client, Failed(Failure.TOO_LONG, str(error)))
         except WireError as error:
             self._tell(client, Failed(Failure.MALFORMED, str(error)))
         else:
@@ -244,7 +271,7 @@ class Broker:
             version=version,
             instance=self._instance,
             exports=self._store.names,
-            encodings=encoding_names(),
+            encodings=list(self._encodings),
             software=dict(software()),
             cores=min(cores_available(), float(self._settings.workers)),
             max_outstanding=self._settings.max_outstanding,
@@ -255,17 +282,38 @@ class Broker:
             text = f"pipeline must hash to its digest and have at most {MAX_DESCRIPTION_NBYTES} bytes"
             self._tell(client, Failed(Failure.BAD_PIPELINE, text, digest=message.digest))
             return
-        self._pipelines[message.digest] = description
-        self._pipelines.move_to_end(message.digest)
-        if len(self._pipelines) > MAX_PIPELINES:
-            self._pipelines.popitem(last=False)
-        if len(self._registering) >= self._settings.max_outstanding:
-            self._tell(client, Failed(Failure.BUSY, "too many pipelines are waiting to be built"))
+        if refusal := self._no_room(client, 1, waiting=len(self._registering)):
+            self._tell(client, Failed(*refusal, digest=message.digest))
             return
-        self._registering.append((client, description))
+        self._keep(message.digest, description)
+        self._registering.append(_Registration(client, description))
+
+    def _keep(self, digest: str, description: bytes) -> None:
+        """Remember a pipeline, and forget the oldest beyond the limits."""
+        self._pipelines.pop(digest, None)
+        self._pipelines[digest] = description
+        nbytes = sum(map(len, self._pipelines.values()))
+        while len(self._pipelines) > MAX_PIPELINES or nbytes > MAX_DESCRIPTIONS_NBYTES:
+            nbytes -= len(self._pipelines.popitem(last=False)[1])
 
     def _ask(self, client: bytes, function: Callable[..., Answer], export: str, what: str | list[str]) -> None:
-        self._readers.submit(b"told", client, functools.partial(function, self._store, export, what))
+        if isinstance(what, list) and len(what) > MAX_KEYS:
+            self._tell(client, Failed(Failure.TOO_LONG, f"at most {MAX_KEYS} keys may be asked for, got {len(what)}"))
+        elif refusal := self._no_room(client, 1):
+            self._tell(client, Failed(*refusal))
+        else:
+            self._readers.submit(TOLD, client, functools.partial(function, self._store, export, what))
+
+    def _no_room(self, client: bytes, requests: int, waiting: int = 0) -> tuple[str, str] | None:
+        """Count the requests of a client; else the failure and why."""
+        if self._stopping:
+            return Failure.STOPPING, "the agent is stopping"
+        if waiting >= MAX_REGISTERING:
+            return Failure.BUSY, f"{waiting} pipelines are waiting to be built"
+        if not self._admission.admit(client, requests):
+            limit = self._settings.max_outstanding
+            return Failure.BUSY, f"one loader connection may have {limit} unanswered requests"
+        return None
 
     def _fetch(self, client: bytes, fetch: Fetch) -> None:
         ids = [item.id for item in fetch.items]
@@ -278,24 +326,21 @@ class Broker:
         for item in fetch.items:
             fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry)
             job = Job(client, *fields, received_s=now_s, item=item)
-            if item.cut == 0:
+            if item.cut == 0 and item.encoding == "file":
                 self._read(job)
             elif self._admission.overloaded:
                 self._read(job, f"{self._settings.max_queued} samples are waiting for a worker")
             else:
                 self._admission.push(client, job)
+                self._dispatch()  # at once: only what no worker has room for is waiting
 
     def _refusal(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
-        if self._stopping:
-            return Failure.STOPPING, "the agent is stopping"
         if fetch.export not in self._store.names:
-            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._store.names}, got {fetch.export!r}"
-        if fetch.digest not in self._pipelines and any(item.cut for item in fetch.items):
-            return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {fetch.digest}"
-        if not self._admission.admit(client, len(fetch.items)):
-            limit = self._settings.max_outstanding
-            return Failure.BUSY, f"one loader connection may have {limit} unanswered samples"
-        return None
+            got = reprlib.repr(fetch.export)
+            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._store.names}, got {got}"
+        if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
+            return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
+        return self._no_room(client, len(fetch.items))
 
     def _read(self, job: Job, note: str = "") -> None:
         self._readers.submit(READ, job.client, functools.partial(answer_file, self._store, job, note))
@@ -305,32 +350,36 @@ class Broker:
     def _dispatch(self) -> None:
         """Give waiting work to the worker with least of it."""
         while self._ready and (self._registering or self._admission.queued):
-            name = min(self._ready, key=lambda n: len(self._ready[n].jobs))
+            name, worker = min(self._ready.items(), key=lambda pair: pair[1].load)
+            if worker.load >= JOBS_PER_WORKER:
+                return
             if self._registering:
-                client, description = self._registering.pop(0)
-                self._backend.send_multipart([name, protocol.REGISTER, client, description])
-                continue
-            if len(self._ready[name].jobs) >= JOBS_PER_WORKER:
-                return
-            job = self._admission.pop()
-            description = self._pipelines.get(job.digest, b"") if job else b""
-            if job is None:
-                return
-            self._ready[name].jobs.append(job)
-            self._backend.send_multipart([name, protocol.JOB, job.to_bytes(), description])
+                registration = self._registering.popleft()
+                worker.registrations.append(registration)
+                self._backend.send_multipart([name, protocol.REGISTER, registration.client, registration.description])
+            elif (job := self._admission.pop()) is not None:
+                worker.jobs.append(job)
+                description = self._pipelines.get(job.digest, b"")
+                self._backend.send_multipart([name, protocol.JOB, job.to_bytes(), description])
+        if self._stopping and not self._ready:
+            while (job := self._admission.pop()) is not None:
+                self._read(job, "the agent is stopping")
 
     def _from_worker(self, frames: list[zmq.Frame]) -> None:
         name, command = frames[0].bytes, frames[1].bytes
+        if command == protocol.BROKEN:
+            raise AgentError(f"workers must be able to load their ops: {frames[2].bytes.decode()}")
+        if not self._workers.knows(name):
+            return  # the last words of a worker whose end has been dealt with: its jobs are somebody else's by now
         if command == protocol.READY:
             self._early_deaths = 0
-            self._ready[name] = _Worker()
-        elif command == protocol.BROKEN:
-            raise AgentError(f"workers must be able to load their ops: {frames[2].bytes.decode()}")
+            self._ready[name] = _Worker(ready=True)
         elif command == protocol.ANSWER:
-            self._ready[name].jobs.pop(0)
+            self._ready[name].jobs.popleft()
             self._answered(frames[2:])
         else:
-            self._reply(frames[2].bytes, frames[4:])
+            self._ready[name].registrations.popleft()
+            self._told(frames[2:])
 
     def _from_thread(self, frames: list[zmq.Frame]) -> None:
         kind = frames[0].bytes
@@ -339,7 +388,12 @@ class Broker:
         elif kind == READ:
             self._answered(frames[1:])
         else:
-            self._reply(frames[1].bytes, frames[3:])
+            self._told(frames[1:])
+
+    def _told(self, frames: list[zmq.Frame]) -> None:
+        client = frames[0].bytes
+        self._admission.finish(client)
+        self._reply(client, frames[2:])
 
     def _answered(self, frames: list[zmq.Frame]) -> None:
         client = frames[0].bytes
@@ -352,16 +406,32 @@ class Broker:
     def _replace(self, name: bytes, exit_code: str) -> None:
         """A worker has died: its jobs go out as files (one of them may have killed it), another starts."""
         self._workers.forget(name)
-        worker = self._ready.pop(name, None)
+        self._backend.send_multipart([name, protocol.STOP])  # in case it lives on, cut off from its parent
+        worker = self._ready.pop(name, None) or _Worker()
+        for job in worker.jobs:
+            self._read(job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
+        for registration in worker.registrations:
+            self._register_again(registration, exit_code)
         if self._stopping:
             return
-        if worker is None:
+        if not worker.ready:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
                 raise AgentError(f"workers must start, but {MAX_EARLY_DEATHS} ended at once (exit code {exit_code})")
-        for job in worker.jobs if worker else ():
-            self._read(job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
         self._workers.start()
+
+    def _register_again(self, registration: _Registration, exit_code: str) -> None:
+        """Have another worker build it, unless two have died; the first may have died of something else."""
+        registration.deaths += 1
+        if registration.deaths < 2 and not self._stopping:
+            self._registering.appendleft(registration)
+            return
+        text = f"two of the agent's workers died while they built this pipeline (exit code {exit_code})"
+        self._admission.finish(registration.client)
+        self._tell(
+            registration.client,
+            Failed(Failure.BAD_PIPELINE, text, digest=content_hash(registration.description)),
+        )
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -397,7 +467,7 @@ class Broker:
             "workers": len(self._ready),
             "worker_pids": self._workers.pids,
             "cores": cores_available(),
-            "encodings": encoding_names(),
+            "encodings": list(self._encodings),
             "software": dict(software()),
             "pipelines": len(self._pipelines),
             "clients": self._admission.clients,
@@ -418,7 +488,7 @@ class Broker:
             for name in self._ready:
                 self._backend.send_multipart([name, protocol.STOP])
             self._readers.stop()
-            self._workers.stop(5.0)
+            self._workers.stop(5.0, told=self._ready)
         self._context.destroy(linger=None)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgpack
 
@@ -37,13 +38,13 @@ class Job:
 
     def to_bytes(self) -> bytes:
         """For the way between broker and worker."""
-        packed: bytes = msgpack.packb(list(vars(self).values()))
+        packed: bytes = msgpack.packb(list(vars(self).values()), unicode_errors="surrogateescape")
         return packed
 
     @staticmethod
     def from_bytes(data: bytes) -> Job:
         """The inverse of `to_bytes`."""
-        *fields, item = msgpack.unpackb(data)
+        *fields, item = msgpack.unpackb(data, unicode_errors="surrogateescape")
         return Job(*(*fields, Item(*item)))
 
 
@@ -54,12 +55,21 @@ class Answer:
     message: Sample | Failed | Registered | Listing | Sizes
     payload: Payload | None = None
 
+    @cached_property
+    def header(self) -> bytes:
+        """The header frame.
+
+        Raises:
+            MessageTooLong: the message has no room in one.
+        """
+        return pack(self.message)
+
     def frames(self) -> list[bytes]:
         """[kind and CPU seconds for the statistics, header, payload]."""
         kind, cpu_s = type(self.message).__name__, 0.0
         if isinstance(self.message, Sample):
             kind, cpu_s = self.message.encoding, sum(self.message.op_s)
-        frames = [msgpack.packb((kind, cpu_s)), pack(self.message)]
+        frames = [msgpack.packb((kind, cpu_s)), self.header]
         # zmq takes any buffer as a frame, and sends it without an intermediate bytes object
         return frames if self.payload is None else [*frames, self.payload]  # type: ignore[list-item]
 
@@ -81,7 +91,7 @@ def sample_answer(
     """The answer of a job that went well; a dry one leaves the payload behind."""
     meta, payload = encoded.meta, encoded.payload
     if job.dry:
-        meta, payload = {"nbytes": len(encoded.payload)}, b""
+        meta, payload = {**encoded.meta, "nbytes": len(encoded.payload)}, b""
     return Answer(Sample(job.item.id, cut, encoded.encoding, meta, file_nbytes, op_s, queued_s, note), payload)
 
 
@@ -91,7 +101,7 @@ def answer_listing(store: Store, export: str, prefix: str) -> Answer:
         tree = store.tree(export, prefix)
     except SophonError as error:
         return refuse(error)
-    files = msgpack.packb([names for _, names in tree])
+    files = msgpack.packb([names for _, names in tree], unicode_errors="surrogateescape")
     return Answer(Listing([name for name, _ in tree]), zlib.compress(files, 1))
 
 

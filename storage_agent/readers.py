@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import zmq
 
+from sophon_loader.errors import MessageTooLong
+from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.jobs import Answer
 
 READ, TOLD = b"read", b"told"
@@ -51,4 +53,12 @@ class Readers:
             socket.connect(notify)
             while (task := self._tasks.get()) is not None:
                 kind, client, make = task
-                socket.send_multipart([kind, client, *make().frames()])
+                socket.send_multipart([kind, client, *_made(make)])
+
+
+def _made(make: Callable[[], Answer]) -> list[bytes]:
+    """The answer's frames; if there is none, the loader is told why, and the thread lives on."""
+    try:
+        return make().frames()
+    except MessageTooLong as error:
+        return Answer(Failed(Failure.TOO_LONG, str(error))).frames()

@@ -49,6 +49,9 @@ class Settings:
                 raise ConfigError(f"export {name!r} must be an existing folder, got {folder}")
         if not self.bind.startswith(("tcp://", "ipc://")):
             raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}")
+        port = self.bind.rsplit(":", 1)[-1]
+        if self.bind.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) < 1 << 16):
+            raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}")
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

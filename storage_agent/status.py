@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.wire.frames import pack, unpack
@@ -51,5 +52,6 @@ def show(address: str, *, as_json: bool, timeout_s: float) -> None:
     table = Table("what", "value", title=f"agent at {address}")
     for key, value in values.items():
         text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-        table.add_row(key.replace("_", " "), text)
+        printable = text.encode("utf-8", "backslashreplace").decode()  # a folder's name need not be UTF-8
+        table.add_row(key.replace("_", " "), Text(printable))
     Console().print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import reprlib
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ class Store:
             return self._roots[export]
         except KeyError:
             raise UnknownExport(
-                f"export must be one of {self.names}, got {export!r}; "
+                f"export must be one of {self.names}, got {reprlib.repr(export)}; "
                 "start the agent with --export NAME=FOLDER or correct the address"
             ) from None
 

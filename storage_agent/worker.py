@@ -20,6 +20,7 @@ import zmq
 
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
+from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of, run_from_file
 from sophon_loader.errors import EncodingError, PipelineError, SophonError
 from sophon_loader.pipeline.chain import Chain, chain_from
 from sophon_loader.pipeline.randomness import Draw
@@ -49,12 +50,14 @@ def main(settings: Settings, endpoint: str, name: bytes) -> None:
         socket.setsockopt(zmq.ROUTING_ID, name)
         socket.setsockopt(zmq.LINGER, 2000)
         socket.connect(endpoint)
+        what = "the ops of installed packages"
         try:
             load_ops()
-            for module in settings.ops:
-                importlib.import_module(module)
+            for what in settings.ops:
+                importlib.import_module(what)
         except Exception as error:  # the boundary to user code
-            socket.send_multipart([protocol.BROKEN, f"{type(error).__name__}: {error}".encode()])
+            text = f"cannot import {what}: {type(error).__name__}: {error}"
+            socket.send_multipart([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
             return
         socket.send_multipart([protocol.READY])
         _serve(socket, Store(settings.exports, settings.max_file_nbytes))
@@ -79,7 +82,7 @@ def register(description: bytes) -> Answer:
     try:
         return Answer(Registered(digest, len(_chain(description))))
     except PipelineError as error:
-        return Answer(Failed(Failure.BAD_PIPELINE, str(error), digest=digest))
+        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
 
 
 def answer_job(store: Store, job: Job, description: bytes) -> Answer:
@@ -92,15 +95,18 @@ def answer_job(store: Store, job: Job, description: bytes) -> Answer:
     op_s = [time.thread_time() - started]
     try:
         cut, encoded = _run(job, data, _chain(description), op_s)
+        note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
+        answer = sample_answer(job, encoded, cut, len(data), op_s, queued_s, note)
+        _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
         return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s[:1], queued_s, _note_of(error))
-    note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
-    return sample_answer(job, encoded, cut, len(data), op_s, queued_s, note)
+    return answer
 
 
 def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> tuple[int, Encoded]:
     """The cut that was reached and the value there; appends the seconds of each op and of encoding to `op_s`."""
     cut = min(job.item.cut, len(chain))
+    draw = Draw(job.seed, job.epoch, job.item.sample)
     last = time.thread_time()
 
     def after(stage: int, value: object) -> None:
@@ -109,18 +115,29 @@ def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> tuple[int, E
         op_s.append(now - last)
         last = now
 
-    value = chain.run(data, 0, cut, Draw(job.seed, job.epoch, job.item.sample), after=after)
-    last = time.thread_time()
-    encoded = encode(value, job.item.encoding, keep_info=job.keep_info)
+    if cut > 0:
+        value = run_from_file(chain, data, cut, draw, keep_info=job.keep_info, after=after)
+    else:
+        value = _part_or_file(job, data, chain, draw)
+    last = time.thread_time() if cut > 0 else last
+    encoded = encode(value, job.item.encoding if cut > 0 or value is not data else "file", keep_info=job.keep_info)
     if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
         raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
     op_s.append(time.thread_time() - last)
     return cut, encoded
 
 
+def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile | bytes:
+    """What `roi-jpeg` sends: the part that will be read, or the file where it cannot be cut or is looked at whole."""
+    part = part_of(data, chain, draw) if job.item.encoding == "roi-jpeg" and not job.keep_info else ""
+    return data if isinstance(part, str) else part
+
+
 def _note_of(error: Exception) -> str:
     text = "".join(traceback.format_exception(error))
-    return f"{type(error).__name__} at the agent: {error}\n{text[-_NOTE_LIMIT:]}"
+    if len(text) > 2 * _NOTE_LIMIT:
+        text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
+    return f"{type(error).__name__} at the agent:\n{text}"
 
 
 @lru_cache(maxsize=64)

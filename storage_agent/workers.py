@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Collection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class Workers:
         self._processes: dict[bytes, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0
+        self._stopping = threading.Event()
 
     def start(self) -> None:
         """Start one more worker."""
@@ -52,12 +54,27 @@ class Workers:
         thread.start()
 
     def _watch(self, name: bytes, process: BaseProcess) -> None:
-        process.start()
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # no process or descriptor to be had, or the forkserver is gone
+            self._say_ended(name, f"{type(error).__name__}: {error}")
+            return
+        if self._stopping.is_set():
+            process.kill()
         process.join()
+        self._say_ended(name, str(process.exitcode))
+
+    def _say_ended(self, name: bytes, exit_code: str) -> None:
+        if self._stopping.is_set():
+            return  # nobody listens any more, and the context may be closing
         with self._context.socket(zmq.PUSH) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(self._notify)
-            socket.send_multipart([DIED, name, str(process.exitcode).encode()])
+            socket.send_multipart([DIED, name, exit_code.encode()])
+
+    def knows(self, name: bytes) -> bool:
+        """Whether this worker has been started and not been forgotten."""
+        return name in self._processes
 
     def forget(self, name: bytes) -> None:
         """A worker whose end has been dealt with."""
@@ -68,8 +85,17 @@ class Workers:
         """Process ids of the started workers."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
-    def stop(self, deadline_s: float) -> None:
-        """Wait for all workers to end, and kill those that have not after `deadline_s` seconds."""
+    def stop(self, deadline_s: float, told: Collection[bytes]) -> None:
+        """End all workers.
+
+        Args:
+            deadline_s: how long those that have been told to stop may take; then they are killed.
+            told: their names; the others, still starting, are killed at once.
+        """
+        self._stopping.set()
+        for name, process in self._processes.items():
+            if name not in told and process.pid is not None and process.is_alive():
+                process.kill()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))

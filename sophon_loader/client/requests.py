@@ -130,6 +130,14 @@ class Requests:
                 self._queue.append(self._next_id)
         return self._fill(now_s)
 
+    def knows(self, batch: BatchId) -> bool:
+        """Whether a batch has been asked for."""
+        return batch in self._ready
+
+    def missing(self, batch: BatchId) -> int:
+        """How many replies of a batch `ready` has yet to give."""
+        return len(self._ready[batch]) + sum(request.batch == batch for request in self._requests.values())
+
     def drop(self, keep: Iterable[BatchId]) -> None:
         """Forget every batch that is not in `keep`; answers on their way are ignored when they come."""
         kept = set(keep)

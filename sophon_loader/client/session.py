@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
@@ -16,6 +16,7 @@ from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register
 
+Want = Callable[[], Sequence[Wanted] | None]
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
 
@@ -70,23 +71,30 @@ class Session:
         """Samples asked for again so far."""
         return self._requests.retries
 
-    def replies(
-        self, batch: BatchId, wanted: Sequence[Wanted], ahead: tuple[BatchId, Sequence[Wanted]] | None
-    ) -> Generator[Reply, None, None]:
+    def replies(self, batch: BatchId, want: Want, ahead: tuple[BatchId, Want] | None) -> Generator[Reply, None, None]:
         """The batch's replies in order of arrival, while the look-ahead batch is being asked for.
 
         Every wanted sample gets exactly one reply. Closing the iterator early drops what is missing.
+
+        Args:
+            want: gives the samples of the batch; called only if it has not been asked for before.
+            ahead: likewise; its `want` may give None for a batch that is not to be asked for yet.
         """
         kept = [batch] if ahead is None else [batch, ahead[0]]
         self._requests.drop(keep=kept)
         try:
-            self._do(self._requests.want(batch, wanted, now_s()))
+            self._want(batch, want)
             if ahead is not None:
-                self._do(self._requests.want(*ahead, now_s()))
-            for _ in wanted:
+                self._want(*ahead)
+            for _ in range(self._requests.missing(batch)):
                 yield self._next(batch)
         finally:
             self._requests.drop(keep=kept[1:])
+
+    def _want(self, batch: BatchId, want: Want) -> None:
+        wanted = () if self._requests.knows(batch) else want()
+        if wanted is not None:
+            self._do(self._requests.want(batch, wanted, now_s()))
 
     def _next(self, batch: BatchId) -> Reply:
         while (reply := self._requests.ready(batch)) is None:

@@ -89,7 +89,8 @@ class Problem:
 class Column:
     """The plan that a sweep at ``prices`` makes, or the files' if None, by its sums alone.
 
-    Some dozens of columns times a byte per sample would be most of what planning holds, and few are ever needed again.
+    Some dozens of columns times a byte per sample would be most of what planning holds, and few are ever needed
+    again.
     """
 
     sums: Vector
@@ -175,31 +176,29 @@ def least_time(
     Returns:
         The mix; its bounds are in seconds.
     """
-    lower, best = problem.gpu_s, np.zeros(3)
+    search = _Search(centre)
     for left in range(most, -1, -1):
         shares, weights, upper = _time_master(problem, columns)
+        lower = max(problem.gpu_s, search.bound)
         if not left or upper - lower <= tolerance * upper:
             break
-        tried = _smoothed(weights, centre)
+        tried = search.towards(weights)
         column = column_at(problem, _with_floor(tried * problem.seconds_per, columns[0].sums))
         columns.append(column)
-        bound = float(tried @ (column.sums * problem.seconds_per)) + (1 - tried.sum()) * problem.gpu_s
-        if centre is None or bound > lower:
-            centre = tried
-        if bound > lower:
-            lower, best = bound, tried
-    return Mix(_padded(shares, columns), best, best * problem.seconds_per, min(lower, upper), upper)
+        terms = float(tried @ (column.sums * problem.seconds_per))
+        search.learn(tried, terms + (1 - float(tried.sum())) * problem.gpu_s)
+    prices = search.centre * problem.seconds_per
+    return Mix(_padded(shares, columns), search.centre, prices, min(lower, upper), upper)
 
 
 def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vector, float]:
     """The best mix of ``columns`` as a matrix game: columns against terms.
 
-    Minimising v subject to M x <= v, sum x = 1 is, for M > 0 and y = x / v, maximising sum y subject to M y <=
-    1.
+    Minimising v subject to M x <= v and sum x = 1 is, for M > 0 and y = x / v, maximising sum y subject to
+    M y <= 1.
 
     Returns:
-        Shares of the columns, weights of the three terms (their sum falls short of 1 by the GPU's), the mix's
-        seconds.
+        Shares of the columns; weights of the three terms, whose sum falls short of 1 by the GPU's; the mix's seconds.
     """
     terms = np.array([column.sums * problem.seconds_per for column in columns]).T
     matrix = np.vstack([terms, np.full(len(columns), problem.gpu_s)])
@@ -239,33 +238,56 @@ def least_traffic(
     origin = start @ np.array([column.sums for column in columns])
     per = problem.seconds_per / budget_s
     limits = np.append(np.maximum(1 - origin * per, 0.0), 1.0)
-    lower, best = -np.inf, np.zeros(3)
+    search = _Search(centre)
     for left in range(most, -1, -1):
         # Sums relative to the start, so that x = 0 is feasible: it stands for the start itself.
         steps = np.array([column.sums for column in columns]).T - origin[:, None]
         rows = np.vstack([steps * per[:, None], np.ones(len(columns))])
         master = maximise(-goal @ steps, rows, limits)
         upper = float(goal @ origin) - master.value
-        if not left or upper - lower <= tolerance:
+        if not left or upper - search.bound <= tolerance:
             break
-        tried = _smoothed(master.duals[:3], centre)
+        tried = search.towards(master.duals[:3])
         prices = goal + tried * per
         column = column_at(problem, _with_floor(prices, columns[0].sums))
         columns.append(column)
-        bound = float(prices @ column.sums) - float(tried @ (per > 0))
-        if centre is None or bound > lower:
-            centre, lower, best = tried, bound, tried
+        search.learn(tried, float(prices @ column.sums) - float(tried @ (per > 0)))
     shares = _padded(master.x, columns)
     shares[: len(start)] += max(0.0, 1 - shares.sum()) * start
-    return Mix(shares, best, goal + best * per, min(lower, upper), upper)
+    prices = goal + search.centre * per
+    return Mix(shares, search.centre, prices, min(search.bound, upper), upper)
 
 
-def _smoothed(weights: Vector, centre: Vector | None) -> Vector:
-    """Half way from the best weights so far to the master's, which swing about while it knows few columns.
+class _Search:
+    """Which weights to sweep at next, and the best lower bound so far.
 
-    Wentges, International Transactions in Operational Research 4(2), 1997.
+    A master that knows few columns swings about; half way from the best weights so far to the master's is a
+    better guess (Wentges, International Transactions in Operational Research 4(2), 1997). After a guess that
+    was no better the master's own weights are next, so that at least every other step is one of plain
+    Dantzig-Wolfe, which converges: with a poor centre, guesses alone would return one column for ever.
+
+    Args:
+        centre: float64[3], weights near which the optimum is expected, or None.
     """
-    return weights if centre is None else 0.5 * (weights + centre)
+
+    def __init__(self, centre: Vector | None) -> None:
+        self._known = centre is not None
+        self._missed = False
+        self.centre = np.zeros(3) if centre is None else centre
+        self.bound = -np.inf
+
+    def towards(self, weights: Vector) -> Vector:
+        """The weights to sweep at, given the master's."""
+        if self._missed or not self._known:
+            return weights
+        return 0.5 * (weights + self.centre)
+
+    def learn(self, tried: Vector, bound: float) -> None:
+        """Take in the lower bound that a sweep at ``tried`` proved."""
+        better = bound > self.bound
+        self._missed = not better and not self._missed
+        if better:
+            self.centre, self.bound, self._known = tried, bound, True
 
 
 def _padded(shares: Vector, columns: list[Column]) -> Vector:

@@ -51,8 +51,7 @@ def repaired(
 ) -> NDArray[np.uint8]:
     """Change samples one or two at a time while that brings the plan into the budget or, there, the goal down.
 
-    Of all moves, those are tried that cost least at ``prices``: near an optimum these are the ones that can
-    pay.
+    Those moves are tried that cost least at ``prices``: near an optimum these are the ones that can pay.
 
     Args:
         problem: N samples.

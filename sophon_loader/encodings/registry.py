@@ -14,8 +14,10 @@ from PIL import Image
 from sophon_loader.encodings.array import ArrayEncoding
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
 from sophon_loader.encodings.file import FileEncoding
-from sophon_loader.encodings.names import ENTRY_POINTS
+from sophon_loader.encodings.jxl import JxlEncoding
+from sophon_loader.encodings.names import ENTRY_POINTS, encoding_names
 from sophon_loader.encodings.pixels import PixelsEncoding
+from sophon_loader.encodings.roi_jpeg import RoiJpegEncoding
 from sophon_loader.encodings.webp import WebpEncoding
 from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.registry import check_plain, from_plain, to_plain
@@ -27,7 +29,15 @@ PLAIN = ("pixels", "array")
 @cache
 def encodings() -> dict[str, Encoding]:
     """Every encoding by name."""
-    own: tuple[Encoding, ...] = (FileEncoding(), PixelsEncoding(), ArrayEncoding(), WebpEncoding())
+    known: tuple[Encoding, ...] = (
+        FileEncoding(),
+        PixelsEncoding(),
+        ArrayEncoding(),
+        WebpEncoding(),
+        RoiJpegEncoding(),
+        JxlEncoding(),
+    )
+    own = tuple(encoding for encoding in known if encoding.name in encoding_names())
     others = tuple(entry.load()() for entry in entry_points(group=ENTRY_POINTS))
     return {encoding.name: encoding for encoding in own + others}
 

@@ -15,6 +15,8 @@ from sophon_loader.errors import SophonError
 from sophon_loader.wire.messages import Fetch, Item, Sample
 
 MOST_PROBES = 64
+PROBE_EPOCH = 0
+"""The epoch whose random numbers probes are run with."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Prober(threading.Thread):
 
     def _try(self, connection: Connection, request: ProbeRequest) -> bool:
         item = Item(0, request.index, request.cut, request.encoding, request.key)
-        fetch = Fetch(self._address.export, request.digest, self._seed, 0, False, True, [item])
+        fetch = Fetch(self._address.export, request.digest, self._seed, PROBE_EPOCH, False, True, [item])
         connection.send(fetch)
         answer = connection.receive(self._timeout_s)
         if answer is None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sophon_loader import native
 from sophon_loader.agreement import Agreement, key_and_path
 from sophon_loader.client.connection import Connection
 from sophon_loader.datasets import Offloadable
-from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.host import cores_available, software
-from sophon_loader.pipeline.chain import Chain
-from sophon_loader.profiling.costs import Calibration, calibrated, plain_table
-from sophon_loader.profiling.probes import Probe, Prober, ProbeRequest, spread_over
+from sophon_loader.pipeline.chain import Chain, isolated
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
+from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, Prober, ProbeRequest, spread_over
 from sophon_loader.profiling.rates import EpochMeasure, StepClock, measure_wire, revised
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
@@ -25,6 +30,8 @@ from sophon_loader.statistics import Totals
 from sophon_loader.wire.frames import content_hash
 
 _PROBE_WAIT_S = 5.0
+_EXACT_SHARES = 20_000
+"""Regions that are drawn for planning; one takes about 25 us."""
 _TERM_NAMES = {
     "gpu_samples_s": "gpu",
     "wire_bytes_s": "wire",
@@ -59,6 +66,7 @@ class Profiler:
         agreement: None without an agent; then nothing is planned, but rates are still told.
         processes: loader processes.
         path: where profiles are kept, or None.
+        allowed: encodings that may be used on the wire.
     """
 
     def __init__(
@@ -68,9 +76,12 @@ class Profiler:
         agreement: Agreement | None,
         processes: int,
         path: Path | None,
+        allowed: Collection[str],
     ) -> None:
         self._data = data
         self._agreement = agreement
+        offered = agreement.encodings if agreement else ()
+        self._allowed = frozenset(name for name in allowed if name in offered)
         self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
         self.clock = StepClock()
         self.samples = SampleProfile(len(data), max((len(chain) for chain in chains), default=1))
@@ -117,12 +128,29 @@ class Profiler:
         requests = []
         for index in spread_over(len(self._data)):
             source, _ = self._data.locate(index)
-            cut = self.pipelines.reach[source]
-            digest = content_hash(self.pipelines.chains[source].description)
+            chain = self.pipelines.chains[source]
+            digest = content_hash(chain.description)
             key, _ = key_and_path(self._data, self._agreement.terms, index)
-            if cut > 0:
-                requests.append(ProbeRequest(index, cut, "pixels", key, digest))
+            for choice in self._probed_choices(source):
+                requests.append(ProbeRequest(index, choice.cut, choice.encoding, key, digest))
         return requests
+
+    def _probed_choices(self, source: int) -> list[Choice]:
+        """What to try: all ops, and each encoding whose size cannot be told without trying."""
+        reach, chain = self.pipelines.reach[source], self.pipelines.chains[source]
+        choices = [Choice(reach, "pixels")] if reach else []
+        if chain.resize_cut is not None and chain.resize_cut <= reach:
+            choices += [Choice(chain.resize_cut, name) for name in COMPRESSED if name in self._allowed]
+        if self.crops_first and ROI.encoding in self._allowed:
+            choices.append(ROI)
+        return choices
+
+    @property
+    def crops_first(self) -> bool:
+        """Whether all pipelines begin with a crop whose region is known, and no op looks at more than pixels."""
+        return native.available and all(
+            len(chain) > 1 and chain.ops[1].crop is not None and not chain.local_ops for chain in self.pipelines.chains
+        )
 
     def stop_probing(self) -> None:
         """Take over what the prober has found; waits a few seconds for its end."""
@@ -166,15 +194,42 @@ class Profiler:
 
     # --- planning ---------------------------------------------------------------------------------------------
 
-    def table(self) -> ChoiceTable | None:
-        """The costs of every choice; None while no sample is profiled."""
-        return plain_table(self.samples, self.pipelines.max_cut, self.calibration)
+    def model(self) -> CostModel:
+        """What each choice costs."""
+        return CostModel(self.samples, self.calibration, self.pipelines.max_cut, self._allowed)
+
+    def table(self, epoch: int) -> ChoiceTable | None:
+        """The costs of every choice in an epoch; None while no sample is profiled."""
+        return self.model().table(self._shares(epoch))
+
+    def _shares(self, epoch: int) -> NDArray[np.float64]:
+        """The share of each picture that the first crop will read: exact for few samples, else like some drawn."""
+        count = len(self._data)
+        if count <= _EXACT_SHARES:
+            return self._drawn_shares(range(count), epoch)
+        drawn = self._drawn_shares([int(i) for i in np.linspace(0, count - 1, _EXACT_SHARES)], epoch)
+        return np.resize(np.random.default_rng(0).permutation(drawn), count)
+
+    def _drawn_shares(self, rows: Sequence[int], epoch: int) -> NDArray[np.float64]:
+        shares = np.ones(len(rows))
+        if not self.crops_first or self._agreement is None:
+            return shares
+        seed = self._agreement.terms.seed
+        with isolated(GENERATORS):
+            for position, row in enumerate(rows):
+                chain = self.pipelines.chains[self._data.locate(row)[0]]
+                shares[position] = region_share(chain, self.samples.sides[row], Draw(seed, epoch, row))
+        return shares
 
     @property
     def calibration(self) -> Calibration:
         """What is the same for all samples."""
         if self._calibration is None:
-            self._calibration = calibrated(self.samples, self._probes, self._overhead_s)
+            rows = sorted({probe.index for probe in self._probes})
+            shares = dict(zip(rows, self._drawn_shares(rows, PROBE_EPOCH), strict=True))
+            self._calibration = calibrated(
+                self.samples, self._probes, shares, self._overhead_s, crops_first=self.crops_first
+            )
         return self._calibration
 
     def facts(self, table: ChoiceTable | None) -> Facts:
@@ -200,7 +255,7 @@ class Profiler:
         try:
             self.samples.load(found.arrays)
             figures = found.figures
-            self._calibration = Calibration(**{**figures["calibration"], "op_ratio": tuple(figures["op_ratio"])})
+            self._calibration = Calibration.from_plain(figures["calibration"])
             self._overhead_s = self._calibration.overhead_s
             wire = float(figures["wire_bytes_s"])
             self.rates = replace(self.rates, wire_bytes_s=wire, gpu_samples_s=float(figures["gpu_samples_s"]))
@@ -213,10 +268,8 @@ class Profiler:
     def _save(self) -> None:
         if self._path is None or self.samples.coverage <= self._saved_coverage:
             return
-        calibration = asdict(self.calibration)
         figures: dict[str, Any] = {
-            "op_ratio": list(calibration.pop("op_ratio")),
-            "calibration": calibration,
+            "calibration": self.calibration.to_plain(),
             "wire_bytes_s": self.rates.wire_bytes_s,
             "gpu_samples_s": self.rates.gpu_samples_s,
         }

@@ -92,7 +92,7 @@ class Registered:
 class Fetch:
     """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding.
 
-    `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` alone.
+    `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
     """
 
     KIND: ClassVar[int] = 6

@@ -7,9 +7,9 @@ The rule, with ``slack`` = 1 % and T the cost model's epoch seconds:
 2. Else, of all plans within the slack of T*, the one with the least traffic, and then the least agent CPU, and
    then the least loader CPU. "Then" is an exchange rate and not absolute, or one byte would outweigh an hour of
    CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as
-       0.001 %.
+   0.001 %.
 
-Both steps are linear programmes solved through their dual prices (``decide.dual``), on an even sample of the
+Both steps are linear programmes solved through their dual prices (``decide.dual``), on even samples of the
 data set first, which leaves a few passes over all of it; ``decide.rounding`` makes the result whole. By duality
 T* has a proven lower bound: a plan within the slack of the bound is within the slack of every other policy's
 plan. Where rounding misses that (a handful of samples, or a few giant ones), the other policies' plans are
@@ -63,8 +63,7 @@ class Auto:
     """Offload what shortens the epoch most, and among equally short ones what moves least.
 
     Args:
-        slack: how much longer than the shortest an epoch may be for the sake of less traffic, relative, in [0,
-            1].
+        slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1].
 
     Raises:
         PlanError: ``slack`` is outside [0, 1].
