@@ -48,13 +48,9 @@ def main() -> int:
         print(worker_mb(options.memory_of, data))
         return 0
     keys = sorted(str(path.relative_to(data)) for path in data.glob("*/*"))
-    with subprocess.Popen(
-        [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"bench={data}"]
-        + ["--bind", "tcp://127.0.0.1:0", "--workers", "1", "--readers", str(options.readers)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as agent:
+    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"bench={data}"]
+    command += ["--bind", "tcp://127.0.0.1:0", "--workers", "1", "--readers", str(options.readers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None and agent.stdin is not None
         address = Address(agent.stdout.readline().split(" at ")[1].split()[0], "bench")
         connection = Connection(address, options.window)

@@ -36,9 +36,7 @@ def folder(data: Path, repeat: int = 1) -> Any:
 
 def torch_loader(dataset: Any, workers: int, batch_size: int = 32) -> DataLoader[Any]:
     """torch's own."""
-    return DataLoader(
-        dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0
-    )
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
 
 def our_loader(dataset: Any, workers: int, batch_size: int = 32, **arguments: Any) -> OffloadingDataLoader:

@@ -33,14 +33,14 @@ from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
 
-POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon")
+POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 PORT = 5555
 FASTFLOW_STEPS = 20
 """Steps per trial of fastflow: its paper's 50 would take several epochs of these small datasets each."""
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    options = parser().parse_args()
     if options.role:
         return serve_epochs(options)
     data = (options.data or record.default_data()).resolve()
@@ -54,7 +54,8 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
     parser.add_argument("--link-mbit", type=float, default=100.0)
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--role", choices=("loader",), help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--profile", help=argparse.SUPPRESS)
     return parser
 
 
@@ -89,6 +91,7 @@ def serve_epochs(options: argparse.Namespace) -> int:
         agent=options.address,
         policy=FastFlow(trial_steps=FASTFLOW_STEPS) if name == "fastflow" else name,
         encodings="auto" if name == "auto" else options.encodings,
+        profile=options.profile,
     )
     for line in sys.stdin:
         if line.strip() == "profile":
@@ -183,12 +186,19 @@ def start_agent(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.
 
 @contextlib.contextmanager
 def loader_process(
-    bed: LinkedHosts | LoopbackHosts, data: Path, policy: str, address: str, options: argparse.Namespace
+    bed: LinkedHosts | LoopbackHosts,
+    data: Path,
+    policy: str,
+    address: str,
+    options: argparse.Namespace,
+    profile: Path | None = None,
 ) -> Iterator[subprocess.Popen[Any]]:
     """A loader of one policy on the loader's host."""
     command = [sys.executable, "-m", "bench.policies", "--role", "loader", "--policies", policy, "--data", str(data)]
     command += ["--address", address, "--batch-size", str(options.batch_size), "--step-ms", str(options.step_ms)]
     command += ["--encodings", options.encodings, "--repeat", str(options.repeat)]
+    if profile is not None:
+        command += ["--profile", str(profile)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = bed.loader_host.popen(command, cores={0}, **pipes)
     try:

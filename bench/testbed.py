@@ -68,9 +68,7 @@ _bed_numbers = itertools.count()
 
 # Joins the control groups before anything of the program runs; exec keeps the pid, so Popen.pid is
 # the program's.
-_JOIN_THEN_EXEC = (
-    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
-)
+_JOIN_THEN_EXEC = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 
 class TestBedUnavailable(RuntimeError):
@@ -145,9 +143,7 @@ class ControlGroup:
         quota_us = None if cores is None else round(cores * QUOTA_PERIOD_US)
         directory = self.directories[0]
         if self.version == 2:
-            (directory / "cpu.max").write_text(
-                f"{'max' if quota_us is None else quota_us} {QUOTA_PERIOD_US}"
-            )
+            (directory / "cpu.max").write_text(f"{'max' if quota_us is None else quota_us} {QUOTA_PERIOD_US}")
         else:
             (directory / "cpu.cfs_period_us").write_text(str(QUOTA_PERIOD_US))
             (directory / "cpu.cfs_quota_us").write_text(str(-1 if quota_us is None else quota_us))
@@ -172,9 +168,7 @@ class ControlGroup:
         """Remove the empty group and, when it was the last in it, the bed's group above it."""
         for directory in self.directories:
             _remove_group_directory(directory)
-            if directory.parent.exists() and not any(
-                path.is_dir() for path in directory.parent.iterdir()
-            ):
+            if directory.parent.exists() and not any(path.is_dir() for path in directory.parent.iterdir()):
                 _remove_group_directory(directory.parent)
 
 
@@ -276,9 +270,7 @@ def _signals_held() -> Iterator[None]:
         yield  # only the main thread runs Python's signal handlers
         return
     arrived: list[int] = []
-    previous = {
-        number: signal.signal(number, lambda n, _: arrived.append(n)) for number in STOP_SIGNALS
-    }
+    previous = {number: signal.signal(number, lambda n, _: arrived.append(n)) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -320,9 +312,7 @@ def _empty_groups(groups: Sequence[ControlGroup], number: signal.Signals, timeou
         time.sleep(POLL_S)
 
 
-def _end_processes(
-    children: Sequence[subprocess.Popen[Any]], groups: Sequence[ControlGroup]
-) -> None:
+def _end_processes(children: Sequence[subprocess.Popen[Any]], groups: Sequence[ControlGroup]) -> None:
     """End children and what they left in the groups, in STOP_S + ORPHAN_S + 2 KILL_S at most.
 
     The children go first and alone: an agent stops its own workers, and multiprocessing's resource
@@ -357,9 +347,7 @@ def _namespaces() -> set[str]:
     """Names of all network namespaces of the machine."""
     if shutil.which("ip") is None:
         return set()
-    return {
-        line.split()[0] for line in _command("ip", "netns", "list").splitlines() if line.strip()
-    }
+    return {line.split()[0] for line in _command("ip", "netns", "list").splitlines() if line.strip()}
 
 
 def _remove_bed(name: str, children: Sequence[subprocess.Popen[Any]] = ()) -> None:
@@ -405,9 +393,7 @@ class Host:
         group: Control group; None where control groups cannot be had (loopback bed only).
     """
 
-    def __init__(
-        self, role: str, address: str, namespace: str | None, group: ControlGroup | None
-    ) -> None:
+    def __init__(self, role: str, address: str, namespace: str | None, group: ControlGroup | None) -> None:
         self.role = role
         self.address = address
         self.namespace = namespace
@@ -450,9 +436,7 @@ class Host:
         if self.namespace is not None:
             # Not `ip netns exec`: it mounts a fresh /sys, in which a program cannot see its own CPU quota.
             wrapped = ["nsenter", f"--net=/run/netns/{self.namespace}", *wrapped]
-        if (
-            self.group is not None
-        ):  # outermost: these files cannot be seen from inside the namespace
+        if self.group is not None:  # outermost: these files cannot be seen from inside the namespace
             files = [str(directory / "cgroup.procs") for directory in self.group.directories]
             wrapped = ["/bin/sh", "-c", _JOIN_THEN_EXEC, "join", *files, "--", *wrapped]
         return wrapped
@@ -483,9 +467,7 @@ class Host:
         """
         if self.namespace is None:
             return None
-        output = _command(
-            "ip", "-netns", self.namespace, "-json", "-stats", "link", "show", "dev", INTERFACE
-        )
+        output = _command("ip", "-netns", self.namespace, "-json", "-stats", "link", "show", "dev", INTERFACE)
         counters = json.loads(output)[0]["stats64"]
         return InterfaceBytes(received=counters["rx"]["bytes"], sent=counters["tx"]["bytes"])
 
@@ -637,9 +619,7 @@ class LinkedHosts(_Bed):
         """
         if not self.shaped:
             return None
-        output = _command(
-            "tc", "-netns", str(self.agent_host.namespace), "-json", "-stats", *_QDISC_SHOW
-        )
+        output = _command("tc", "-netns", str(self.agent_host.namespace), "-json", "-stats", *_QDISC_SHOW)
         return int(json.loads(output)[0]["bytes"])
 
     def _set_up(self) -> None:
@@ -659,9 +639,7 @@ class LinkedHosts(_Bed):
         if mbit is not None:
             # A timer refills the bucket: above 1 Gbit/s, 128 KiB would be gone before it fires.
             burst_nbytes = max(BURST_NBYTES, round(mbit * 1e6 / 8 * 0.001))
-            bucket = (
-                f"rate {round(mbit * 1e6)}bit burst {burst_nbytes}b latency {SHAPER_LATENCY_MS}ms"
-            )
+            bucket = f"rate {round(mbit * 1e6)}bit burst {burst_nbytes}b latency {SHAPER_LATENCY_MS}ms"
             _command(*in_agent, "replace", "dev", INTERFACE, "root", "tbf", *bucket.split())
         elif '"tbf"' in _command(*in_agent[:-1], "-json", *_QDISC_SHOW):
             _command(*in_agent, "delete", "dev", INTERFACE, "root")
@@ -709,9 +687,7 @@ class LoopbackHosts(_Bed):
 
     def _set_up(self) -> None:
         with suppress(TestBedUnavailable):
-            groups = [
-                _host_group(self.name, host.role) for host in (self.agent_host, self.loader_host)
-            ]
+            groups = [_host_group(self.name, host.role) for host in (self.agent_host, self.loader_host)]
             for group in groups:
                 group.create()
             self.agent_host.group, self.loader_host.group = groups
@@ -725,9 +701,7 @@ def _check_rate(mbit: float | None) -> None:
 def _check_privileges() -> None:
     """Raise TestBedUnavailable when namespaces and shaping cannot work here."""
     if os.geteuid() != 0:
-        raise TestBedUnavailable(
-            f"linked hosts need root, this is user id {os.geteuid()}", "run with sudo"
-        )
+        raise TestBedUnavailable(f"linked hosts need root, this is user id {os.geteuid()}", "run with sudo")
     for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("taskset", "util-linux")):
         if shutil.which(tool) is None:
             raise TestBedUnavailable(f"`{tool}` is not on the PATH", f"install {package}")
@@ -750,9 +724,7 @@ def open_testbed(link_mbit: float | None = 100.0) -> LinkedHosts | LoopbackHosts
     except TestBedUnavailable as error:
         bed = LoopbackHosts(link_mbit)
         advice = (
-            f"pass {shlex.join(bed.agent_arguments)} to the agent"
-            if bed.agent_arguments
-            else "no limit was asked for"
+            f"pass {shlex.join(bed.agent_arguments)} to the agent" if bed.agent_arguments else "no limit was asked for"
         )
         print(f"test bed: loopback, link not shaped ({advice}): {error}", file=sys.stderr)
         return bed.open()
@@ -803,19 +775,13 @@ def measure_stream(bed: LinkedHosts | LoopbackHosts, seconds: float) -> StreamRe
     count = max(20, round(rate_mbit * 1e6 / 8 * seconds / MESSAGE_NBYTES))
     before, link_before = bed.agent_host.interface_bytes(), _link_bytes(bed)
     options: dict[str, Any] = {"cwd": REPOSITORY, "stdout": subprocess.PIPE, "text": True}
-    with bed.agent_host.popen(
-        child_argv("send", bed.agent_host.address, str(count)), **options
-    ) as sender:
+    with bed.agent_host.popen(child_argv("send", bed.agent_host.address, str(count)), **options) as sender:
         assert sender.stdout is not None
         endpoint = sender.stdout.readline().strip()
-        with bed.loader_host.popen(
-            child_argv("receive", endpoint, str(count)), **options
-        ) as receiver:
+        with bed.loader_host.popen(child_argv("receive", endpoint, str(count)), **options) as receiver:
             output, _ = receiver.communicate(timeout=seconds + CHILD_TIMEOUT_S)
         if receiver.returncode or sender.wait(CHILD_TIMEOUT_S):
-            raise RuntimeError(
-                f"the stream broke off: sender {sender.returncode}, receiver {receiver.returncode}"
-            )
+            raise RuntimeError(f"the stream broke off: sender {sender.returncode}, receiver {receiver.returncode}")
     after, link_after = bed.agent_host.interface_bytes(), _link_bytes(bed)
     return StreamResult(
         payload_nbytes=count * MESSAGE_NBYTES,
@@ -842,9 +808,7 @@ def measure_quota(host: Host, quota_cores: float, seconds: float) -> QuotaResult
         used_s, elapsed_s = host.cpu_seconds(), time.monotonic() - clock_s
         child.kill()
     host.set_quota(None)
-    return QuotaResult(
-        quota_cores, None if cpu_s is None or used_s is None else (used_s - cpu_s) / elapsed_s
-    )
+    return QuotaResult(quota_cores, None if cpu_s is None or used_s is None else (used_s - cpu_s) / elapsed_s)
 
 
 def _send(address: str, count: str) -> None:
@@ -888,9 +852,7 @@ _CHILD_ROLES: dict[str, Callable[..., None]] = {"send": _send, "receive": _recei
 
 def _first_line(*argv: str) -> str | None:
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, cwd=REPOSITORY, timeout=10, check=True
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return next(iter(done.stdout.splitlines()), None)
@@ -952,11 +914,7 @@ def judge(link_mbit: float | None, stream: StreamResult, quota: QuotaResult) -> 
     ):
         ratio = None if nbytes is None else nbytes / stream.payload_nbytes
         holds = None if ratio is None else 1 <= ratio <= limit
-        rows.append(
-            Finding(
-                what, "not counted" if ratio is None else f"{ratio:.4f}", f"1 to {limit}", holds
-            )
-        )
+        rows.append(Finding(what, "not counted" if ratio is None else f"{ratio:.4f}", f"1 to {limit}", holds))
     used = quota.used_cores
     rows.append(
         Finding(
@@ -975,9 +933,7 @@ def _print_table(rows: Sequence[Finding]) -> None:
         print(f"{row.what:36} {row.value:>12}   {row.expected:14} {verdict}".rstrip())
 
 
-def _self_check(
-    link_mbit: float | None, seconds: float, out: Path | None, arguments: Sequence[str]
-) -> int:
+def _self_check(link_mbit: float | None, seconds: float, out: Path | None, arguments: Sequence[str]) -> int:
     with open_testbed(link_mbit) as bed:
         shaped = bed.shaped
         stream = measure_stream(bed, seconds)
@@ -996,24 +952,16 @@ def _self_check(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.testbed", description="Check or clean up the test bed."
-    )
-    parser.add_argument(
-        "--link-mbit", type=float, metavar="MBIT", help="rate of the link (default: not limited)"
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench.testbed", description="Check or clean up the test bed.")
+    parser.add_argument("--link-mbit", type=float, metavar="MBIT", help="rate of the link (default: not limited)")
     parser.add_argument(
         "--seconds",
         type=float,
         default=4.0,
         help="length of each measurement (default: %(default)s)",
     )
-    parser.add_argument(
-        "--json", type=Path, metavar="OUT", help="write the measurements to this file"
-    )
-    parser.add_argument(
-        "--clean", action="store_true", help="remove beds whose owner is dead, and do nothing else"
-    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the measurements to this file")
+    parser.add_argument("--clean", action="store_true", help="remove beds whose owner is dead, and do nothing else")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     return parser
 

@@ -1,6 +1,6 @@
 """Natural-looking JPEG files for demos and tests on machines without real pictures.
 
-    python -m examples.pictures demo-data --count 300
+python -m examples.pictures demo-data --count 300
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Connection:
             raise self._unexpected(answer)
         try:
             packed = zlib.decompressobj().decompress(payload, MAX_LISTING_NBYTES)
-            files: list[list[str]] = msgpack.unpackb(packed)
+            files: list[list[str]] = msgpack.unpackb(packed, unicode_errors="surrogateescape")
         except (zlib.error, ValueError) as error:
             raise MalformedMessage(f"listing must be readable, got {error} from {self.address}") from error
         return list(zip(answer.classes, files, strict=True))

@@ -198,7 +198,8 @@ def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vecto
     M y <= 1.
 
     Returns:
-        Shares of the columns; weights of the three terms, whose sum falls short of 1 by the GPU's; the mix's seconds.
+        Shares of the columns; weights of the three terms, whose sum falls short of 1 by the GPU's; the mix's
+        seconds.
     """
     terms = np.array([column.sums * problem.seconds_per for column in columns]).T
     matrix = np.vstack([terms, np.full(len(columns), problem.gpu_s)])
@@ -261,10 +262,10 @@ def least_traffic(
 class _Search:
     """Which weights to sweep at next, and the best lower bound so far.
 
-    A master that knows few columns swings about; half way from the best weights so far to the master's is a
-    better guess (Wentges, International Transactions in Operational Research 4(2), 1997). After a guess that
-    was no better the master's own weights are next, so that at least every other step is one of plain
-    Dantzig-Wolfe, which converges: with a poor centre, guesses alone would return one column for ever.
+    A master that knows few columns swings about, so the next weights lie half way between its own and the best
+    so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those with the
+    highest bound of their own, be a higher one known from elsewhere: with the centre left where it is, the
+    search can stand still.
 
     Args:
         centre: float64[3], weights near which the optimum is expected, or None.
@@ -272,21 +273,16 @@ class _Search:
 
     def __init__(self, centre: Vector | None) -> None:
         self._known = centre is not None
-        self._missed = False
         self.centre = np.zeros(3) if centre is None else centre
         self.bound = -np.inf
 
     def towards(self, weights: Vector) -> Vector:
         """The weights to sweep at, given the master's."""
-        if self._missed or not self._known:
-            return weights
-        return 0.5 * (weights + self.centre)
+        return 0.5 * (weights + self.centre) if self._known else weights
 
     def learn(self, tried: Vector, bound: float) -> None:
         """Take in the lower bound that a sweep at ``tried`` proved."""
-        better = bound > self.bound
-        self._missed = not better and not self._missed
-        if better:
+        if bound > self.bound:
             self.centre, self.bound, self._known = tried, bound, True
 
 

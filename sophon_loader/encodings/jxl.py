@@ -10,6 +10,10 @@ from PIL import Image
 from sophon_loader.encodings.encoding import Encoded, Payload, image_size
 from sophon_loader.errors import EncodingError
 
+MAX_JXL_PIXELS = 1 << 26
+"""Larger images go as `pixels`; a few bytes may decode to as many px."""
+_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+
 
 class JxlEncoding:
     """Meta: `size` [width, height]. Effort 1 takes a third of WebP's time and gives about as many bytes."""
@@ -17,7 +21,12 @@ class JxlEncoding:
     name = "jxl"
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, Image.Image) and value.mode == "RGB" and min(value.size) > 0
+        return (
+            type(value) is Image.Image
+            and value.mode == "RGB"
+            and min(value.size) > 0
+            and value.width * value.height <= MAX_JXL_PIXELS
+        )
 
     def encode(self, value: Image.Image) -> Encoded:
         import imagecodecs
@@ -29,6 +38,8 @@ class JxlEncoding:
         import imagecodecs
 
         width, height = image_size(meta)
+        if _size_of(payload) != (width, height) or width * height > MAX_JXL_PIXELS:
+            raise EncodingError(f"jxl must be of the size in its header {width} x {height} and not too large")
         try:
             pixels = imagecodecs.jpegxl_decode(bytes(payload), numthreads=1)
         except Exception as error:  # imagecodecs has one exception class per codec, made at run time
@@ -36,3 +47,31 @@ class JxlEncoding:
         if pixels.shape != (height, width, 3) or pixels.dtype != np.uint8:
             raise EncodingError(f"jxl must be {width} x {height} px of RGB, got {pixels.shape} of {pixels.dtype}")
         return Image.fromarray(pixels)
+
+
+def _size_of(payload: Payload) -> tuple[int, int] | None:
+    """(width, height) of a bare codestream (ISO/IEC 18181-1, SizeHeader), None for anything else.
+
+    Read here because the decoder allocates the image before anyone can look at its size.
+    """
+    start = bytes(payload[:12])
+    if len(start) < 12 or start[:2] != b"\xff\x0a":
+        return None
+    bits = int.from_bytes(start[2:], "little")
+
+    def take(count: int) -> int:
+        nonlocal bits
+        value, bits = bits & ((1 << count) - 1), bits >> count
+        return value
+
+    eighths = bool(take(1))
+
+    def side() -> int:
+        return 8 * (take(5) + 1) if eighths else take((9, 13, 18, 30)[take(2)]) + 1
+
+    height = side()
+    ratio = take(3)
+    if ratio == 0:
+        return side(), height
+    over, under = _RATIOS[ratio - 1]
+    return height * over // under, height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,11 +46,11 @@ class RoiJpegEncoding:
         width, height = image_size(meta)
         part = meta.get("part")
         if not (isinstance(part, (list, tuple)) and len(part) == 4 and all(type(n) is int for n in part)):
-            raise EncodingError(f"roi-jpeg part must be [left, top, width, height], got {part!r}")
+            raise EncodingError(f"roi-jpeg part must be [left, top, width, height], got {reprlib.repr(part)}")
         kept = Region(*part)
         whole = Region(0, 0, width, height)
         if min(kept.width, kept.height) < 1 or not whole.contains(kept):
-            raise EncodingError(f"roi-jpeg part must lie in {width} x {height} px, got {part}")
+            raise EncodingError(f"roi-jpeg part must lie in {width} x {height} px, got {reprlib.repr(part)}")
         if native.image_size(payload) != (kept.width, kept.height):
             raise EncodingError(f"roi-jpeg payload must be a JPEG of {kept.width} x {kept.height} px")
         return PartOfFile(bytes(payload), Window(kept, width, height))

@@ -103,7 +103,7 @@ class Profiler:
     # --- measuring --------------------------------------------------------------------------------------------
 
     def measure_wire(self) -> None:
-        """Measure the wire by a burst of files, before the workers use it."""
+        """Measure the wire by a burst of files, while the workers do not use it."""
         if self._agreement is None:
             return
         terms = self._agreement.terms
