@@ -2,11 +2,12 @@
 
     python -m bench.policies --data PATH --link-mbit 100 --agent-cores 1.0 --epochs 3 --json policies.json
 
-The agent runs in one network namespace, the loaders in another; the link between them is shaped on the agent's
-side. Agent and loaders are pinned to a core each, and the agent's CPU is capped at --agent-cores. Each policy has a
-loader process of its own with one worker. After one profiling pass (and, for fastflow, its trials) the policies take
-turns, epoch by epoch, in an order that rotates every round. Bytes are those of the interface's own counters. The
-training step is a sleep of --step-ms per batch, which stands for a GPU that leaves the CPU alone.
+The agent runs in one network namespace, the loaders in another; the link between them is shaped on the agent's side.
+Agent and loaders are pinned to a core each, and the agent's CPU is capped at --agent-cores. Each policy has a loader
+process of its own with one worker; `torch` is torch's DataLoader on the files themselves. After one profiling pass (and,
+for fastflow, its trials) the policies take turns, epoch by epoch, in an order that rotates every round. Bytes are those
+of the interface's own counters. The training step is a sleep of --step-ms per batch, which stands for a GPU that leaves
+the CPU alone.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from bench import record
-from bench.loading import folder
+from bench.loading import folder, torch_loader
 from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
@@ -44,7 +46,7 @@ def main() -> int:
     if options.role:
         return serve_epochs(options)
     data = (options.data or record.default_data()).resolve()
-    with open_testbed(link_mbit=options.link_mbit) as bed:
+    with open_testbed(link_mbit=options.link_mbit or None) as bed:
         rows = compare(bed, data, options)
     summary = summarise(rows, options.policies)
     show(summary, f"{data.name}, {options.link_mbit:g} Mbit/s, agent at {options.agent_cores:g} cores")
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--link-mbit", type=float, default=100.0)
+    parser.add_argument("--link-mbit", type=float, default=100.0, help="0: not limited")
     parser.add_argument("--agent-cores", type=float, default=1.0, help="CPU quota of the agent")
     parser.add_argument("--agent-workers", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=0.0, help="length of the training step of a batch")
@@ -82,8 +84,11 @@ def serve_epochs(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     (name,) = options.policies
+    dataset = folder(options.data, options.repeat)
+    if name == "torch":
+        return serve(torch_loader(dataset, 1, options.batch_size), options.step_ms / 1000)
     loader = OffloadingDataLoader(
-        folder(options.data, options.repeat),
+        dataset,
         batch_size=options.batch_size,
         shuffle=True,
         num_workers=1,
@@ -93,45 +98,72 @@ def serve_epochs(options: argparse.Namespace) -> int:
         encodings="auto" if name == "auto" else options.encodings,
         profile=options.profile,
     )
+    return serve(loader, options.step_ms / 1000)
+
+
+def serve(loader: DataLoader[Any], step_s: float) -> int:
+    """Answer each line of standard input: `profile` or `epoch`."""
     for line in sys.stdin:
-        if line.strip() == "profile":
-            loader.profile(lambda _: time.sleep(options.step_ms / 1000))
-            row: dict[str, Any] = {}
-        else:
-            row = one_epoch(loader, options.step_ms / 1000)
+        row: dict[str, Any] = {}
+        if line.strip() == "epoch":
+            row = one_epoch(loader, step_s)
+        elif isinstance(loader, OffloadingDataLoader):
+            loader.profile(lambda _: time.sleep(step_s))
         print(json.dumps(row), flush=True)
-    loader.close()
+    if isinstance(loader, OffloadingDataLoader):
+        loader.close()
     return 0
 
 
-def one_epoch(loader: OffloadingDataLoader, step_s: float) -> dict[str, Any]:
+def one_epoch(loader: DataLoader[Any], step_s: float) -> dict[str, Any]:
     """One epoch of a loader: the figures of a row, without those that only the other side of the link sees."""
-    digest, waited_s = 0, 0.0
+    digest, waited_s, samples = 0, 0.0, 0
     started_s = asked_s = time.perf_counter()
     for images, labels in loader:
         waited_s += time.perf_counter() - asked_s
         digest = zlib.crc32(labels.numpy(), zlib.crc32(images.numpy(), digest))
+        samples += len(labels)
         time.sleep(step_s)
         asked_s = time.perf_counter()
     seconds = time.perf_counter() - started_s
+    row = {
+        "seconds": seconds,
+        "images_per_s": samples / seconds,
+        "samples": samples,
+        "gpu_idle_share": waited_s / seconds,
+        "digest": f"{digest:08x}",
+    }
+    return {**row, **(told_by(loader) if isinstance(loader, OffloadingDataLoader) else TORCH)}
+
+
+def told_by(loader: OffloadingDataLoader) -> dict[str, Any]:
+    """The part of a row that the loader itself knows."""
     told = loader.report().as_dict()
     return {
         "policy": told["policy"],
         "epoch": told["epoch"],
-        "seconds": seconds,
-        "images_per_s": told["samples"] / seconds,
         "payload_bytes": told["wire_bytes"],
-        "samples": told["samples"],
         "offloaded": sum(n for cut, n in told["cuts"].items() if cut) + told["choices"].get("roi-jpeg", 0),
         "choices": told["choices"],
         "agent_cpu_s": told["agent_cpu_s"],
         "loader_cpu_s": told["loader_cpu_s"],
-        "gpu_idle_share": waited_s / seconds,
-        "digest": f"{digest:08x}",
         "bottleneck": told["bottleneck"],
         "predicted_seconds": told["predicted_seconds"],
         "plan_reason": told["plan_reason"],
     }
+
+
+TORCH: dict[str, Any] = {
+    "policy": "torch",
+    "payload_bytes": None,
+    "offloaded": 0,
+    "choices": {},
+    "agent_cpu_s": None,
+    "loader_cpu_s": None,
+    "bottleneck": None,
+    "predicted_seconds": None,
+}
+"""What torch's own DataLoader does not tell; it reads the files itself."""
 
 
 # --- the bench's process ----------------------------------------------------------------------------------------------
@@ -235,8 +267,10 @@ def measured(bed: LinkedHosts | LoopbackHosts, process: subprocess.Popen[Any]) -
 
 
 def summarise(rows: list[dict[str, Any]], policies: list[str]) -> list[dict[str, Any]]:
-    """Median and spread per policy, and ratios to no-off, round by round."""
-    base = {row["round"]: row for row in rows if row["policy"] == "no-off"}
+    """Median and spread per policy, and ratios to torch or no-off, round by round."""
+    first = "torch" if "torch" in policies else "no-off"
+    base = {row["round"]: row for row in rows if row["policy"] == first}
+    digests = {row["round"]: row["digest"] for row in rows if row["policy"] != "torch"}
     summary = []
     for policy in policies:
         mine = [row for row in rows if row["policy"] == policy]
@@ -253,8 +287,10 @@ def summarise(rows: list[dict[str, Any]], policies: list[str]) -> list[dict[str,
         if base:
             entry["times_faster"] = record.spread([base[row["round"]]["seconds"] / row["seconds"] for row in mine])
             size = "interface_bytes" if mine[0]["interface_bytes"] else "payload_bytes"
-            entry["times_less_bytes"] = record.spread([base[row["round"]][size] / row[size] for row in mine])
-            entry["same_batches"] = all(base[row["round"]]["digest"] == row["digest"] for row in mine)
+            if policy != "torch" and first != "torch":
+                entry["times_less_bytes"] = record.spread([base[row["round"]][size] / row[size] for row in mine])
+        if policy != "torch":
+            entry["same_batches"] = all(digests[row["round"]] == row["digest"] for row in mine)
         summary.append(entry)
     return summary
 
@@ -267,7 +303,7 @@ def show(summary: list[dict[str, Any]], title: str) -> None:
         table.add_row(
             entry["policy"],
             _median(entry["seconds"], "{:.2f}"),
-            f"{size['median'] / 1e6:.1f}",
+            f"{size['median'] / 1e6:.1f}" if size else "",
             _median(entry.get("times_faster"), "{:.2f}x"),
             _median(entry.get("times_less_bytes"), "{:.3f}x"),
             f"{entry['offloaded_share']:.0%}",

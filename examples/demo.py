@@ -72,7 +72,7 @@ def run(policy: str, address: str, dataset: Any, options: argparse.Namespace) ->
         num_workers=options.workers,
         persistent_workers=options.workers > 0,
         agent=address,
-        policy=FastFlow(trial_steps=10) if policy == "fastflow" else policy,  # short trials for a short demo
+        policy=FastFlow(trial_steps=8) if policy == "fastflow" else policy,  # short trials for a short demo
     )
     model = nn.Sequential(
         nn.AvgPool2d(4), nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(len(dataset.classes))

@@ -24,6 +24,8 @@ _BURST_LEAST_SAMPLES = 8
 _BURST_AHEAD_S = 0.1
 _WAITING = 0.3
 """A loader that waits for replies for less than this share of its time is not held up by them."""
+_HELD_UP = 0.7
+"""A training step that takes this share of an epoch holds the loader up."""
 _QUEUEING = 0.5
 """Offloaded samples that spend more of their turnaround in the agent's queue show that its workers are the limit."""
 
@@ -73,8 +75,8 @@ class StepClock:
 
     @property
     def samples_s(self) -> float:
-        """The rate; infinite before three steps have been seen, or when they take no time."""
-        if not self._steps_s:
+        """The rate; infinite before three steps have been seen, or when they take no time or work on no samples."""
+        if not any(self._sizes):
             return math.inf
         step_s = median(self._steps_s)
         return sum(self._sizes) / len(self._sizes) / step_s if step_s > 0 else math.inf
@@ -116,7 +118,8 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
             first_s, first_nbytes = last_s, nbytes
     if nbytes == 0:
         raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MOST_S:g} s")
-    return (nbytes - first_nbytes) / (last_s - first_s) if last_s > first_s else nbytes / (last_s - started_s)
+    later_nbytes = nbytes - first_nbytes
+    return later_nbytes / (last_s - first_s) if later_nbytes and last_s > first_s else nbytes / (last_s - started_s)
 
 
 def gpu_utilisation() -> float | None:
@@ -163,21 +166,27 @@ class EpochMeasure:
 def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
     """The rates after an epoch: what it proves wrong is replaced by what it showed.
 
-    A wire or an agent that did more than its rate allows has a higher one. A loader that waited for replies was held up
-    by one of the two, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue,
-    else the wire. What the loader did not wait for it cannot judge.
+    A resource that did more than its rate allows has a higher one. A loader that waited for replies was held up by wire
+    or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue, else the
+    wire. A loader that did not wait, with a training step that did not hold it up either, ran at its own rate; it may be
+    below the number of its cores, since the training process and others use them too.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates
     rates = replace(rates, gpu_samples_s=epoch.gpu_samples_s)
     used = epoch.used(rates)
-    for name in ("wire_bytes_s", "agent_cores"):
+    for name in ("wire_bytes_s", "agent_cores", "loader_cores"):
         if used[name] > epoch.seconds:
-            rates = replace(rates, **{name: getattr(rates, name) * used[name] / epoch.seconds})
-    if epoch.waiting < _WAITING:
-        return rates
+            rates = _with(rates, name, getattr(rates, name) * used[name] / epoch.seconds)
+    if not epoch.waiting >= _WAITING:
+        held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds
+        loader_cores = epoch.loader_cpu_s / epoch.seconds
+        return rates if held_up or loader_cores > rates.loader_cores else _with(rates, "loader_cores", loader_cores)
     if epoch.queueing > _QUEUEING:
-        return replace(rates, agent_cores=epoch.agent_cpu_s / epoch.seconds)
-    if epoch.wire_bytes > 0:
-        return replace(rates, wire_bytes_s=epoch.wire_bytes / epoch.seconds)
-    return rates
+        return _with(rates, "agent_cores", epoch.agent_cpu_s / epoch.seconds)
+    return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
+
+
+def _with(rates: Rates, name: str, value: float) -> Rates:
+    """`rates` with another value, unless that is none: the agent's times are what it says they are."""
+    return replace(rates, **{name: value}) if 0 < value < math.inf else rates
