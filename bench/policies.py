@@ -4,7 +4,7 @@
 
 The agent runs in one network namespace, the loaders in another; the link between them is shaped on the agent's side.
 Agent and loaders are pinned to a core each, and the agent's CPU is capped at --agent-cores. Each policy has a loader
-process of its own with one worker; `torch` is torch's DataLoader on the files themselves. After one profiling pass (and,
+process of its own with one worker; `torch` is torch's DataLoader on the files themselves. After a profiling pass (and,
 for fastflow, its trials) the policies take turns, epoch by epoch, in an order that rotates every round. Bytes are those
 of the interface's own counters. The training step is a sleep of --step-ms per batch, which stands for a GPU that leaves
 the CPU alone.

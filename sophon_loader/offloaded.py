@@ -267,7 +267,7 @@ class OffloadedDataset(Dataset[Any]):
         source, chain = self._data.sources[source_number], self._chains[source_number]
         value, cut = self._value(reply, source, row)
         draw = Draw(self._seed, epoch, index)
-        value = self._run(chain, value, cut, draw)
+        value = self._run(chain, value, cut, draw, self._reach[source_number])
         target = source.target(source_row)
         target_transform = self._target_transforms[source_number]
         if target_transform is not None:
@@ -275,14 +275,14 @@ class OffloadedDataset(Dataset[Any]):
             target = target_transform(target)
         return value, target
 
-    def _run(self, chain: Chain, value: Any, cut: int, draw: Draw) -> Any:
+    def _run(self, chain: Chain, value: Any, cut: int, draw: Draw, reach: int) -> Any:
         if isinstance(value, PartOfFile):
             return chain.run(value.data, 0, len(chain), draw, window=value.window)
         if cut > 0:
             return chain.run(value, cut, len(chain), draw)
         if not self._profile.recording:
             return run_from_file(chain, value, len(chain), draw, keep_info=bool(chain.local_ops))
-        measured = self._profile.measure(len(value))
+        measured = self._profile.measure(len(value), reach)
         value = chain.run(value, 0, len(chain), draw, after=measured.after)
         self._profile.store(draw.index, measured)
         return value

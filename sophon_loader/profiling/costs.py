@@ -19,7 +19,7 @@ from sophon_loader.encodings.roi_jpeg import WORTH_SHARE
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.probes import Probe, op_ratios
-from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
 
 HEADER_NBYTES = 90
 """What a reply weighs beside its payload."""
@@ -30,6 +30,8 @@ DECODE_PER_ENCODE = {"webp": 0.54, "jxl": 2.9}
 CUT_SHARE, FIXED_SHARE = 0.27, 0.05
 """Of a full decoding: cutting the bitstream, and decoding a part beside its share of the picture (docs/native.md)."""
 _LEAST_PROBES = 8
+_MOST_LOG = 30.0
+"""Of an estimated size's logarithm: past every size there is, and no overflow."""
 
 Floats = NDArray[np.float32]
 
@@ -212,6 +214,7 @@ class CostModel:
         spent = np.cumsum(op_s * np.asarray(calibration.op_ratio, np.float32), axis=1)
         left = op_s.sum(axis=1, keepdims=True) - np.cumsum(op_s, axis=1)
         decode_s, nbytes = op_s[:, 0], profile.nbytes[rows]
+        there = (nbytes > 0) & (nbytes < UNKNOWN_NBYTES)  # 0: its pipeline ends before this stage
         wire, agent, loader = (np.empty((len(rows), len(self.choices)), np.float32) for _ in range(3))
         for column, choice in enumerate(self.choices):
             if choice == FILE:
@@ -220,18 +223,18 @@ class CostModel:
                 loader[:, column] = left[:, 0] + decode_s * self._decoded_share(share)
             elif choice == ROI:
                 slope, fixed, per_byte = calibration.roi or (1, 0, 0)
-                wire[:, column] = np.minimum(nbytes[:, 0] * share * slope + fixed, nbytes[:, 0])
+                wire[:, column] = np.clip(nbytes[:, 0] * share * slope + fixed, 0, nbytes[:, 0])
                 agent[:, column] = nbytes[:, 0] * per_byte
                 loader[:, column] = left[:, 0] + decode_s * np.minimum(share + FIXED_SHARE, 1)
             elif choice.encoding == "pixels":
-                size = nbytes[:, choice.cut]
-                wire[:, column] = np.where(size == 0xFFFFFFFF, np.inf, size)
+                wire[:, column] = np.where(there[:, choice.cut], nbytes[:, choice.cut], np.inf)
                 agent[:, column] = spent[:, choice.cut - 1] + calibration.encode_s
                 loader[:, column] = left[:, choice.cut - 1]
             else:
                 one = calibration.compressions[choice.encoding]
-                features = _features(profile, rows, share, one.cut)
-                wire[:, column] = np.minimum(np.exp(features @ one.coefficients) * one.scale, 1.2 * nbytes[:, one.cut])
+                found = np.exp(np.minimum(_features(profile, rows, share, one.cut) @ one.coefficients, _MOST_LOG))
+                known = there[:, one.cut] & profile.sides[rows].all(axis=1)
+                wire[:, column] = np.where(known, np.minimum(found * one.scale, 1.2 * nbytes[:, one.cut]), np.inf)
                 agent[:, column] = spent[:, one.cut - 1] + one.encode_s
                 loader[:, column] = left[:, one.cut - 1] + one.encode_s * DECODE_PER_ENCODE[choice.encoding]
         return wire + HEADER_NBYTES, agent + np.float32(calibration.read_s), loader + np.float32(calibration.overhead_s)

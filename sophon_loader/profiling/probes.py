@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class Prober(threading.Thread):
         if answer is None:
             return False
         message = answer[0]
-        if isinstance(message, Sample) and message.cut == request.cut and isinstance(message.meta.get("nbytes"), int):
+        if isinstance(message, Sample) and message.cut == request.cut and _is_measured(message):
             nbytes = message.meta["nbytes"]
             self.probes.append(Probe(request.index, request.cut, message.encoding, nbytes, tuple(message.op_s)))
         return True
@@ -89,6 +90,12 @@ class Prober(threading.Thread):
         self.join(timeout_s)
         self._cancelled.set()
         return list(self.probes)
+
+
+def _is_measured(sample: Sample) -> bool:
+    """Whether an answer tells a size and times that can be calculated with."""
+    nbytes = sample.meta.get("nbytes")
+    return type(nbytes) is int and nbytes > 0 and len(sample.op_s) > 1 and all(0 <= s < math.inf for s in sample.op_s)
 
 
 def spread_over(samples: int, most: int = MOST_PROBES) -> list[int]:

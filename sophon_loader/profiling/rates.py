@@ -166,10 +166,10 @@ class EpochMeasure:
 def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
     """The rates after an epoch: what it proves wrong is replaced by what it showed.
 
-    A resource that did more than its rate allows has a higher one. A loader that waited for replies was held up by wire
-    or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue, else the
-    wire. A loader that did not wait, with a training step that did not hold it up either, ran at its own rate; it may be
-    below the number of its cores, since the training process and others use them too.
+    A resource that did more than its rate allows has a higher one. A loader that waited for replies was held up by
+    wire or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue, else
+    the wire. A loader that did not wait, with a training step that did not hold it up either, ran at its own rate; it
+    may be below the number of its cores, since the training process and others use them too.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates

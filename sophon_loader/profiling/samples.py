@@ -18,7 +18,8 @@ from sophon_loader.shared import SharedArray
 
 MAX_OPS = 9
 """Ops that are measured one by one: 10 sizes of 4 bytes, 9 times of 2, width and height of 2 make 62 bytes."""
-_UNKNOWN = np.uint32(0xFFFFFFFF)
+UNKNOWN_NBYTES = 0xFFFFFFFF
+"""The size of what cannot cross the wire."""
 _MOST_MS = float(np.finfo(np.float16).max)
 
 
@@ -30,7 +31,8 @@ class SampleProfile:
         ops: length of the longest pipeline; ops from the ninth on are counted together.
 
     Attributes:
-        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1; 0 at stage 0 = not profiled yet.
+        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1; 0 at stage 0 = not profiled yet, at another one = the
+            sample's pipeline is shorter.
         op_ms: float16[N, S-1], CPU milliseconds of each op at the loader.
         sides: uint16[N, 2], width and height in px after op 0 (0 = unknown or above 65535).
     """
@@ -77,9 +79,9 @@ class SampleProfile:
     def recording(self, value: bool) -> None:
         self._recording.array[0] = value
 
-    def measure(self, file_nbytes: int) -> Measurement:
-        """Start measuring a sample whose op 0 is about to run."""
-        return Measurement(self.ops, file_nbytes)
+    def measure(self, file_nbytes: int, reach: int = MAX_OPS) -> Measurement:
+        """Start measuring a sample whose op 0 is about to run and of which the agent knows the first `reach` ops."""
+        return Measurement(self.ops, file_nbytes, reach)
 
     def store(self, index: int, measured: Measurement) -> None:
         """Keep a finished measurement."""
@@ -100,7 +102,8 @@ class SampleProfile:
 class Measurement:
     """One sample on its way through a pipeline; `after` is the chain's callback."""
 
-    def __init__(self, ops: int, file_nbytes: int) -> None:
+    def __init__(self, ops: int, file_nbytes: int, reach: int = MAX_OPS) -> None:
+        self._reach = reach
         self.nbytes = np.zeros(ops + 1, np.uint32)
         self.op_ms = np.zeros(ops, np.float16)
         self.sides = (0, 0)
@@ -114,7 +117,7 @@ class Measurement:
         ops = len(self._ms)
         last = min(stage, ops)
         self._ms[last - 1] += 1000 * (now_s - self._last_s)
-        self.nbytes[last] = nbytes_of(value)
+        self.nbytes[last] = nbytes_of(value) if last <= self._reach else UNKNOWN_NBYTES
         self.op_ms[last - 1] = min(self._ms[last - 1], _MOST_MS)
         if stage == 1 and isinstance(value, Image.Image) and max(value.size) <= 0xFFFF:
             self.sides = value.size
@@ -124,9 +127,9 @@ class Measurement:
 def nbytes_of(value: Any) -> int:
     """Size of a value as its plain encoding sends it; 2**32 - 1 for one that cannot be sent."""
     if isinstance(value, Image.Image):
-        return min(value.width * value.height * len(value.getbands()), int(_UNKNOWN))
+        return min(value.width * value.height * len(value.getbands()), UNKNOWN_NBYTES)
     if isinstance(value, torch.Tensor):
-        return min(value.numel() * value.element_size(), int(_UNKNOWN))
+        return min(value.numel() * value.element_size(), UNKNOWN_NBYTES)
     if isinstance(value, np.ndarray):
-        return min(value.nbytes, int(_UNKNOWN))
-    return int(_UNKNOWN)
+        return min(value.nbytes, UNKNOWN_NBYTES)
+    return UNKNOWN_NBYTES

@@ -1,0 +1,56 @@
+"""Ops for `sophon-agent serve --ops tests.agent_ops`: slow at will, failing, deadly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from sophon_loader.pipeline.registry import register_op
+
+
+class Gate:
+    """Waits until the file `path` exists; `pid` files beside it say who waits."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __call__(self, value: Any) -> Any:
+        gate = Path(self.path)
+        gate.with_suffix(f".{os.getpid()}").touch()
+        end = time.monotonic() + 60
+        while not gate.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        return value
+
+
+class Invert:
+    """255 - x."""
+
+    def __call__(self, value: Any) -> Any:
+        return value.point(lambda px: 255 - px)
+
+
+class Fail:
+    """Raises."""
+
+    def __call__(self, value: Any) -> Any:
+        raise ValueError("this op always fails")
+
+
+class Crash:
+    """Ends its process at once."""
+
+    def __call__(self, value: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+for _op in (Gate, Invert, Fail, Crash):
+    register_op(f"tests.{_op.__name__}", _op, draws=())
+
+
+def waiting(gate: Path) -> set[int]:
+    """Process ids of those that have come to a gate."""
+    return {int(path.suffix[1:]) for path in gate.parent.glob(f"{gate.stem}.*") if path.suffix[1:].isdigit()}

@@ -1,0 +1,376 @@
+"""What every registered encoding must keep: lossless for what it takes, and never surprised by what it reads."""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from sophon_loader.encodings import names, registry
+from sophon_loader.encodings.encoding import MAX_PIXELS
+from sophon_loader.encodings.names import ALWAYS, OPTIONAL, encoding_names
+from sophon_loader.encodings.registry import PLAIN, decode, encode, encodings
+from sophon_loader.errors import EncodingError
+from tests.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
+from tests.unit.wire.strategies import PLAIN as ANYTHING
+
+GOLDEN = Path(__file__).parents[1] / "data" / "encodings"
+BUILT_IN = (*ALWAYS, *OPTIONAL)
+ACCEPTED_CASES = [(name, case) for name, cases in ACCEPTED.items() if name in encodings() for case in cases]
+REFUSED_CASES = [(name, case) for name, cases in REFUSED.items() if name in encodings() for case in cases]
+every_accepted = pytest.mark.parametrize(("name", "case"), ACCEPTED_CASES)
+every_encoding = pytest.mark.parametrize("name", sorted(encodings()))
+
+
+# --- the registry ---------------------------------------------------------------------------------------------
+
+
+def test_every_encoding_has_examples() -> None:
+    assert set(encodings()) >= set(ALWAYS) and set(BUILT_IN) == set(ACCEPTED) == set(REFUSED)
+
+
+def test_the_broker_offers_what_the_workers_have() -> None:
+    assert sorted(encoding_names()) == sorted(encodings())
+    assert len(set(encoding_names())) == len(encoding_names())
+    assert all(encoding.name == name for name, encoding in encodings().items())
+    assert set(PLAIN) <= set(ALWAYS)
+
+
+class Upside:
+    """An encoding of another package."""
+
+    name = "upside"
+
+    def accepts(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+    def encode(self, value: Any) -> registry.Encoded:
+        return registry.Encoded(self.name, {}, value[::-1].encode())
+
+    def decode(self, meta: dict[str, Any], payload: Any) -> str:
+        return bytes(payload).decode()[::-1]
+
+
+def _forget() -> None:
+    registry.encodings.cache_clear()
+    encoding_names.cache_clear()
+
+
+def test_an_encoding_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("upside", f"{__name__}:Upside", names.ENTRY_POINTS)
+    for module in (names, registry):
+        monkeypatch.setattr(module, "entry_points", lambda group: [entry] if group == names.ENTRY_POINTS else [])
+    before = encoding_names()
+    _forget()
+    try:
+        assert sorted(encoding_names()) == sorted(encodings()) == sorted([*before, "upside"])
+        encoded = encode("abc", "upside")
+        assert (encoded.encoding, encoded.payload) == ("upside", b"cba")
+        assert decode("upside", {}, encoded.payload) == "abc"
+    finally:
+        _forget()
+
+
+# --- lossless -------------------------------------------------------------------------------------------------
+
+
+@every_accepted
+def test_what_is_accepted_comes_back_bit_for_bit(name: str, case: str) -> None:
+    encoding = encodings()[name]
+    value = ACCEPTED[name][case]()
+    assert encoding.accepts(value)
+    encoded = encode(value, name)
+    assert encoded.encoding == name
+    meta = msgpack.unpackb(msgpack.packb(encoded.meta))  # as it crosses the wire
+    assert difference(ACCEPTED[name][case](), value) == "", "encoding must not change the value"
+    for payload in (bytes(encoded.payload), bytearray(encoded.payload), memoryview(bytes(encoded.payload))):
+        assert difference(value, decode(name, meta, payload)) == ""
+    assert len(encoded.payload) == memoryview(encoded.payload).nbytes
+
+
+@every_accepted
+def test_the_decoded_value_is_its_own(name: str, case: str) -> None:
+    value = ACCEPTED[name][case]()
+    encoded = encode(value, name)
+    payload = bytearray(encoded.payload)
+    again = decode(name, encoded.meta, payload)
+    payload[:] = bytes(255 - byte for byte in payload)
+    assert difference(value, again) == "", "the value must not alias the payload"
+    payload.append(0)  # BufferError if the value held on to the buffer
+
+
+@pytest.mark.parametrize(("name", "case"), REFUSED_CASES)
+def test_what_cannot_be_carried_faithfully_is_refused(name: str, case: str) -> None:
+    assert not encodings()[name].accepts(REFUSED[name][case]())
+
+
+@pytest.mark.parametrize("value", [image(), image("L"), tensor(3, 4), np.ones(3)], ids=["rgb", "l", "tensor", "array"])
+@pytest.mark.parametrize("wanted", [*BUILT_IN, "of-a-later-release", ""])
+def test_a_value_goes_plainly_where_the_wanted_encoding_does_not_take_it(wanted: str, value: Any) -> None:
+    encoded = encode(value, wanted)
+    assert encoded.encoding in {wanted, *PLAIN}
+    assert difference(value, decode(encoded.encoding, encoded.meta, encoded.payload)) == ""
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, "x", {"a": 1}, image("P"), torch.eye(2).to_sparse()], ids=lambda v: str(type(v))
+)
+def test_a_value_that_nothing_carries(value: Any) -> None:
+    with pytest.raises(EncodingError, match="must be an image, a tensor or an array"):
+        encode(value, "array")
+
+
+def test_memory_layout_matters_to_an_op() -> None:
+    """Why strides travel: a sum over a view rounds differently from one over the same numbers without gaps."""
+    views = [tensor_of_normal_numbers(seed)[:, 20:244, 31:255] for seed in range(8)]
+    assert any(view.sum() != view.contiguous().sum() for view in views)
+    for view in views:
+        encoded = encode(view, "array")
+        assert decode("array", encoded.meta, encoded.payload).sum() == view.sum()
+
+
+def tensor_of_normal_numbers(seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).random((3, 300, 400), np.float32))
+
+
+def test_expanded_dims_are_sent_once_and_gaps_not_at_all() -> None:
+    assert len(encode(torch.ones(1, 4).expand(1000, 4), "array").payload) == 16
+    assert len(encode(tensor(3, 300, 400)[:, 5:7, 9:13], "array").payload) == 3 * 2 * 4 * 4
+
+
+# --- info -----------------------------------------------------------------------------------------------------
+
+INFO = {
+    "dpi": (72, 72),
+    "exif": b"Exif\0\0",
+    "comment": "é",
+    5: [1, 2.5, None, True],
+    "jfif_unit": 1,
+    "nested": {"a": b""},
+}
+
+
+@pytest.mark.parametrize("name", ["pixels", "webp"])
+def test_an_images_info_travels_on_demand(name: str) -> None:
+    value = image()
+    value.info = dict(INFO)
+    without, kept = encode(value, name), encode(value, name, keep_info=True)
+    assert bytes(without.payload) == bytes(kept.payload), "info must not change the payload"
+    assert decode(name, without.meta, without.payload).info == {}
+    meta = msgpack.unpackb(msgpack.packb(kept.meta))
+    assert decode(name, meta, kept.payload).info == INFO
+    assert value.info == INFO
+    value.info = {}
+    assert "info" not in encode(value, name, keep_info=True).meta
+
+
+@pytest.mark.parametrize("info", [
+    {"f": lambda: 0}, {"o": object()}, {"big": 1 << 64}, {"small": -(1 << 63) - 1}, {"s": "\ud800"},
+    {"long": bytes(5 << 20)},
+], ids=lambda info: next(iter(info)))  # fmt: skip
+def test_info_that_does_not_travel(info: dict[str, Any]) -> None:
+    value = image()
+    value.info = info
+    with pytest.raises(EncodingError, match="info"):
+        encode(value, "pixels", keep_info=True)
+    assert encode(value, "pixels").meta == {"mode": "RGB", "size": [7, 5]}
+
+
+@pytest.mark.parametrize(
+    "info", [5, None, [], "x", {"a": 1}, {"$": "tuple", "items": 5}, {"$": "tuple", "items": []}, {"$": []}]
+)
+def test_info_off_the_wire_must_be_what_encode_writes(info: Any) -> None:
+    encoded = encode(image(), "pixels")
+    with pytest.raises(EncodingError):
+        decode("pixels", {**encoded.meta, "info": info}, encoded.payload)
+
+
+# --- what comes off the wire may be anything ------------------------------------------------------------------
+
+
+def _decode_anything(name: str, meta: dict[str, Any], payload: Any) -> Any:
+    """The value, or None after an EncodingError; any other exception fails the test."""
+    try:
+        return decode(name, meta, payload)
+    except EncodingError as error:
+        assert len(str(error)) < 2000, "an error text must stay readable, whatever was received"
+        return None
+
+
+def _mutations(meta: dict[str, Any]) -> list[dict[str, Any]]:
+    wrong: list[Any] = [
+        None, True, -1, 0, 3, 1 << 31, 1 << 62, 2.5, float("nan"), "x", "", b"x", [], [0], [1], [-1], [1 << 62], [2.5],
+        ["x"], [[]], [None], [True], [1] * 17, [1] * 2000, [0, 1], [1, 0, 2], [0, 0, 0], [1 << 40, 1 << 40],
+        [0, 1 << 62], [1 << 62, 1 << 62, 1 << 62, 1 << 62], [65535, 65535], [16383, 16383], {}, {"a": 1}, {1: [1]},
+        msgpack.ExtType(5, b"x"), msgpack.Timestamp(1), "qint8", "float4_e2m1fn_x2", "float32", "Tensor", "onnx",
+        "ndarray", "boxes", "image", "L", "CMYK", "P", "1",
+    ]  # fmt: skip
+    deep: Any = 1
+    for _ in range(1020):
+        deep = [deep]
+    changed = [{**meta, key: value} for key in meta for value in [*wrong, deep]]
+    for key, old in meta.items():
+        if isinstance(old, list):
+            for position in range(len(old)):
+                for value in wrong:
+                    changed.append({**meta, key: [*old[:position], value, *old[position + 1 :]]})
+    return [*changed, *({k: v for k, v in meta.items() if k != key} for key in meta), {}]
+
+
+MUTATED = {
+    "file": ["bytes"],
+    "pixels": ["RGB", "no width"],
+    "array": ["expanded", "crop view", "array big-endian view", "tv boxes", "0-dim", "0-size", "tensor bool"],
+    "webp": ["noise", "one colour"],
+    "jxl": ["noise", "one colour"],
+    "roi-jpeg": ["corner"],
+}
+MUTATED_CASES = [(name, case) for name, cases in MUTATED.items() if name in encodings() for case in cases]
+
+
+@pytest.mark.parametrize(("name", "case"), MUTATED_CASES)
+def test_mutated_meta(name: str, case: str) -> None:
+    encoded = encode(ACCEPTED[name][case](), name)
+    for meta in _mutations(encoded.meta):
+        _decode_anything(name, meta, encoded.payload)
+
+
+@pytest.mark.parametrize(("name", "case"), MUTATED_CASES)
+def test_a_payload_of_another_length(name: str, case: str) -> None:
+    encoded = encode(ACCEPTED[name][case](), name)
+    payload = bytes(encoded.payload)
+    for wrong in (b"", payload[:-1], payload[: len(payload) // 2], payload + b"\0", payload * 2, bytes(len(payload))):
+        if name in ("pixels", "array") and len(wrong) != len(payload):
+            with pytest.raises(EncodingError):
+                decode(name, encoded.meta, wrong)
+        else:
+            _decode_anything(name, encoded.meta, wrong)
+
+
+@pytest.mark.parametrize("name", sorted({"webp", "jxl", "roi-jpeg"} & set(encodings())))
+@given(data=st.data())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+def test_mutated_payload(name: str, data: st.DataObject) -> None:
+    encoded = encode(next(iter(ACCEPTED[name].values()))(), name)
+    payload = bytearray(encoded.payload)
+    for _ in range(data.draw(st.integers(1, 5))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    _decode_anything(name, encoded.meta, bytes(payload[: data.draw(st.integers(0, len(payload)))]))
+
+
+@every_encoding
+@given(
+    meta=st.dictionaries(
+        st.sampled_from(["size", "mode", "kind", "dtype", "shape", "strides", "info", "part"]), ANYTHING
+    )
+)
+@settings(max_examples=100)
+def test_random_meta(name: str, meta: dict[str, Any]) -> None:
+    _decode_anything(name, meta, b"0123456789")
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "File", "roi"])
+def test_an_unknown_encoding(name: str) -> None:
+    with pytest.raises(EncodingError, match="encoding must be one of"):
+        decode(name, {}, b"")
+
+
+HUGE = {
+    "pixels": [
+        ("pixels", {"mode": "RGB", "size": [1 << 20, 1 << 20]}),
+        ("pixels", {"mode": "L", "size": [0, MAX_PIXELS]}),
+    ],
+    "array": [
+        ("array", {"kind": "tensor", "dtype": "uint8", "shape": [1 << 30], "strides": [1]}),
+        ("array", {"kind": "tensor", "dtype": "uint8", "shape": [2, 5], "strides": [1 << 40, 1]}),
+        ("array", {"kind": "ndarray", "dtype": "float64", "shape": [10], "strides": [1 << 60]}),
+        ("array", {"kind": "tensor", "dtype": "uint8", "shape": [10, 1 << 40], "strides": [1, 0]}),
+    ],
+    "webp": [("webp", {"size": [16383, 16383]}), ("webp", {"size": [8000, 8000]})],
+    "roi-jpeg": [("roi-jpeg", {"size": [60000, 60000], "part": [0, 0, 60000, 60000]})],
+}
+
+
+@pytest.mark.parametrize(("name", "meta"), [one for name, many in HUGE.items() if name in encodings() for one in many])
+def test_a_small_payload_never_takes_much_memory(name: str, meta: dict[str, Any]) -> None:
+    payload = bytearray(encode(image(), "webp").payload) if name == "webp" else bytearray(10)
+    if name == "webp":  # its own header is made to agree
+        width, height = meta["size"]
+        payload[21:25] = ((width - 1) | (height - 1) << 14).to_bytes(4, "little")
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(EncodingError):
+        decode(name, meta, bytes(payload))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "1 GiB"
+
+
+@pytest.mark.skipif("jxl" not in encodings(), reason="imagecodecs is not installed")
+@pytest.mark.parametrize(
+    "size", [(1, 1), (8, 8), (256, 256), (257, 8), (12, 10), (640, 360), (3000, 1), (1, 9000), (48, 64)]
+)
+def test_jxl_sizes_are_read_before_decoding(size: tuple[int, int]) -> None:
+    from sophon_loader.encodings.jxl import _size_of
+
+    payload = encode(Image.new("RGB", size), "jxl").payload
+    assert _size_of(payload) == size
+    with pytest.raises(EncodingError, match="of the size in its header"):
+        decode("jxl", {"size": [size[0] + 1, size[1]]}, payload)
+
+
+# --- stored bytes ---------------------------------------------------------------------------------------------
+
+
+def golden_values() -> dict[str, Any]:
+    """Made without a random generator, so that they are the same for ever."""
+    ramp = np.arange(60, dtype=np.uint8).reshape(4, 5, 3) * 4
+    picture = Image.frombytes("RGB", (5, 4), ramp.tobytes())
+    return {
+        "pixels-rgb": picture,
+        "pixels-l": Image.frombytes("L", (5, 4), ramp[..., 0].tobytes()),
+        "array-float": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+        "array-bfloat16": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+        "array-channels-last": torch.from_numpy(ramp).permute(2, 0, 1),
+        "array-crop-view": torch.arange(20, dtype=torch.int16).reshape(4, 5)[1:3, 1:4],
+        "array-expanded": torch.tensor([[1.5], [2.5]]).expand(2, 4),
+        "array-boxes": boxes(),
+        "array-big-endian-reversed": np.arange(3, dtype=">i4")[::-1],
+        "webp-rgb": picture,
+        "jxl-rgb": picture,
+        "roi-jpeg-part": part_of_file(),
+    }
+
+
+def golden_names() -> list[str]:
+    return sorted(path.stem for path in GOLDEN.glob("*.json"))
+
+
+def test_there_are_stored_bytes_of_every_encoding_that_has_a_format() -> None:
+    assert golden_names() == sorted(golden_values())
+    assert set(map(_encoding_of, golden_names())) == set(BUILT_IN) - {"file"}
+
+
+def _encoding_of(stem: str) -> str:
+    return next(name for name in BUILT_IN if stem.startswith(name))
+
+
+@pytest.mark.parametrize("stem", golden_names())
+def test_stored_bytes_mean_the_same_for_ever(stem: str) -> None:
+    name, value = _encoding_of(stem), golden_values()[stem]
+    if name not in encodings():
+        pytest.skip(names.missing()[name])
+    meta, payload = json.loads((GOLDEN / f"{stem}.json").read_text()), (GOLDEN / f"{stem}.bin").read_bytes()
+    assert difference(value, decode(name, meta, payload)) == ""
+    if name not in ("webp", "jxl"):  # whose encoders may try harder one day
+        encoded = encode(value, name)
+        assert (encoded.meta, bytes(encoded.payload)) == (meta, payload)

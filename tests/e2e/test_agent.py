@@ -1,0 +1,374 @@
+"""A real agent process, asked over its socket. It must answer everything, and nothing may harm it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from sophon_loader import __version__
+from sophon_loader.encodings.registry import decode, encodings
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.wire.frames import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH, content_hash, pack
+from sophon_loader.wire.messages import (
+    MESSAGES,
+    AskListing,
+    AskSizes,
+    AskStatus,
+    Failed,
+    Fetch,
+    Hello,
+    Item,
+    Listing,
+    Ping,
+    Pong,
+    Refused,
+    Register,
+    Registered,
+    Sample,
+    Sizes,
+    Welcome,
+)
+from storage_agent.broker import MAX_DESCRIPTION_NBYTES
+from tests.agent_ops import Fail, Gate, Invert
+from tests.agents import ROOT, Agent, Client, fetch
+from tests.encoding_examples import difference
+from tests.unit.wire.strategies import example
+
+TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
+
+
+@pytest.fixture(scope="module")
+def served(agent: Callable[..., Agent]) -> Iterator[Agent]:
+    one = agent("--ops", "tests.agent_ops").ready()
+    yield one
+    assert one.end() == 0
+    assert one.errors() == "", "nothing that a client does may show as a traceback of the agent"
+    one.assert_gone()
+
+
+@pytest.fixture
+def client(served: Agent) -> Client:
+    return served.client()
+
+
+@pytest.fixture(scope="module")
+def keys(image_tree: Path) -> list[str]:
+    return [os.path.relpath(path, image_tree) for path, _ in ImageFolder(image_tree).samples]
+
+
+def _alive(served: Agent) -> None:
+    """A new client is served, by the same process."""
+    status = served.client().status()
+    assert status["pid"] == served.pid and status["workers"] == 2
+
+
+# --- the ordinary way -----------------------------------------------------------------------------------------
+
+
+def test_welcome(served: Agent, client: Client) -> None:
+    welcome = client.ask(Hello([7, 1], "a test"))
+    assert isinstance(welcome, Welcome)
+    assert (welcome.version, welcome.exports, welcome.max_outstanding) == (1, ["d"], 1024)
+    assert sorted(welcome.encodings) == sorted(encodings()) and 0 < welcome.cores <= 2
+    assert welcome.software["torch"] == torch.__version__.split("+")[0]
+    assert client.ask(Ping()) == Pong(welcome.instance)
+
+
+@pytest.mark.parametrize("encoding", ["pixels", "array", "webp", "file", "of-a-later-release"])
+def test_values_at_every_cut(client: Client, keys: list[str], image_tree: Path, encoding: str) -> None:
+    chain = chain_of(TRANSFORM)
+    digest = client.register(chain.description)
+    for cut in range(len(chain) + 1):
+        client.send(fetch(keys[:5], cut, digest, encoding=encoding))
+        for _ in range(5):
+            sample, payload = client.receive()
+            assert isinstance(sample, Sample) and (sample.cut, sample.note) == (cut, "")
+            data = (image_tree / keys[sample.id]).read_bytes()
+            with chain.isolated():
+                wanted = chain.run(data, 0, cut, Draw(1, 0, sample.id))
+            assert difference(wanted, decode(sample.encoding, sample.meta, payload)) == ""
+            assert sample.file_nbytes == len(data)
+
+
+def test_a_users_op(client: Client, keys: list[str], image_tree: Path) -> None:
+    digest = client.register(chain_of(Invert()).description)
+    client.send(fetch(keys[:1], 2, digest, encoding="pixels"))
+    sample, payload = client.receive()
+    assert isinstance(sample, Sample) and sample.cut == 2
+    image = Image.open(image_tree / keys[0]).convert("RGB")
+    assert difference(Invert()(image), decode(sample.encoding, sample.meta, payload)) == ""
+
+
+def test_an_op_that_fails(client: Client, keys: list[str], image_tree: Path) -> None:
+    digest = client.register(chain_of(Fail()).description)
+    client.send(fetch(keys[:1], 2, digest))
+    sample, payload = client.receive()
+    assert isinstance(sample, Sample) and (sample.cut, sample.encoding) == (0, "file")
+    assert "this op always fails" in sample.note and "tests.Fail" in sample.note
+    assert payload == (image_tree / keys[0]).read_bytes()
+
+
+def test_an_answer_leaves_when_it_is_ready(client: Client, keys: list[str], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    slow = client.register(chain_of(Gate(str(gate))).description)
+    quick = client.register(chain_of(v2.CenterCrop(8)).description)
+    client.send(fetch(keys[:1], 2, slow))
+    client.send(fetch(keys[1:9], 2, quick, first=100))
+    client.send(fetch(keys[9:12], 0, first=200))
+    # One quick sample may wait behind the slow one: a worker has one in hand and one on its way.
+    before = client.samples(10)
+    assert 0 not in before and {200, 201, 202} <= set(before)
+    gate.touch()
+    assert 0 in client.samples(2)
+
+
+def test_listing(client: Client, image_tree: Path) -> None:
+    client.send(AskListing("d", ""))
+    listing, payload = client.receive()
+    assert isinstance(listing, Listing)
+    folder = ImageFolder(image_tree)
+    files = msgpack.unpackb(zlib.decompress(payload))
+    listed = [f"{name}/{file}" for name, names in zip(listing.classes, files, strict=True) for file in names]
+    assert listing.classes == folder.classes
+    assert listed == [os.path.relpath(path, image_tree) for path, _ in folder.samples]
+    assert client.failed(AskListing("d", "none")).failure == "missing"
+    assert client.failed(AskListing("d", "..")).failure == "outside-export"
+    assert client.failed(AskListing("none", "")).failure == "unknown-export"
+
+
+def test_sizes(client: Client, keys: list[str], image_tree: Path) -> None:
+    asked = [*keys[:3], "none.jpg", "../x", "class_0"]
+    wanted = [(image_tree / key).stat().st_size for key in keys[:3]] + [-1, -1, -1]
+    assert client.ask(AskSizes("d", asked)) == Sizes(str(image_tree.resolve()), wanted)
+    assert client.failed(AskSizes("none", asked)).failure == "unknown-export"
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_pipeline(client: Client, keys: list[str]) -> None:
+    failed = client.failed(fetch(keys[:2], 1, "0" * 32, first=5))
+    assert (failed.failure, failed.ids, failed.digest) == ("unknown-pipeline", [5, 6], "0" * 32)
+    client.send(fetch(keys[:2], 0, "0" * 32))
+    client.samples(2)
+
+
+def test_an_unknown_export(client: Client) -> None:
+    failed = client.failed(Fetch("none", "", 0, 0, False, False, [Item(3, 0, 0, "file", "x")]))
+    assert (failed.failure, failed.ids) == ("unknown-export", [3]) and "['d']" in failed.text
+
+
+@pytest.mark.parametrize(("key", "failure"), [
+    ("../secret", "outside-export"), ("/etc/passwd", "outside-export"), ("", "outside-export"),
+    ("a\0b", "outside-export"),
+    ("none.jpg", "missing"), ("class_0", "unreadable"), ("x" * MAX_TEXT_LENGTH, "missing"), ("\udcff", "missing"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_had(client: Client, key: str, failure: str) -> None:
+    digest = client.register(chain_of(None).description)
+    for cut in (0, 1):
+        failed = client.failed(fetch([key], cut, digest, first=9))
+        assert (failed.failure, failed.ids) == (failure, [9])
+
+
+def test_too_much_at_once(served: Agent, client: Client, keys: list[str]) -> None:
+    failed = client.failed(fetch([keys[0]] * 1025))
+    assert (failed.failure, failed.ids) == ("busy", list(range(1025)))
+    client.send(fetch([keys[0]] * 1024))
+    client.samples(1024)
+    assert served.client().status()["outstanding"] == 0
+
+
+def test_questions_count_as_well(served: Agent, client: Client) -> None:
+    """A reader thread may be slow; what waits for it must have a bound."""
+    for _ in range(1500):
+        client.send(AskSizes("d", ["x"] * 100))
+    answers = [client.receive()[0] for _ in range(1500)]
+    refused = [a for a in answers if isinstance(a, Failed)]
+    assert refused and {a.failure for a in refused} == {"busy"}
+    assert len(refused) <= 1500 - 1024
+    _alive(served)
+
+
+def test_pipelines_that_are_refused(served: Agent, client: Client) -> None:
+    large = bytes(MAX_DESCRIPTION_NBYTES + 1)
+    for digest, description in (
+        ("0" * 32, b"x"),
+        (content_hash(large), large),
+        (content_hash(b"\xc1"), b"\xc1"),
+        ("y" * MAX_TEXT_LENGTH, b"x"),
+    ):
+        failed = client.failed(Register(digest), description)
+        assert (failed.failure, failed.digest, failed.ids) == ("bad-pipeline", digest, [])
+    full = msgpack.packb([["decode", {}], ["v2.Identity", {"x": bytes(MAX_DESCRIPTION_NBYTES - 100)}]])
+    assert client.failed(Register(content_hash(full)), full).failure == "bad-pipeline"
+    _alive(served)
+
+
+def test_more_pipelines_than_are_kept(client: Client, keys: list[str]) -> None:
+    descriptions = [chain_of(v2.CenterCrop(n)).description for n in range(1, 301)]
+    for description in descriptions:
+        assert isinstance(client.ask(Register(content_hash(description)), description), Registered)
+    assert client.failed(fetch(keys[:1], 1, content_hash(descriptions[0]))).failure == "unknown-pipeline"
+    client.send(fetch(keys[:1], 1, content_hash(descriptions[-1])))
+    client.samples(1)
+
+
+# --- what breaks the protocol ---------------------------------------------------------------------------------
+
+
+def test_another_version(served: Agent, client: Client) -> None:
+    refused = client.ask(Hello([99], "of the future"))
+    assert isinstance(refused, Refused) and refused.failure == "version"
+    assert "[99]" in refused.text and "same release" in refused.text
+    client.socket.send(msgpack.packb([2, 9]))
+    answer, _ = client.receive()
+    assert isinstance(answer, Refused) and answer.failure == "version"
+    assert isinstance(client.ask(Hello(list(range(1000, 1_600_000)), "talkative")), Refused)
+    _alive(served)
+
+
+MALFORMED: list[list[bytes]] = [
+    [b""], [b"hello"], [b"\xc1"], [msgpack.packb([1, 200])], [msgpack.packb([1, 6, "d"])], [pack(Ping()), b"payload"],
+    [pack(Ping()), b"a", b"b"], [pack(Ping()), b"", b"", b""], [pack(Register("x"))], [pack(Register("x")), b"a", b"b"],
+    [pack(fetch(["x"])), b"payload"], [b"", pack(Ping())], [msgpack.packb([1, 9, 1])],
+    [b"\x93\x01\x06" + b"\x91" * 1015 + b"\x01"],
+    [pack(example(Pong))], [pack(example(Welcome))], [pack(example(Sample)), b"x"], [pack(example(Listing)), b"x"],
+]  # fmt: skip
+
+
+def test_malformed_messages(served: Agent, client: Client) -> None:
+    for frames in MALFORMED:
+        client.socket.send_multipart(frames)
+        answer, _ = client.receive()
+        assert isinstance(answer, Failed) and answer.failure == "malformed", frames
+        assert 0 < len(answer.text) < 1000 and answer.ids == []
+    _alive(served)
+
+
+def test_messages_over_the_limit(served: Agent) -> None:
+    client = served.client()
+    for nbytes in (MAX_HEADER_NBYTES + 1, MAX_HEADER_NBYTES + 1000):
+        client.socket.send(bytes(nbytes))
+        answer, _ = client.receive()
+        assert isinstance(answer, Failed) and answer.failure == "too-long"
+    client.socket.send(bytes(10 * MAX_HEADER_NBYTES))  # the socket library hangs up on this one
+    _alive(served)
+
+
+def test_names_as_long_as_they_may_be(served: Agent, client: Client) -> None:
+    """The refusal names what it refuses, and must not be too long itself."""
+    odd = "\U000e0001" * MAX_TEXT_LENGTH
+    for fetched in (
+        Fetch(odd, "", 0, 0, False, False, [Item(1, 0, 0, "file", "x")]),
+        Fetch("d", odd, 0, 0, False, False, [Item(1, 0, 1, "file", "x")]),
+        Fetch("d", "", 0, 0, False, False, [Item(1, 0, 0, odd, odd)]),
+        Fetch("d", odd, 0, 0, False, False, [Item((1 << 64) - n, 0, 1, "", "") for n in range(1, 500_000)]),
+        AskListing("d", odd),
+        AskListing(odd, ""),
+        AskSizes(odd, []),
+        Register(odd),
+    ):
+        failed = client.failed(fetched, *([b"x"] if isinstance(fetched, Register) else []))
+        assert len(failed.text) < 2000
+    assert client.failed(AskSizes("d", ["x"] * 2_000_000)).failure == "too-long"
+    _alive(served)
+
+
+def test_a_stream_of_mutated_messages(served: Agent, client: Client) -> None:
+    rng = random.Random(5)
+    bare = [pack(example(cls)) for cls in MESSAGES]
+    for _ in range(600):
+        header = bytearray(rng.choice(bare))
+        for _ in range(rng.randint(0, 3)):
+            header[rng.randrange(len(header))] = rng.randrange(256)
+        client.socket.send_multipart([bytes(header), *(rng.randbytes(3) for _ in range(rng.randint(0, 2)))])
+    client.send(Hello([1], "still there?"))
+    while not isinstance(client.receive()[0], Welcome):
+        pass
+    _alive(served)
+
+
+def test_bytes_that_are_no_zeromq(served: Agent) -> None:
+    host, port = served.address.removeprefix("tcp://").split(":")
+    for said in (b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\xff" * 4096, b""):
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(said)
+    _alive(served)
+
+
+def test_no_image_is_harmed(image_tree: Path, keys: list[str]) -> None:
+    for key in keys:
+        Image.open(io.BytesIO((image_tree / key).read_bytes())).load()
+
+
+# --- sophon-agent status --------------------------------------------------------------------------------------
+
+
+def _status(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "storage_agent", "status", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_status_as_json(served: Agent) -> None:
+    shown = _status(served.address, "--json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    values = json.loads(shown.stdout)
+    assert (values["pid"], values["workers"], values["version"]) == (served.pid, 2, __version__)
+    assert len(values["worker_pids"]) == 2 and set(values["exports"]) == {"d"}
+
+
+def test_status_as_a_table(served: Agent) -> None:
+    shown = _status(f"{served.address}/d/class_0")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for text in ("workers", "uptime s", "pixels", "sent mb"):
+        assert text in shown.stdout
+
+
+def test_status_of_nobody() -> None:
+    with socket.socket() as taken:  # a port on which nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        shown = _status(address, "--timeout-s", "0.3")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.count("\n") == 1 and "got nothing within 0.3 s" in shown.stderr and address in shown.stderr
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "tcp://", "tcp://x", "tcp://127.0.0.1:99999", "udp://x:1"])
+def test_status_of_an_address_that_is_none(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from storage_agent.__main__ import main
+
+    assert main(["status", address, "--timeout-s", "0.2"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("sophon-agent: ")
+
+
+def test_status_shows_any_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from storage_agent import status
+
+    folder = "/data/[red]" + os.fsdecode(b"\xff")
+    monkeypatch.setattr(status, "ask_status", lambda *a: {"exports": {"d": folder}, "limit_mbit": None})
+    for as_json in (True, False):
+        status.show("tcp://x:1", as_json=as_json, timeout_s=1.0)
+        shown = capsys.readouterr().out
+        shown.encode()
+        assert "/data/[red]" in shown and "udcff" in shown
+
+
+def test_the_first_message_may_be_any(served: Agent) -> None:
+    assert served.client().ask(AskStatus())

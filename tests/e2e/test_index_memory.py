@@ -1,0 +1,96 @@
+"""An index of ImageNet's size costs a loader worker no private copy, whether it is forked or spawned."""
+
+from __future__ import annotations
+
+import io
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import psutil
+import pytest
+import torch.multiprocessing
+from torchvision.datasets import DatasetFolder
+from torchvision.datasets.folder import default_loader
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import BatchId
+from sophon_loader.datasets import offloadable
+from sophon_loader.decide.policies import policy_named
+from sophon_loader.engine import Engine
+from sophon_loader.offloaded import OffloadedDataset
+
+SAMPLES = 1_280_000
+CLASSES = 1000
+BATCH = 256
+MOST_NBYTES = 6 << 20
+
+
+class LargeFolder(DatasetFolder):
+    """A DatasetFolder that has been told its samples instead of looking for them."""
+
+    def __init__(self, samples: int) -> None:
+        self.root = "/nowhere/train"
+        self.loader = default_loader
+        self.transform = self.target_transform = None
+        self.samples = [(f"{self.root}/n{i % CLASSES:08}/n{i:012}.JPEG", i % CLASSES) for i in range(samples)]
+
+
+@pytest.fixture(scope="module")
+def dataset() -> OffloadedDataset:
+    data = offloadable(LargeFolder(SAMPLES))
+    engine = Engine(data, None, policy_named("no-off"), ("file",), OffloadOptions(), 1)
+    return engine.prepare(1)
+
+
+def private_nbytes() -> int:
+    """Memory that this process alone has (pages written to, or mapped by nobody else)."""
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def measure(dataset: OffloadedDataset, answers: Any) -> None:
+    """What a worker does for each sample before it asks for it, and with its label afterwards."""
+    for warm in range(0, SAMPLES, SAMPLES // 100):
+        dataset._wanted(BatchId(1, 0, 0), [warm])
+    before, characters, targets = private_nbytes(), 0, 0
+    for start in range(0, SAMPLES, BATCH):
+        for wanted in dataset._wanted(BatchId(1, 0, start), range(start, start + BATCH)):
+            characters += len(wanted.key)
+            source, row = dataset._data.locate(wanted.sample)
+            targets += dataset._data.sources[source].target(row)
+    answers.put((private_nbytes() - before, characters, targets))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_walk_over_the_whole_index_costs_no_private_memory(dataset: OffloadedDataset, method: str) -> None:
+    context = torch.multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    process = context.Process(target=measure, args=(dataset, answers))
+    process.start()
+    process.join(150)
+    assert process.exitcode == 0
+    grown_nbytes, characters, targets = answers.get()
+    assert characters == SAMPLES * len("n00000000/n000000000000.JPEG")
+    assert targets == SAMPLES * (CLASSES - 1) // 2
+    assert grown_nbytes < MOST_NBYTES
+
+
+def test_what_travels_to_a_spawned_worker_is_small(dataset: OffloadedDataset) -> None:
+    file = io.BytesIO()
+    ForkingPickler(file).dump(dataset)
+    assert len(file.getvalue()) < 100_000
+
+
+def test_the_measure_sees_a_private_copy() -> None:
+    context = torch.multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    process = context.Process(target=_copy, args=(answers,))
+    process.start()
+    process.join(60)
+    assert answers.get() > MOST_NBYTES
+
+
+def _copy(answers: Any) -> None:
+    before = private_nbytes()
+    kept = [str(number) for number in range(300_000)]
+    answers.put(private_nbytes() - before)
+    del kept

@@ -1,0 +1,269 @@
+"""What a real agent does when something goes wrong: processes that die, clients that vanish, too much work."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
+from tests.agent_ops import Crash, Gate, Invert, waiting
+from tests.agents import ROOT, Agent, Client, fetch, until
+
+
+@pytest.fixture(scope="module")
+def hardy(agent: Callable[..., Agent]) -> Iterator[Agent]:
+    """An agent whose workers and clients the tests mistreat; it must outlive them all."""
+    one = agent("--ops", "tests.agent_ops", "--max-queued", "3").ready()
+    yield one
+    one.descendants()
+    assert one.end() == 0
+    assert "Traceback" not in one.errors()
+    one.assert_gone()
+
+
+@pytest.fixture(scope="module")
+def key(image_tree: Path) -> str:
+    return str(Path(ImageFolder(image_tree).samples[0][0]).relative_to(image_tree))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "gate"
+    yield path
+    path.touch()  # whatever the test did, nobody waits on
+
+
+def _gated(client: Client, gate: Path) -> str:
+    return client.register(chain_of(Gate(str(gate))).description)
+
+
+def _recovered(one: Agent, key: str) -> None:
+    """Both workers are there, and ops run."""
+    client = one.client()
+    until(lambda: client.status()["workers"] == 2, "dead workers are replaced")
+    client.send(fetch([key] * 3, 2, client.register(chain_of(Invert()).description)))
+    assert {sample.cut for sample in client.samples(3).values()} == {2}
+    until(lambda: client.status()["outstanding"] == 0, "nothing is counted that has been answered")
+
+
+# --- work -----------------------------------------------------------------------------------------------------
+
+
+def test_overload_is_answered_with_files(hardy: Agent, key: str, gate: Path) -> None:
+    client = hardy.client()
+    digest = _gated(client, gate)
+    client.send(fetch([key] * 20, 2, digest))
+    # Two workers with two samples each and three in the queue leave 13 that nobody can take.
+    early = client.samples(13)
+    assert {(s.cut, s.encoding) for s in early.values()} == {(0, "file")}
+    assert all("3 samples are waiting for a worker" in s.note for s in early.values())
+    other = hardy.client()
+    other.send(fetch([key], 2, digest))
+    assert other.samples(1)[0].cut == 0
+    gate.touch()
+    late = client.samples(7)
+    assert {s.cut for s in late.values()} == {2}
+    assert early.keys() | late.keys() == set(range(20))
+    _recovered(hardy, key)
+
+
+def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
+    client = hardy.client()
+    client.send(fetch([key] * 4, 2, _gated(client, gate)))
+    pids = until(lambda: len(waiting(gate)) == 2 and waiting(gate), "both workers are at the gate")
+    victim = min(pids)
+    assert victim in client.status()["worker_pids"]
+    psutil.Process(victim).kill()
+    lost = client.samples(2)
+    assert {(s.cut, s.encoding) for s in lost.values()} == {(0, "file")}
+    assert all("worker died on this or its next sample" in s.note for s in lost.values())
+    gate.touch()
+    kept = client.samples(2)
+    assert {s.cut for s in kept.values()} == {2} and kept.keys() | lost.keys() == {0, 1, 2, 3}
+    _recovered(hardy, key)
+    assert victim not in client.status()["worker_pids"]
+
+
+def test_an_op_that_kills_its_worker(hardy: Agent, key: str) -> None:
+    client = hardy.client()
+    digest = client.register(chain_of(Crash()).description)
+    for first in range(0, 12, 4):
+        client.send(fetch([key] * 4, 2, digest, first=first))
+        assert {s.cut for s in client.samples(4).values()} == {0}
+    _recovered(hardy, key)
+
+
+def test_every_worker_killed_with_work_queued_and_pipelines_to_build(hardy: Agent, key: str, gate: Path) -> None:
+    client = hardy.client()
+    client.send(fetch([key] * 7, 2, _gated(client, gate)))
+    pids = until(lambda: len(waiting(gate)) == 2 and waiting(gate), "both workers are at the gate")
+    other = hardy.client()
+    description = chain_of(v2.CenterCrop(9)).description
+    other.send(Register(digest_of(description)), description)
+    other.send(AskListing("d", ""))
+    assert isinstance(other.receive()[0], Listing), "readers need no worker"
+    for pid in pids:
+        psutil.Process(pid).kill()
+    gate.touch()
+    assert len(client.samples(7)) == 7
+    assert type(other.receive()[0]).__name__ == "Registered"
+    _recovered(hardy, key)
+
+
+def digest_of(description: bytes) -> str:
+    from sophon_loader.wire.frames import content_hash
+
+    return content_hash(description)
+
+
+# --- clients --------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_vanishes(hardy: Agent, key: str, gate: Path) -> None:
+    digest = _gated(hardy.client(), gate)
+    for n in range(5):
+        client = hardy.client()
+        client.send(fetch([key] * 3, 2, digest))
+        client.send(fetch([key] * 500, 0, first=100))
+        if n % 2:
+            client.receive()
+        client.close()
+    gate.touch()
+    _recovered(hardy, key)
+
+
+def test_a_client_that_never_reads(hardy: Agent, key: str) -> None:
+    """Its replies are dropped beyond a limit; the others do not notice."""
+    deaf = hardy.client(RCVHWM=1, RCVBUF=4096)
+    for n in range(40):
+        deaf.send(fetch([key] * 400, 0, first=400 * n))
+    deaf.send(Ping())
+    lively = hardy.client()
+    for _ in range(20):
+        lively.send(fetch([key] * 50))
+        lively.samples(50)
+    before = psutil.Process(hardy.pid).memory_info().rss
+    assert before < 2 << 30
+    deaf.close()
+    _recovered(hardy, key)
+
+
+def test_a_client_that_comes_back_under_its_old_name(hardy: Agent, key: str) -> None:
+    first = hardy.client(ROUTING_ID=b"one and the same")
+    first.send(fetch([key] * 100))
+    first.receive()
+    second = hardy.client(ROUTING_ID=b"one and the same")
+    second.send(Hello([1], "again"))
+    until(lambda: isinstance(second.receive()[0], Welcome), "the newcomer is served")
+    _recovered(hardy, key)
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_with_work_in_flight(agent: Callable[..., Agent], key: str, gate: Path) -> None:
+    one = agent("--ops", "tests.agent_ops").ready()
+    client = one.client()
+    client.send(fetch([key] * 6, 2, _gated(client, gate)))
+    until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
+    one.descendants()
+    one.process.send_signal(signal.SIGTERM)
+
+    def refused() -> bool:
+        client.send(fetch([key], 0, first=1000))
+        message, _ = client.receive()
+        return isinstance(message, Failed) and message.failure == "stopping"
+
+    until(refused, "new work is refused")
+    gate.touch()
+    assert {s.cut for s in client.samples(6).values()} == {2}, "what was taken is done"
+    assert one.process.wait(30) == 0 and "Traceback" not in one.errors()
+    one.assert_gone()
+
+
+def test_sigterm_at_once(agent: Callable[..., Agent]) -> None:
+    one = agent()
+    assert one.address
+    one.process.send_signal(signal.SIGTERM)
+    one.descendants()
+    assert one.process.wait(30) == 0 and "Traceback" not in one.errors()
+    one.assert_gone()
+
+
+def test_sigkill_leaves_no_process(agent: Callable[..., Agent], key: str, gate: Path) -> None:
+    one = agent("--ops", "tests.agent_ops").ready()
+    client = one.client()
+    client.send(fetch([key] * 4, 2, _gated(client, gate)))
+    until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
+    assert len(one.descendants()) >= 4, "two workers, the forkserver, the resource tracker"
+    assert one.end(signal.SIGKILL) == -signal.SIGKILL
+    one.assert_gone()
+
+
+def test_end_with_stdin(agent: Callable[..., Agent], key: str) -> None:
+    one = agent("--end-with-stdin", workers=1, stdin=subprocess.PIPE)
+    client = one.client()
+    client.send(fetch([key]))
+    client.samples(1)
+    one.descendants()
+    assert one.process.poll() is None and one.process.stdin is not None
+    one.process.stdin.close()
+    assert one.process.wait(30) == 0
+    one.assert_gone()
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_paces_the_replies(agent: Callable[..., Agent], image_tree: Path, key: str) -> None:
+    one = agent("--limit-mbit", "20", workers=1)
+    client = one.client()
+    nbytes = (image_tree / key).stat().st_size
+    count = -(-2_500_000 // nbytes)  # one second's worth
+    assert count <= 1024
+    started_s = time.monotonic()
+    client.send(fetch([key] * count))
+    client.receive()
+    assert isinstance(client.ask(Ping()), Sample)  # samples are on their way ...
+    received, alive = 2, False
+    while received < count:
+        message, _ = client.receive()
+        alive = alive or (type(message).__name__ == "Pong" and received < count // 2)
+        received += isinstance(message, Sample)
+    took_s = time.monotonic() - started_s
+    assert took_s > 0.5 * count * nbytes * 8 / 20e6
+    assert alive, "a sign of life goes past the samples that wait"
+
+
+def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "storage_agent", "serve", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
+
+
+@pytest.mark.parametrize(("module", "text"), [
+    ("tests.no_such_module", "No module named 'tests.no_such_module'"),
+    ("broken_ops_of_a_test", "ZeroDivisionError"),
+])  # fmt: skip
+def test_ops_that_cannot_be_imported(tmp_path: Path, module: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_ops_of_a_test.py").write_text("1 / 0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = _serve("--export", f"d={tmp_path}", "--bind", "tcp://127.0.0.1:0", "--workers", "2", "--ops", module)
+    assert done.returncode == 1 and text in done.stderr and module in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_that_is_taken(agent: Callable[..., Agent], tmp_path: Path, hardy: Agent) -> None:
+    for address in (hardy.address, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
+        done = _serve("--export", f"d={tmp_path}", "--bind", address)
+        assert done.returncode == 1 and done.stderr.startswith("sophon-agent: bind must be an address of this host")
+        assert done.stderr.count("\n") == 1

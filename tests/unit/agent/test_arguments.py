@@ -1,0 +1,114 @@
+"""The command line: what it takes, what it says, and that it fails with one line."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader import __version__
+from storage_agent import __main__ as program
+from storage_agent.settings import Settings
+
+
+class _Broker:
+    """Takes the settings and serves nobody."""
+
+    address = "tcp://127.0.0.1:4711"
+    made: Settings
+
+    def __init__(self, settings: Settings) -> None:
+        type(self).made = settings
+
+    def run(self, ready: Any) -> None:
+        ready()
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> type[_Broker]:
+    monkeypatch.setattr(program, "Broker", _Broker)
+    return _Broker
+
+
+def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
+    made = broker.made
+    assert made == Settings({"d": tmp_path}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
+    said = capsys.readouterr().out
+    assert said == f"sophon-agent: serving d={tmp_path} at tcp://127.0.0.1:4711 with {made.workers} workers\n"
+
+
+def test_everything_given(broker: type[_Broker], tmp_path: Path) -> None:
+    text = (
+        f"serve --export d={tmp_path} --export e=x=y --bind tcp://*:0 --workers 3 --readers 2 --ops a.b --ops c "
+        "--limit-mbit 12.5 --max-file-mb 7 --max-queued 9"
+    )
+    (tmp_path / "x=y").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert program.main(shlex.split(text)) == 0
+        assert broker.made == Settings(
+            exports={"d": tmp_path, "e": Path("x=y")},
+            bind="tcp://*:0",
+            workers=3,
+            readers=2,
+            ops=("a.b", "c"),
+            limit_mbit=12.5,
+            max_file_nbytes=7 << 20,
+            max_queued=9,
+        )
+
+
+def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--workers", "0"], ["--limit-mbit", "-1"], ["--max-file-mb", "0"], ["--bind", "nowhere"]):
+        assert program.main(["serve", "--export", f"d={tmp_path}", *wrong]) == 1
+        out, error = capsys.readouterr()
+        assert out == "" and error.startswith("sophon-agent: ") and error.count("\n") == 1
+    assert program.main(["serve", "--export", f"d={tmp_path / 'none'}"]) == 1
+    assert "must be an existing folder" in capsys.readouterr().err
+
+
+def test_an_export_given_twice(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert program.main(["serve", "--export", f"d={tmp_path}", "--export", f"d={other}"]) == 1
+    assert "export name must be given once, got 'd' twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["serve"], ["serve", "--export", "/data"], ["serve", "--export"], ["status"],
+    ["serve", "--export", "d=/", "--workers", "x"],
+    ["status", "tcp://x:1", "--timeout-s", "x"], ["status", "tcp://x:1", "--timeout-s", "0"],
+    ["status", "x", "--timeout-s", "nan"],
+    ["unknown"], ["serve", "--export", "d=/", "extra"],
+])  # fmt: skip
+def test_a_wrong_command_line(broker: type[_Broker], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(arguments)
+    assert caught.value.code == 2 and "usage: sophon-agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_shows_examples_that_parse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(arguments)
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    examples = [line.strip() for line in said.splitlines() if line.strip().startswith("sophon-agent ")]
+    assert len(examples) >= 2
+    for line in examples:
+        program._parser().parse_args(shlex.split(line)[1:])
+
+
+def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("serve", "status"):
+        sub = next(a for a in program._parser()._actions if hasattr(a, "choices") and a.choices).choices[command]
+        assert [action.option_strings for action in sub._actions if not action.help] == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["--version"])
+    assert capsys.readouterr().out == f"{__version__}\n"

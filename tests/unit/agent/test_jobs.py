@@ -1,0 +1,283 @@
+"""What a worker and a reader thread answer, without a socket."""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from sophon_loader.encodings.registry import decode
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registry import _BY_CLASS, _BY_NAME, register_op
+from sophon_loader.wire.frames import MAX_TEXT_LENGTH, content_hash, unpack
+from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
+from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
+from storage_agent.store import Store
+from storage_agent.worker import answer_job, register
+from tests.encoding_examples import difference, noise
+
+TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
+CHAIN = chain_of(TRANSFORM)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    root = tmp_path_factory.mktemp("export")
+    (root / "a").mkdir()
+    Image.fromarray(noise(40, 60, 3)).save(root / "a" / "x.jpg", comment=b"from a camera")
+    (root / "a" / "broken.jpg").write_bytes(b"\xff\xd8 no more")
+    return Store({"d": root}, 1 << 20)
+
+
+def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
+    item = Item(changed.pop("id", 7), changed.pop("sample", 3), cut, encoding, changed.pop("key", "a/x.jpg"))
+    whole = {
+        "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
+        "received_s": 0.0, "item": item,
+    }  # fmt: skip
+    return Job(**(whole | changed))
+
+
+def _sample(answer: Answer) -> Sample:
+    assert isinstance(answer.message, Sample)
+    return answer.message
+
+
+def _file(store: Store, key: str = "a/x.jpg") -> bytes:
+    return store.read("d", key)
+
+
+# --- samples --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", range(1, len(CHAIN) + 1))
+@pytest.mark.parametrize("encoding", ["pixels", "array", "webp"])
+def test_the_value_at_the_cut_is_the_chains_own(store: Store, cut: int, encoding: str) -> None:
+    answer = answer_job(store, _job(cut, encoding), CHAIN.description)
+    sample = _sample(answer)
+    assert (sample.id, sample.cut, sample.note, sample.file_nbytes) == (7, cut, "", len(_file(store)))
+    assert len(sample.op_s) == cut + 2 and all(s >= 0 for s in sample.op_s)
+    assert answer.payload is not None
+    with CHAIN.isolated():
+        wanted = CHAIN.run(_file(store), 0, cut, Draw(11, 2, 3))
+    assert difference(wanted, decode(sample.encoding, sample.meta, answer.payload)) == ""
+
+
+def test_info_goes_along_when_asked_for(store: Store) -> None:
+    assert "info" not in _sample(answer_job(store, _job(1, "pixels"), CHAIN.description)).meta
+    answer = answer_job(store, _job(1, "pixels", keep_info=True), CHAIN.description)
+    assert decode("pixels", _sample(answer).meta, answer.payload or b"").info["comment"] == b"from a camera"
+
+
+def test_a_dry_run_leaves_the_payload_behind(store: Store) -> None:
+    for cut in (0, 1, 3):
+        make = answer_file if cut == 0 else lambda *a: answer_job(*a, CHAIN.description)
+        wet, dry = (make(store, _job(cut, dry=dry)) for dry in (False, True))
+        assert _sample(dry).meta == _sample(wet).meta | {"nbytes": len(wet.payload or b"")} and dry.payload == b""
+        assert (_sample(dry).cut, _sample(dry).encoding) == (cut, _sample(wet).encoding)
+
+
+def test_a_file_as_it_is(store: Store) -> None:
+    answer = answer_file(store, _job(0, id=1 << 60), "why so early")
+    sample = _sample(answer)
+    assert (sample.id, sample.cut, sample.encoding, sample.meta) == (1 << 60, 0, "file", {})
+    assert sample.note == "why so early" and len(sample.op_s) == 1 and answer.payload == _file(store)
+
+
+# --- a shorter chain ------------------------------------------------------------------------------------------
+
+
+class Unheard:
+    """An op that only a loader knows."""
+
+    def __init__(self, strength: int = 3) -> None:
+        self.strength = strength
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+def _described(op: type, name: str, *more: Any) -> bytes:
+    """The description of a pipeline with an op registered while it is made, and not any more afterwards."""
+    register_op(name, op)
+    try:
+        return chain_of(v2.Compose([v2.CenterCrop(8), op(), *more])).description
+    finally:
+        del _BY_NAME[name], _BY_CLASS[op]
+
+
+def test_an_unknown_op_ends_the_chain(store: Store) -> None:
+    description = _described(Unheard, "tests.Unheard", v2.ToImage())
+    assert register(description).message == Registered(content_hash(description), 2)
+    sample = _sample(answer_job(store, _job(4), description))
+    assert (sample.cut, sample.encoding, sample.note) == (2, "pixels", "this agent knows only the first 2 ops")
+    assert _sample(answer_job(store, _job(2), description)).note == ""
+
+
+def test_every_op_is_known() -> None:
+    assert register(CHAIN.description).message == Registered(content_hash(CHAIN.description), len(CHAIN))
+
+
+@pytest.mark.parametrize("description", [
+    b"", b"\xc1", b"not msgpack", msgpack.packb([]), msgpack.packb([["decode"]]), msgpack.packb([["v2.ToImage", {}]]),
+    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]]),
+    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"nonsense": 1}]]),
+    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "x" * 100_000}]]),
+    b"\x92" + msgpack.packb(["decode", {}]) + b"\x92\xa1a" + b"\x81\xa1a" * 1000 + b"\x80",
+    b"\x91" * 1000 + b"\x01", b"\x91\x81\x90\x01", b"\x91\x92\x01\xd4\xff\x00",
+])  # fmt: skip
+def test_a_bad_pipeline(description: bytes) -> None:
+    answer = register(description)
+    assert isinstance(answer.message, Failed), answer
+    assert answer.message.failure == "bad-pipeline" and answer.message.digest == content_hash(description)
+    assert 10 < len(answer.message.text) < 4000 and answer.message.ids == []
+
+
+# --- what fails -----------------------------------------------------------------------------------------------
+
+
+class Fails:
+    """An op that raises."""
+
+    error: BaseException
+
+    def __call__(self, value: Any) -> Any:
+        raise self.error
+
+
+class Gives:
+    """An op that gives anything at all."""
+
+    value: Any
+
+    def __call__(self, value: Any) -> Any:
+        return self.value
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Any:
+    register_op("tests.Fails", Fails, draws=())
+    register_op("tests.Gives", Gives, draws=())
+    yield
+    for op, name in ((Fails, "tests.Fails"), (Gives, "tests.Gives")):
+        del _BY_NAME[name], _BY_CLASS[op]
+
+
+@pytest.mark.parametrize("error", [
+    ValueError("the image is too dark"), MemoryError(), RuntimeError("x" * 10_000_000), _Unprintable(),
+    KeyError("\udcff"), RecursionError("deep"),
+], ids=lambda error: type(error).__name__)  # fmt: skip
+def test_an_op_that_fails_gives_the_file_and_the_traceback(store: Store, error: BaseException) -> None:
+    Fails.error = error
+    answer = answer_job(store, _job(2), chain_of(Fails()).description)
+    sample = _sample(answer)
+    assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(store))
+    assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
+    assert len(sample.op_s) == 1 and len(sample.note) < MAX_TEXT_LENGTH
+    assert unpack(answer.frames()[1]) == sample
+
+
+def test_a_corrupt_image_gives_the_file(store: Store) -> None:
+    answer = answer_job(store, _job(1, key="a/broken.jpg"), CHAIN.description)
+    assert "op 0 (decode)" in _sample(answer).note and answer.payload == _file(store, "a/broken.jpg")
+
+
+@pytest.mark.parametrize("value", [
+    None, {"image": 1}, "text", Image.new("P", (2, 2)), torch.ones(2, requires_grad=True), np.array([None]),
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_a_value_that_does_not_travel_gives_the_file(store: Store, value: Any) -> None:
+    Gives.value = value
+    answer = answer_job(store, _job(2), chain_of(Gives()).description)
+    assert _sample(answer).cut == 0 and "EncodingError" in _sample(answer).note and answer.payload == _file(store)
+
+
+def test_info_that_does_not_travel_gives_the_file(store: Store) -> None:
+    Gives.value = Image.new("RGB", (2, 2))
+    Gives.value.info = {"big": 1 << 70}
+    answer = answer_job(store, _job(2, keep_info=True), chain_of(Gives()).description)
+    assert _sample(answer).cut == 0 and "info" in _sample(answer).note
+    assert unpack(answer.frames()[1]) == answer.message
+
+
+def test_a_header_over_the_limit_gives_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sophon_loader.wire.frames.MAX_HEADER_NBYTES", 1000)
+    Gives.value = Image.new("RGB", (2, 2))
+    Gives.value.info = {"icc_profile": bytes(1100)}
+    monkeypatch.setattr("storage_agent.worker._NOTE_LIMIT", 300)
+    answer = answer_job(store, _job(2, keep_info=True), chain_of(Gives()).description)
+    assert _sample(answer).cut == 0 and "MessageTooLong" in _sample(answer).note
+    assert unpack(answer.frames()[1]) == answer.message
+
+
+def test_a_pipeline_that_cannot_be_built_gives_the_file(store: Store) -> None:
+    for description in (b"", msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]])):
+        answer = answer_job(store, _job(1), description)
+        assert _sample(answer).cut == 0 and "PipelineError" in _sample(answer).note
+
+
+@pytest.mark.parametrize(("changed", "failure"), [
+    ({"key": "a/none.jpg"}, "missing"), ({"key": "../x"}, "outside-export"), ({"key": "a"}, "unreadable"),
+    ({"export": "e"}, "unknown-export"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_had(store: Store, changed: dict[str, Any], failure: str) -> None:
+    for answer in (answer_file(store, _job(0, **changed)), answer_job(store, _job(1, **changed), CHAIN.description)):
+        assert isinstance(answer.message, Failed) and answer.payload is None
+        assert (answer.message.failure, answer.message.ids) == (failure, [7])
+
+
+# --- on the way -----------------------------------------------------------------------------------------------
+
+
+def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
+    for key in ("a/é.jpg", os.fsdecode(b"caf\xe9.jpg")):
+        job = _job(3, key=key, seed=-5, received_s=12.5, keep_info=True)
+        again = Job.from_bytes(job.to_bytes())
+        assert again == job and isinstance(again.item, Item)
+
+
+def test_frames_begin_with_what_the_broker_counts(store: Store) -> None:
+    answer = answer_job(store, _job(2, "pixels"), CHAIN.description)
+    counted, header, payload = answer.frames()
+    kind, cpu_s = msgpack.unpackb(counted)
+    assert kind == "pixels" and cpu_s == pytest.approx(sum(_sample(answer).op_s))
+    assert unpack(header) == answer.message and payload == answer.payload
+    assert len(Answer(Failed("missing", "x")).frames()) == 2
+
+
+def test_sizes(store: Store) -> None:
+    answer = answer_sizes(store, "d", ["a/x.jpg", "a/none.jpg", "../x", "a"])
+    assert answer.message == Sizes(store.root("d"), [len(_file(store)), -1, -1, -1])
+    refused = answer_sizes(store, "e", ["x"]).message
+    assert isinstance(refused, Failed) and refused.failure == "unknown-export"
+
+
+def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / name).touch()
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    answer = answer_listing(Store({"d": tmp_path}, 100), "d", "")
+    assert unpack(answer.frames()[1]) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
+    files = msgpack.unpackb(zlib.decompress(answer.payload or b""), unicode_errors="surrogateescape")
+    assert files == [[name], []]
+    refused = answer_listing(Store({"d": tmp_path}, 100), "d", "none").message
+    assert isinstance(refused, Failed) and refused.failure == "missing" and refused.ids == []
+
+
+def test_the_images_are_what_they_seem(store: Store) -> None:
+    assert Image.open(io.BytesIO(_file(store))).size == (60, 40)

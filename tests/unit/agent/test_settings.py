@@ -1,0 +1,55 @@
+"""Settings that cannot work are refused, with the rule and the value."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES
+from storage_agent.settings import Settings
+
+
+def _settings(tmp_path: Path, **changed: Any) -> Settings:
+    return Settings(**({"exports": {"d": tmp_path}, "bind": "tcp://127.0.0.1:0", "workers": 1} | changed))
+
+
+@pytest.mark.parametrize("changed", [
+    {}, {"bind": "ipc:///tmp/x"}, {"bind": "tcp://[::1]:5"}, {"bind": "tcp://*:*"},
+    {"limit_mbit": 0.5}, {"limit_mbit": None}, {"workers": 64, "readers": 1},
+    {"max_file_nbytes": MAX_PAYLOAD_NBYTES}, {"drain_s": 0.0},
+])  # fmt: skip
+def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
+    _settings(tmp_path, **changed)
+
+
+@pytest.mark.parametrize(("changed", "rule"), [
+    ({"exports": {}}, "at least one export must be given, got none; add --export NAME=FOLDER"),
+    *(({"bind": bind}, "bind must start with") for bind in ("", "127.0.0.1:5555", "udp://x:1", "http://x", "inproc://x")),
+    *(({"bind": f"tcp://h{end}"}, "bind must end with a port") for end in ("", ":", ":99999", ":x", ":-1", ":65536")),
+    *(({name: n}, f"{name} must be at least 1, got {n}") for n in (0, -3)
+      for name in ("workers", "readers", "max_outstanding", "max_queued")),
+    *(({"limit_mbit": n}, f"limit-mbit must be above 0, got {n}") for n in (0.0, -1.0, math.nan)),
+    *(({"max_file_nbytes": n}, "max_file_nbytes must be from 1 to") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
+    *(({"drain_s": n}, "drain_s must be") for n in (-1.0, math.nan, math.inf)),
+])  # fmt: skip
+def test_settings_that_do_not(tmp_path: Path, changed: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _settings(tmp_path, **changed)
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", ".hidden", "/"])
+def test_the_name_of_an_export(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="export name must be a plain word"):
+        _settings(tmp_path, exports={"good": tmp_path, name: tmp_path})
+
+
+def test_the_folder_of_an_export(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(ConfigError, match=f"export 'd' must be an existing folder, got {folder}"):
+            _settings(tmp_path, exports={"d": folder})

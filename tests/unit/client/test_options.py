@@ -1,0 +1,33 @@
+"""Limits and time-outs that cannot work are refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.errors import ConfigError
+
+TIMES = [field.name for field in dataclasses.fields(OffloadOptions) if field.name.endswith("_s")]
+
+
+def test_the_defaults_work_and_cannot_be_changed_in_place() -> None:
+    options = OffloadOptions()
+    assert options.window >= 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.window = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_without_room_is_refused(window: int) -> None:
+    with pytest.raises(ConfigError, match=f"window must be at least 1, got {window}"):
+        OffloadOptions(window=window)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_must_be_positive_and_finite(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be a positive number of seconds, got "):
+        OffloadOptions(**{name: value})  # type: ignore[arg-type]

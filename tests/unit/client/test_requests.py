@@ -1,0 +1,340 @@
+"""The state machine of one worker's requests, event by event: no sockets, and a clock that is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import (
+    PAUSE_S,
+    Ask,
+    BatchId,
+    Instruction,
+    RegisterAgain,
+    Reply,
+    Requests,
+    Say,
+    Wanted,
+)
+from sophon_loader.wire.messages import Failed, Failure, Ping, Pong
+from tests.loaders import sample_message as sample
+
+OPTIONS = OffloadOptions(window=4, heartbeat_s=2.0, dead_after_s=10.0, resend_after_s=30.0)
+FIRST, SECOND, THIRD = BatchId(1, 0, 0), BatchId(1, 0, 1), BatchId(1, 0, 2)
+
+
+def wanted(count: int, source: int = 0, start: int = 0) -> list[Wanted]:
+    return [Wanted(source, start + i, 1, "pixels", f"key-{start + i}") for i in range(count)]
+
+
+def failed(failure: str, ids: Iterable[int]) -> Failed:
+    return Failed(failure, "because", list(ids), "digest")
+
+
+def asked(instructions: Sequence[Instruction]) -> list[int]:
+    return [number for one in instructions if isinstance(one, Ask) for number in one.ids]
+
+
+def drained(requests: Requests, batch: BatchId) -> list[Reply]:
+    replies = []
+    while (reply := requests.ready(batch)) is not None:
+        replies.append(reply)
+    return replies
+
+
+def machine(options: OffloadOptions = OPTIONS) -> Requests:
+    return Requests(options, "agent-1", 0.0)
+
+
+def test_a_batch_is_asked_for_in_one_message_and_answered_once_each() -> None:
+    requests = machine()
+    instructions = requests.want(FIRST, wanted(3), 0.0)
+    assert len(instructions) == 1
+    ids = asked(instructions)
+    for number in reversed(ids):
+        requests.receive(sample(number), b"x", 0.1)
+    replies = drained(requests, FIRST)
+    assert [reply.position for reply in replies] == [2, 1, 0]
+    assert all(reply.sample is not None and reply.payload == b"x" for reply in replies)
+    assert requests.retries == 0
+
+
+def test_an_id_leads_back_to_its_sample() -> None:
+    requests = machine()
+    (first, second) = asked(requests.want(FIRST, wanted(2), 0.0))
+    assert [requests.wanted(n).key for n in (first, second)] == ["key-0", "key-1"]
+
+
+def test_a_message_carries_one_source_and_one_batch() -> None:
+    requests = machine()
+    mixed = [*wanted(1, source=0), *wanted(2, source=1), *wanted(1, source=0)]
+    asks = [one for one in requests.want(FIRST, mixed, 0.0) if isinstance(one, Ask)]
+    assert [(ask.source, len(ask.ids)) for ask in asks] == [(0, 1), (1, 2), (0, 1)]
+
+
+def test_the_window_bounds_what_is_unanswered_across_batches() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(6), 0.0))
+    assert len(ids) == 4
+    assert requests.want(SECOND, wanted(6, start=6), 0.0) == []
+    more = asked(requests.receive(sample(ids[0]), b"", 0.1))
+    assert len(more) == 1
+    last = asked(requests.receive(sample(ids[1]), b"", 0.2))
+    next_batch = asked(requests.receive(sample(ids[2]), b"", 0.3))
+    assert [requests.wanted(n).sample for n in (*more, *last, *next_batch)] == [4, 5, 6]
+
+
+def test_doubled_and_late_and_unknown_answers_are_ignored() -> None:
+    requests = machine()
+    (number,) = asked(requests.want(FIRST, wanted(1), 0.0))
+    for answer in (sample(number), sample(number), sample(12345)):
+        requests.receive(answer, b"", 0.1)
+    requests.receive(failed(Failure.MISSING, [number, 777]), b"", 0.1)
+    assert len(drained(requests, FIRST)) == 1
+
+
+def test_the_same_sample_twice_in_a_batch_is_two_requests() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, [*wanted(1), *wanted(1)], 0.0))
+    assert len(set(ids)) == 2
+    for number in ids:
+        requests.receive(sample(number), b"", 0.1)
+    assert sorted(reply.position for reply in drained(requests, FIRST)) == [0, 1]
+
+
+def test_a_failed_sample_is_a_reply_of_its_own() -> None:
+    requests = machine()
+    bad, good = asked(requests.want(FIRST, wanted(2), 0.0))
+    requests.receive(failed(Failure.MISSING, [bad]), b"", 0.1)
+    requests.receive(sample(good), b"", 0.1)
+    first, second = drained(requests, FIRST)
+    assert first.failed is not None and first.failed.failure == Failure.MISSING and first.position == 0
+    assert second.sample is not None and second.position == 1
+
+
+# --- look-ahead -----------------------------------------------------------------------------------------------
+
+
+def test_a_look_ahead_that_comes_true_is_not_asked_for_again() -> None:
+    requests = machine(OffloadOptions(window=8))
+    requests.want(FIRST, wanted(2), 0.0)
+    ahead = asked(requests.want(SECOND, wanted(3, start=2), 0.0))
+    for number in ahead:
+        requests.receive(sample(number), b"", 0.1)
+    requests.drop(keep=[SECOND])
+    requests.drop(keep=[SECOND, THIRD])
+    assert asked(requests.want(SECOND, wanted(3, start=2), 0.2)) == []
+    assert len(drained(requests, SECOND)) == 3
+
+
+def test_a_dropped_batch_is_forgotten_and_its_answers_are_ignored() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(3), 0.0))
+    requests.drop(keep=[])
+    assert asked(requests.want(SECOND, wanted(4, start=3), 0.1)) != ids
+    for number in ids:
+        requests.receive(sample(number), b"", 0.2)
+    for _ in range(4):
+        for number in list(requests._asked):
+            requests.receive(sample(number), b"", 0.3)
+    assert [reply.wanted.sample for reply in drained(requests, SECOND)] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.STOPPING, Failure.UNKNOWN_PIPELINE, Failure.MISSING])
+def test_refusals_of_a_dropped_batch_open_the_window_again(failure: str) -> None:
+    """Else the next batch would wait for `resend_after_s`."""
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(4), 0.0))
+    requests.drop(keep=[])
+    requests.want(SECOND, wanted(2, start=4), 0.1)
+    requests.receive(failed(failure, ids), b"", 0.2)
+    requests.tick(0.3 + PAUSE_S)
+    assert {requests.wanted(n).sample for n in requests._asked} == {4, 5}
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_pipeline_is_registered_and_asked_for_again() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, [*wanted(1, source=0), *wanted(1, source=1, start=1)], 0.0))
+    instructions = requests.receive(failed(Failure.UNKNOWN_PIPELINE, ids), b"", 0.1)
+    assert instructions[:2] == [RegisterAgain(0), RegisterAgain(1)]
+    assert asked(instructions[2:]) == ids
+    for number in ids:
+        requests.receive(sample(number), b"", 0.2)
+    assert len(drained(requests, FIRST)) == 2
+    assert requests.retries == 2
+
+
+@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.STOPPING])
+def test_a_refusal_makes_a_pause_and_a_smaller_window_that_recovers(failure: str) -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(12), 0.0))
+    assert len(ids) == 4
+    assert requests.receive(failed(failure, ids), b"", 1.0) == []
+    assert requests.tick(1.0 + PAUSE_S / 2) == []
+    again = asked(requests.tick(1.01 + PAUSE_S))
+    assert again == ids[:2]
+    now_s, widest = 1.2, 0
+    for _ in range(12):
+        requests.receive(sample(next(iter(requests._asked))), b"", now_s)
+        widest = max(widest, len(requests._asked))
+    assert widest == 4
+    assert len(drained(requests, FIRST)) == 12
+
+
+def test_a_refusal_of_everything_still_leaves_a_window_of_one() -> None:
+    requests = machine()
+    requests.want(FIRST, wanted(2), 0.0)
+    now_s = 0.0
+    for _ in range(10):
+        requests.receive(failed(Failure.BUSY, list(requests._asked)), b"", now_s)
+        now_s += 2 * PAUSE_S
+        assert len(asked(requests.tick(now_s))) >= 1
+
+
+# --- silence --------------------------------------------------------------------------------------------------
+
+
+def said(instructions: Sequence[Instruction]) -> list[Instruction]:
+    return [one for one in instructions if isinstance(one, Say)]
+
+
+def test_a_silent_agent_is_pinged_and_then_given_up() -> None:
+    requests = machine()
+    requests.want(FIRST, wanted(6), 0.0)
+    log = {now_s: requests.tick(now_s) for now_s in (1.0, 2.0, 2.5, 4.0, 6.0, 8.0, 9.9)}
+    assert [now_s for now_s, one in log.items() if said(one)] == [2.0, 4.0, 6.0, 8.0]
+    assert all(one == [Say(Ping())] for one in log.values() if one)
+    assert not requests.gone and drained(requests, FIRST) == []
+    requests.tick(10.0)
+    assert requests.gone
+    replies = drained(requests, FIRST)
+    assert sorted(reply.position for reply in replies) == list(range(6))
+    assert all(reply.sample is None and reply.failed is None for reply in replies)
+
+
+@pytest.mark.parametrize("dead_after_s", [0.5, 2.0, 2.1])
+def test_an_agent_is_asked_for_a_sign_of_life_before_it_is_given_up(dead_after_s: float) -> None:
+    requests = machine(OffloadOptions(heartbeat_s=2.0, dead_after_s=dead_after_s))
+    requests.want(FIRST, wanted(1), 0.0)
+    pings, now_s = 0, 0.0
+    while not requests.gone:
+        now_s += 0.1
+        pings += len(said(requests.tick(now_s)))
+    assert pings >= 1
+    assert now_s <= dead_after_s + 0.2
+
+
+def test_an_answer_to_the_ping_is_a_sign_of_life() -> None:
+    requests = machine()
+    (number,) = asked(requests.want(FIRST, wanted(1), 0.0))
+    for step in range(1, 100):
+        if said(requests.tick(0.25 * step)):
+            requests.receive(Pong("agent-1"), b"", 0.25 * step)
+    assert not requests.gone
+    requests.receive(sample(number), b"", 25.0)
+    assert len(drained(requests, FIRST)) == 1
+
+
+def test_the_loader_s_own_absence_is_not_the_agent_s_silence() -> None:
+    """An op that takes longer than `dead_after_s` at the loader must not make an agent look dead."""
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(2), 0.0))
+    requests.receive(sample(ids[0]), b"", 0.1)
+    assert drained(requests, FIRST)
+    assert said(requests.tick(50.0)), "it is asked for a sign of life"
+    assert not requests.gone
+    requests.receive(Pong("agent-1"), b"", 50.1)
+    requests.tick(50.2)
+    assert not requests.gone
+
+
+def test_a_gone_agent_costs_the_next_batches_no_wait_and_may_come_back() -> None:
+    requests = machine()
+    requests.want(FIRST, wanted(1), 0.0)
+    for now_s in range(0, 11):
+        requests.tick(float(now_s))
+    assert requests.gone
+    requests.drop(keep=[])
+    assert requests.want(SECOND, wanted(2), 11.0) == []
+    requests.tick(11.0)
+    assert len(drained(requests, SECOND)) == 2
+    requests.drop(keep=[])
+    requests.want(THIRD, wanted(2), 11.5)
+    assert asked(requests.receive(Pong("agent-1"), b"", 11.6)), "it is back, so it is asked"
+    assert not requests.gone
+
+
+def test_a_restarted_agent_is_asked_again() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(3), 0.0))
+    requests.receive(sample(ids[0]), b"", 0.1)
+    assert asked(requests.receive(Pong("agent-1"), b"", 0.2)) == []
+    assert asked(requests.receive(Pong("agent-2"), b"", 0.3)) == ids[1:]
+    assert asked(requests.receive(Pong("agent-2"), b"", 0.4)) == []
+    assert requests.retries == 2
+
+
+def test_lost_samples_are_asked_for_again_less_and_less_often() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(2), 0.0))
+    times = []
+    for step in range(1, 4400):
+        now_s = 0.1 * step
+        if asked(requests.tick(now_s)):
+            times.append(round(now_s))
+        requests.receive(Pong("agent-1"), b"", now_s)
+    assert times == [30, 90, 210]
+    assert requests.retries == 6
+    for number in ids:
+        requests.receive(sample(number), b"", 441.0)
+    assert len(drained(requests, FIRST)) == 2
+
+
+def test_any_answer_counts_as_progress_and_ends_the_back_off() -> None:
+    requests = machine(OffloadOptions(window=2, resend_after_s=30.0))
+    ids = asked(requests.want(FIRST, wanted(3), 0.0))
+    now_s = 0.0
+
+    def alive_until(end_s: float) -> list[int]:
+        nonlocal now_s
+        found = []
+        while now_s < end_s:
+            now_s += 1.0
+            found += asked(requests.tick(now_s))
+            requests.receive(Pong("agent-1"), b"", now_s)
+        return found
+
+    assert alive_until(31.0) == ids
+    requests.receive(sample(ids[0]), b"", now_s)
+    assert len(alive_until(60.0)) == 0
+    assert len(alive_until(62.0)) == 2
+
+
+def test_an_idle_loader_neither_pings_nor_gives_up() -> None:
+    requests = machine()
+    assert requests.tick(100.0) == []
+    (number,) = asked(requests.want(FIRST, wanted(1), 200.0))
+    assert requests.tick(201.0) == []
+    requests.receive(sample(number), b"", 201.0)
+    assert requests.tick(1000.0) == []
+    assert not requests.gone
+
+
+def test_an_agent_that_lives_but_never_answers_is_given_up_in_the_end() -> None:
+    """A worker of the agent that hangs in a file system, say: every wait has a limit."""
+    requests = machine()
+    requests.want(FIRST, wanted(2), 0.0)
+    now_s = 0.0
+    while (replies := drained(requests, FIRST)) == []:
+        now_s += 1.0
+        requests.tick(now_s)
+        requests.receive(Pong("agent-1"), b"", now_s)
+        assert now_s < 3600
+    requests.tick(now_s)
+    assert len([*replies, *drained(requests, FIRST)]) == 2
+    assert 400 < now_s < 1000

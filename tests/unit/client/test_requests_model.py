@@ -1,0 +1,162 @@
+"""Whatever an agent and the network do: every wanted sample gets exactly one reply, in bounded time and space."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
+from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered
+from tests.loaders import sample_message as sample
+
+OPTIONS = OffloadOptions(window=5, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
+STEP_S = 0.1
+FATES = ("answer", "answer", "answer", "drop", "double", "late", "busy", "stopping", "missing", "restart", "die")
+FATES += ("live",)
+
+
+class LossyAgent:
+    """Handles what it is asked as its script says, one entry per message; afterwards it is a good agent."""
+
+    def __init__(self, script: Sequence[str]) -> None:
+        self.script = deque(script)
+        self.instance = 1
+        self.alive = True
+        self.pipelines: set[int] = {0, 1}
+        self.outbox: deque[Message] = deque()
+        self.late: deque[Message] = deque()
+        self.failed: set[int] = set()
+
+    def handle(self, requests: Requests, instructions: Sequence[Instruction]) -> None:
+        for one in instructions:
+            fate = self.script.popleft() if self.script else "answer"
+            if fate in ("die", "restart"):
+                self.alive = fate == "restart"
+                self.instance += 1
+                self.pipelines.clear()
+                self.outbox.clear()
+            elif fate == "live" or not self.script:
+                self.alive = True
+            if self.alive and fate != "drop":
+                self._handle(requests, one, fate)
+
+    def _handle(self, requests: Requests, one: Instruction, fate: str) -> None:
+        if isinstance(one, Say):
+            self.outbox.append(Pong(str(self.instance)))
+        elif isinstance(one, RegisterAgain):
+            self.pipelines.add(one.source)
+            self.outbox.append(Registered("digest", 3))
+        elif fate in ("busy", "stopping"):
+            self.outbox.append(Failed(fate, "", list(one.ids)))
+        elif one.source not in self.pipelines:
+            self.outbox.append(Failed(Failure.UNKNOWN_PIPELINE, "", list(one.ids)))
+        else:
+            self._answer(one.ids, fate)
+
+    def _answer(self, ids: Sequence[int], fate: str) -> None:
+        for number in ids:
+            answer: Message = sample(number)
+            if fate == "missing":
+                answer = Failed(Failure.MISSING, "", [number])
+            self.late.append(answer) if fate == "late" else self.outbox.append(answer)
+            if fate == "double":
+                self.outbox.append(answer)
+
+    def says(self) -> Message | None:
+        """What arrives next at the loader, if anything does."""
+        return self.outbox.popleft() if self.outbox else None
+
+    def release(self) -> None:
+        """What was held back goes out now."""
+        self.outbox.extend(self.late)
+        self.late.clear()
+
+
+class Worker:
+    """Drives `Requests` as client/session.py does, by a clock of its own."""
+
+    def __init__(self, agent: LossyAgent) -> None:
+        self.agent = agent
+        self.now_s = 0.0
+        self.requests = Requests(OPTIONS, "1", 0.0)
+
+    def fetch(self, batch: BatchId, want: list[Wanted], ahead: tuple[BatchId, list[Wanted]] | None) -> list[Reply]:
+        kept = [batch] if ahead is None else [batch, ahead[0]]
+        self.requests.drop(keep=kept)
+        self.do(self.requests.want(batch, want, self.now_s))
+        if ahead is not None:
+            self.do(self.requests.want(*ahead, self.now_s))
+        assert self.requests.missing(batch) == len(want)
+        replies = [self.next(batch) for _ in range(len(want))]
+        assert self.requests.missing(batch) == 0
+        assert self.requests.ready(batch) is None
+        self.requests.drop(keep=kept[1:])
+        return replies
+
+    def next(self, batch: BatchId) -> Reply:
+        while (reply := self.requests.ready(batch)) is None:
+            message = self.agent.says()
+            if message is not None:
+                self.do(self.requests.receive(message, b"", self.now_s))
+                continue
+            self.do(self.requests.tick(self.now_s))
+            self.now_s += STEP_S
+            if round(self.now_s / STEP_S) % 37 == 0:
+                self.agent.release()
+        return reply
+
+    def do(self, instructions: Sequence[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Ask):
+                assert len({self.requests.wanted(n).source for n in one.ids}) == 1
+        assert len(self.requests._asked) <= OPTIONS.window
+        self.agent.handle(self.requests, instructions)
+
+
+def batches_of(sizes: Sequence[int]) -> list[tuple[BatchId, list[Wanted]]]:
+    found = []
+    for number, size in enumerate(sizes):
+        want = [Wanted(i % 2, 100 * number + i, 1, "pixels", f"{number}/{i}") for i in range(size)]
+        found.append((BatchId(1, 0, number), want))
+    return found
+
+
+@settings(max_examples=300)
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    script=st.lists(st.sampled_from(FATES), max_size=80),
+    looks_ahead=st.lists(st.sampled_from(["yes", "no", "wrong"]), min_size=6, max_size=6),
+)
+@example([4, 4], ["die"] * 3, ["yes"] * 6)
+@example([5, 9], ["drop", "busy", "restart", "drop", "double"], ["wrong"] * 6)
+def test_every_sample_gets_one_reply_whatever_happens(
+    sizes: list[int], script: list[str], looks_ahead: list[str]
+) -> None:
+    worker = Worker(LossyAgent(script))
+    batches = batches_of(sizes)
+    for number, (batch, want) in enumerate(batches):
+        ahead = batches[number + 1] if number + 1 < len(batches) else None
+        if looks_ahead[number] == "no":
+            ahead = None
+        elif looks_ahead[number] == "wrong":  # it never comes true
+            ahead = (BatchId(9, 0, number), [Wanted(0, 999, 1, "pixels", "nobody wants this")] * 3)
+        replies = worker.fetch(batch, want, ahead)
+        assert sorted(reply.position for reply in replies) == list(range(len(want)))
+        assert all(reply.wanted is want[reply.position] for reply in replies)
+    worker.requests.drop(keep=[])
+    assert not worker.requests._requests and not worker.requests._ready and not worker.requests._queue
+    # Each entry of the script costs at most a few time-outs, however they are combined.
+    assert worker.now_s <= 10 + 30 * OPTIONS.resend_after_s * (1 + len(script))
+
+
+def test_a_good_agent_costs_no_retries_and_no_time() -> None:
+    worker = Worker(LossyAgent([]))
+    batches = batches_of([12, 12])
+    worker.fetch(*batches[0], batches[1])
+    worker.fetch(*batches[1], None)
+    assert worker.requests.retries == 0
+    assert worker.now_s == 0.0

@@ -1,0 +1,269 @@
+"""What each choice of each sample costs, held against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+
+import msgpack
+import numpy as np
+import pytest
+from torchvision import transforms as v1
+
+from sophon_loader.decide.facts import FILE, Choice
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.profiling.costs import (
+    HEADER_NBYTES,
+    ROI,
+    Calibration,
+    Compression,
+    CostModel,
+    calibrated,
+    region_share,
+)
+from sophon_loader.profiling.probes import Probe
+from sophon_loader.profiling.samples import SampleProfile
+from tests.profiles import CROPPED_NBYTES, photo_probes, photo_profile
+
+ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")
+PIXELS = [Choice(cut, "pixels") for cut in (1, 2, 3, 4)]
+SHARES = {index: 0.1 + 0.035 * index for index in range(24)}
+
+
+@pytest.fixture
+def profile() -> SampleProfile:
+    return photo_profile()
+
+
+def calibration_of(profile: SampleProfile, probes: list[Probe] | None = None) -> Calibration:
+    found = photo_probes(profile, SHARES) if probes is None else probes
+    return calibrated(profile, found, SHARES, 0.004, crops_first=True)
+
+
+# --- calibration ----------------------------------------------------------------------------------------------
+
+
+def test_what_probes_say(profile: SampleProfile) -> None:
+    found = calibration_of(profile)
+    assert found.op_ratio == pytest.approx((2.0, 2.0, 2.0, 2.0), rel=1e-3)
+    assert found.read_s == pytest.approx(0.0002)
+    assert found.encode_s == pytest.approx(0.0005)
+    assert found.overhead_s == 0.004
+    assert found.roi == pytest.approx((0.9, 700, 2e-9), rel=1e-2)
+    assert set(found.compressions) == {"webp"}
+    webp = found.compressions["webp"]
+    assert (webp.cut, webp.encode_s) == (2, 0.002)
+
+
+@pytest.mark.parametrize("count", [0, 7, 8, 24])
+def test_an_encoding_needs_eight_probes(profile: SampleProfile, count: int) -> None:
+    probes = photo_probes(profile, {index: SHARES[index] for index in range(count)})
+    found = calibration_of(profile, probes)
+    assert (found.roi is not None) == ("webp" in found.compressions) == (count >= 8)
+
+
+def test_without_probes_the_agent_is_taken_for_a_loader(profile: SampleProfile) -> None:
+    assert calibration_of(profile, []) == Calibration((1.0,) * 4, overhead_s=0.004, crops_first=True)
+
+
+def test_probes_of_samples_without_a_profile_do_not_count(profile: SampleProfile) -> None:
+    profile.nbytes[:20] = 0
+    found = calibration_of(profile)
+    assert found.roi is None and not found.compressions
+    assert found.op_ratio == pytest.approx((2.0,) * 4, rel=1e-3)
+
+
+def test_an_overhead_below_zero_is_none(profile: SampleProfile) -> None:
+    assert calibrated(profile, [], {}, -1.0, crops_first=False).overhead_s == 0.0
+
+
+@pytest.mark.parametrize("probes", ["all", "none"])
+def test_a_calibration_travels_as_plain_data(profile: SampleProfile, probes: str) -> None:
+    found = calibration_of(profile, None if probes == "all" else [])
+    assert Calibration.from_plain(found.to_plain()) == found
+    assert Calibration.from_plain(json.loads(json.dumps(found.to_plain()))) == found
+    assert Calibration.from_plain(msgpack.unpackb(msgpack.packb(found.to_plain()))) == found
+
+
+def test_a_model_travels_as_plain_data(profile: SampleProfile) -> None:
+    model = CostModel(profile, calibration_of(profile), 4, ALL)
+    again = CostModel.from_plain(profile, msgpack.unpackb(msgpack.packb(model.to_plain())))
+    assert again.choices == model.choices
+    rows, share = np.arange(24), np.linspace(0.1, 1, 24)
+    for ours, theirs in zip(model.costs(rows, share), again.costs(rows, share), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+# --- which choices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("probes", "reach", "allowed", "expected"),
+    [
+        ("none", 4, ALL, [FILE, *PIXELS]),
+        ("none", 0, ALL, [FILE]),
+        ("none", 2, ALL, [FILE, *PIXELS[:2]]),
+        ("none", 99, ALL, [FILE, *PIXELS]),
+        ("all", 4, ALL, [FILE, *PIXELS, ROI, Choice(2, "webp")]),
+        ("all", 2, ALL, [FILE, *PIXELS[:2], ROI, Choice(2, "webp")]),
+        ("all", 1, ALL, [FILE, *PIXELS[:1], ROI]),
+        ("all", 4, ("file", "pixels", "array"), [FILE, *PIXELS]),
+        ("all", 4, ("file", "webp"), [FILE, *PIXELS, Choice(2, "webp")]),
+    ],
+)
+def test_choices_are_offered_where_they_were_probed_and_allowed(
+    profile: SampleProfile, probes: str, reach: int, allowed: tuple[str, ...], expected: list[Choice]
+) -> None:
+    calibration = calibration_of(profile, None if probes == "all" else [])
+    assert list(CostModel(profile, calibration, reach, allowed).choices) == expected
+
+
+# --- what they cost -------------------------------------------------------------------------------------------
+
+PLAIN = Calibration((2.0, 2.0, 4.0), read_s=0.001, encode_s=0.002, overhead_s=0.003)
+
+
+@pytest.fixture
+def one() -> SampleProfile:
+    """Decode 10 ms, crop 20 ms, convert 40 ms."""
+    profile = SampleProfile(1, 3)
+    profile.nbytes[0] = [5000, 90_000, 3000, 12_000]
+    profile.op_ms[0] = [10, 20, 40]
+    profile.sides[0] = (200, 150)
+    return profile
+
+
+def test_file_and_pixels_by_hand(one: SampleProfile) -> None:
+    wire, agent, loader = CostModel(one, PLAIN, 3, ALL).costs(np.array([0]), np.ones(1))
+    assert wire[0].tolist() == [5000 + HEADER_NBYTES, *(n + HEADER_NBYTES for n in (90_000, 3000, 12_000))]
+    assert agent[0] == pytest.approx([0.001, 0.001 + 0.020 + 0.002, 0.001 + 0.060 + 0.002, 0.001 + 0.220 + 0.002])
+    assert loader[0] == pytest.approx([0.003 + 0.070, 0.003 + 0.060, 0.003 + 0.040, 0.003], rel=1e-4)
+
+
+def test_a_part_of_the_file_by_hand(one: SampleProfile) -> None:
+    calibration = replace(PLAIN, crops_first=True, roi=(0.8, 600.0, 1e-7))
+    wire, agent, loader = CostModel(one, calibration, 3, ALL).costs(np.array([0, 0, 0]), np.array([0.25, 0.7, 1.0]))
+    assert wire[:, 4] == pytest.approx([1600 + HEADER_NBYTES, 3400 + HEADER_NBYTES, 4600 + HEADER_NBYTES])
+    assert agent[:, 4] == pytest.approx([0.001 + 5000e-7] * 3)
+    assert loader[:, 4] == pytest.approx([0.003 + 0.060 + 0.010 * s for s in (0.30, 0.75, 1.0)], rel=1e-4)
+    assert loader[:, 0] == pytest.approx([0.003 + 0.060 + 0.010 * s for s in (0.57, 1.0, 1.0)], rel=1e-4)
+
+
+def test_a_compressed_image_by_hand(one: SampleProfile) -> None:
+    half = Compression(2, (float(np.log(1500)), 0.0, 0.0, 0.0), 1.0, 0.005)
+    huge = Compression(2, (float(np.log(1e9)), 0.0, 0.0, 0.0), 1.0, 0.005)
+    for compression, nbytes in ((half, 1500), (huge, 1.2 * 3000)):
+        calibration = replace(PLAIN, compressions={"webp": compression})
+        wire, agent, loader = CostModel(one, calibration, 3, ALL).costs(np.array([0]), np.ones(1))
+        assert wire[0, 4] == pytest.approx(nbytes + HEADER_NBYTES, rel=1e-5)
+        assert agent[0, 4] == pytest.approx(0.001 + 0.060 + 0.005)
+        assert loader[0, 4] == pytest.approx(0.003 + 0.040 + 0.54 * 0.005, rel=1e-4)
+
+
+def test_a_compression_finds_the_sizes_that_it_learnt_from(profile: SampleProfile) -> None:
+    model = CostModel(profile, calibration_of(profile), 4, ALL)
+    wire, _, _ = model.costs(np.arange(24), np.array(list(SHARES.values())))
+    assert wire[:, -1] == pytest.approx([0.5 * CROPPED_NBYTES + HEADER_NBYTES] * 24, rel=1e-2)
+
+
+def test_no_cost_falls_as_the_share_grows(profile: SampleProfile) -> None:
+    model = CostModel(profile, calibration_of(profile), 4, ALL)
+    grid = np.linspace(0.01, 1.0, 60)
+    webp = model.choices.index(Choice(2, "webp"))
+    for row in range(24):
+        for costs in model.costs(np.full(60, row), grid):
+            steps = np.diff(np.delete(costs, webp, axis=1), axis=0)
+            assert (steps >= -1e-6 * np.abs(costs).max()).all()
+
+
+def test_a_part_never_weighs_less_than_nothing_nor_more_than_the_file(one: SampleProfile) -> None:
+    for roi in ((0.9, -2000.0, 1e-9), (2.0, 5000.0, 1e-9), (-0.5, 3000.0, 1e-9)):
+        calibration = replace(PLAIN, crops_first=True, roi=roi)
+        wire, _, _ = CostModel(one, calibration, 3, ALL).costs(np.zeros(20, int), np.linspace(0.01, 1, 20))
+        assert (wire[:, 4] >= HEADER_NBYTES).all() and (wire[:, 4] <= wire[:, 0]).all()
+
+
+def test_a_picture_of_unknown_size_is_not_thought_to_compress(one: SampleProfile) -> None:
+    one.sides[0] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for slope in (1.0, -1.0):
+            compression = Compression(2, (1.0, slope, 0.0, 0.0), 1.0, 0.005)
+            model = CostModel(one, replace(PLAIN, compressions={"webp": compression}), 3, ALL)
+            table = model.table(np.ones(1))
+            assert table is not None
+            assert not table.has(model.choices.index(Choice(2, "webp")))[0]
+
+
+def test_a_value_that_cannot_be_sent_is_no_choice(one: SampleProfile) -> None:
+    one.nbytes[0, 3] = 0xFFFFFFFF
+    table = CostModel(one, PLAIN, 3, ALL).table(np.ones(1))
+    assert table is not None
+    assert [bool(table.has(column)[0]) for column in range(4)] == [True, True, True, False]
+
+
+def test_a_stage_that_a_sample_does_not_have_is_no_choice() -> None:
+    """Two sources with pipelines of different lengths: the shorter ends at stage 2."""
+    profile = photo_profile(2)
+    profile.nbytes[0, 3:] = 0
+    compression = Compression(3, (1.0, 0.0, 0.0, 0.0), 1.0, 0.005)
+    model = CostModel(profile, Calibration((1.0,) * 4, compressions={"webp": compression}), 4, ALL)
+    table = model.table(np.ones(2))
+    assert table is not None
+    have = [table.has(column).tolist() for column in range(6)]
+    assert have == [[True, True]] * 3 + [[False, True]] * 3
+
+
+# --- the table ------------------------------------------------------------------------------------------------
+
+
+def test_while_nothing_is_profiled_there_is_no_table() -> None:
+    assert CostModel(SampleProfile(5, 3), PLAIN, 3, ALL).table(np.ones(5)) is None
+    assert CostModel(SampleProfile(0, 3), PLAIN, 3, ALL).table(np.ones(0)) is None
+
+
+def test_samples_without_a_profile_count_as_average_files(profile: SampleProfile) -> None:
+    model = CostModel(profile, calibration_of(profile), 4, ALL)
+    whole = model.table(np.full(24, 0.4))
+    unknown = np.arange(24) % 3 == 0
+    profile.nbytes[unknown] = profile.op_ms[unknown] = profile.sides[unknown] = 0
+    table = model.table(np.full(24, 0.4))
+    assert whole is not None and table is not None
+    for name in ("wire_bytes", "agent_s", "loader_s"):
+        found, full = getattr(table, name), getattr(whole, name)
+        assert np.allclose(found[~unknown], full[~unknown])
+        assert found[unknown, 0] == pytest.approx([full[~unknown, 0].mean()] * unknown.sum(), rel=1e-5)
+    for column in range(1, len(table.choices)):
+        assert table.has(column).tolist() == (~unknown).tolist()
+    assert table.repaired == 0
+
+
+def test_a_table_of_nothing_strange_needs_no_repair(profile: SampleProfile) -> None:
+    table = CostModel(profile, calibration_of(profile), 4, ALL).table(np.full(24, 0.4))
+    assert table is not None and table.repaired == 0 and table.choices[0] == FILE
+
+
+# --- the share of a picture -----------------------------------------------------------------------------------
+
+
+def sides(width: int, height: int) -> np.ndarray:
+    return np.array([width, height], np.uint16)
+
+
+def test_the_share_of_a_picture_that_a_crop_reads() -> None:
+    centre = chain_of(v1.CenterCrop(50))
+    with centre.isolated():
+        assert region_share(centre, sides(100, 200), Draw(0, 0, 0)) == pytest.approx(0.125)
+        assert region_share(centre, sides(0, 0), Draw(0, 0, 0)) == 1.0, "unknown"
+        assert region_share(centre, sides(40, 200), Draw(0, 0, 0)) == 1.0, "the op would pad"
+    plain = chain_of(v1.ToTensor())
+    with plain.isolated():
+        assert region_share(plain, sides(100, 200), Draw(0, 0, 0)) == 1.0
+    drawn = chain_of(v1.RandomResizedCrop(10))
+    with drawn.isolated():
+        shares = [region_share(drawn, sides(300, 200), Draw(3, 0, n)) for n in range(40)]
+        again = [region_share(drawn, sides(300, 200), Draw(3, 0, n)) for n in range(40)]
+    assert shares == again and len(set(shares)) > 30
+    assert all(0.07 < share <= 1.0 for share in shares)

@@ -1,0 +1,51 @@
+"""The report: the keys that machines rely on, and a table for people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from sophon_loader.report import Report
+from sophon_loader.statistics import Statistics
+
+KEYS = """
+    epoch policy seconds samples bottleneck rates file_bytes wire_bytes choices cuts loader_cpu_s agent_cpu_s retries
+    fallbacks predicted_seconds
+"""
+"""What DESIGN.md promises."""
+
+
+def report() -> Report:
+    report = Report(policy="sophon", plan_reason="the wire is the bottleneck", notes=("Lambda stays at the loader",))
+    report.rates = {"wire": 1e7}
+    nothing = Statistics(1, ["file"]).totals(0)
+    totals = replace(nothing, samples=5, wire_bytes=400, cuts={0: 2, 3: 3}, encodings={"file": 2, "webp": 3})
+    report.update(3, 12.5, totals)
+    return report
+
+
+def test_the_promised_keys_are_there() -> None:
+    assert set(KEYS.split()) <= set(report().as_dict())
+    assert set(KEYS.split()) <= set(Report(policy="no-off").as_dict())
+
+
+def test_it_is_plain_data() -> None:
+    values = report().as_dict()
+    assert json.loads(json.dumps(values))["choices"] == {"file": 2, "webp": 3}
+    assert values["cuts"] == {0: 2, 3: 3}
+    assert (values["epoch"], values["seconds"], values["samples"]) == (3, 12.5, 5)
+
+
+def test_it_is_a_copy() -> None:
+    one = report()
+    one.as_dict()["rates"].clear()
+    one.as_dict()["choices"].clear()
+    assert one.as_dict()["rates"] and one.as_dict()["choices"]
+
+
+def test_the_table_shows_what_there_is_and_no_empty_rows() -> None:
+    text = str(report())
+    for part in ("epoch 3", "sophon", "webp: 3", "12.5", "Lambda stays at the loader", "the wire is the bottleneck"):
+        assert part in text
+    assert "bottleneck  " not in str(Report(policy="no-off"))
+    assert repr(report()) == text

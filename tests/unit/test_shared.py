@@ -1,0 +1,66 @@
+"""Arrays and strings in shared memory: what goes in comes out, in every process."""
+
+from __future__ import annotations
+
+import io
+import os
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+import torch.multiprocessing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sophon_loader.shared import SharedArray, SharedStrings
+
+FILE_NAMES = st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)
+"""Any bytes are a file name; those that are not UTF-8 become low surrogates."""
+
+
+@settings(max_examples=50)
+@given(st.lists(FILE_NAMES))
+def test_strings_come_back(strings: list[str]) -> None:
+    shared = SharedStrings(strings)
+    assert len(shared) == len(strings)
+    assert [shared[i] for i in range(len(shared))] == strings
+
+
+@pytest.mark.parametrize("strings", [[], [""], ["", "", ""], ["cat/\udcff\udc80.jpg", "猫/é.jpg", "a" * 5000]])
+def test_corner_cases(strings: list[str]) -> None:
+    shared = SharedStrings(strings)
+    assert [shared[i] for i in range(len(shared))] == strings
+
+
+def test_an_index_past_the_end_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        SharedStrings(["a"])[1]
+
+
+def test_an_array_is_a_copy() -> None:
+    values = np.arange(5)
+    shared = SharedArray(values)
+    values[0] = 9
+    assert shared.array.tolist() == [0, 1, 2, 3, 4]
+    assert shared.array.dtype == values.dtype
+
+
+def _write(shared: SharedArray, strings: SharedStrings) -> None:
+    shared.array[1] = len(strings[1])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_write_to_the_same_memory(method: str) -> None:
+    shared, strings = SharedArray(np.zeros(3)), SharedStrings(["a", "bcd\udcff"])
+    process = torch.multiprocessing.get_context(method).Process(target=_write, args=(shared, strings))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert shared.array.tolist() == [0, 4, 0]
+
+
+def test_what_travels_is_a_handle() -> None:
+    shared = SharedArray(np.zeros(1_000_000))
+    file = io.BytesIO()
+    ForkingPickler(file).dump(shared)
+    assert len(file.getvalue()) < 2000

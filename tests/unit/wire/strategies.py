@@ -1,0 +1,66 @@
+"""Hypothesis strategies: every message of the protocol, and anything that msgpack can write."""
+
+from __future__ import annotations
+
+import os
+import types
+from dataclasses import fields
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+from hypothesis import strategies as st
+
+from sophon_loader.wire.messages import MESSAGES, Item, Message
+
+INTEGERS = st.integers(-(1 << 63), (1 << 64) - 1)
+NAMES = st.text(max_size=20) | st.binary(max_size=12).map(os.fsdecode)  # a file name need not be UTF-8
+_EXTENSIONS = st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=5)) | st.builds(
+    msgpack.Timestamp, st.integers(0, 1 << 40), st.integers(0, 999_999_999)
+)
+_LEAVES = (
+    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False) | NAMES | st.binary(max_size=9) | _EXTENSIONS
+)
+PLAIN = st.recursive(
+    _LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
+)
+ITEMS = st.builds(Item, INTEGERS, INTEGERS, st.integers(0, (1 << 64) - 1), NAMES, NAMES)
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values for a field annotated with `hint`."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return PLAIN
+    if hint is Item:
+        return ITEMS
+    if origin is list:
+        return st.lists(values_of(arguments[0]), max_size=5)
+    if origin is dict:
+        return st.dictionaries(*map(values_of, arguments), max_size=4)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(values_of, arguments))
+    simple = {int: INTEGERS, str: NAMES, bool: st.booleans(), float: st.floats(allow_nan=False) | st.integers(0, 9)}
+    return simple[hint]
+
+
+def messages_of(cls: type[Message]) -> st.SearchStrategy[Message]:
+    """Messages of one kind."""
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{field.name: values_of(hints[field.name]) for field in fields(cls)})
+
+
+MESSAGES_ANY = st.one_of(*map(messages_of, MESSAGES))
+
+
+def example(cls: type[Message], **given: Any) -> Message:
+    """The plainest message of a kind, some fields given."""
+    plain = {int: 1, str: "x", bool: False, float: 0.5}
+    hints = get_type_hints(cls)
+    made = {field.name: plain.get(hints[field.name]) for field in fields(cls)}
+    for name, hint in hints.items():
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is list:
+            made[name] = [plain.get(arguments[0], Item(1, 2, 3, "file", "k"))]
+        elif origin is dict:
+            made[name] = {"x": "y"}
+    return cls(**(made | given))

@@ -1,0 +1,269 @@
+"""Messages to bytes and back. Whatever comes in, only the documented exceptions come out."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.wire import frames
+from sophon_loader.wire.frames import (
+    MAX_HEADER_NBYTES,
+    MAX_PAYLOAD_NBYTES,
+    MAX_TEXT_LENGTH,
+    check_frames,
+    content_hash,
+    has_payload,
+    pack,
+    unpack,
+)
+from sophon_loader.wire.messages import (
+    MESSAGES,
+    WITH_PAYLOAD,
+    Fetch,
+    Hello,
+    Item,
+    Message,
+    Pong,
+    Refused,
+    Sample,
+    Status,
+    Welcome,
+)
+from sophon_loader.wire.version import HANDSHAKE, VERSIONS
+from tests.unit.wire.strategies import MESSAGES_ANY, PLAIN, example, messages_of
+
+HANDSHAKES = (Hello, Welcome, Refused)
+EXAMPLES: dict[type[Message], Message] = {cls: example(cls) for cls in MESSAGES}
+every_kind = pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+
+
+def _row(message: Message) -> list[Any]:
+    return [HANDSHAKE if isinstance(message, HANDSHAKES) else VERSIONS[-1], message.KIND, *vars(message).values()]
+
+
+def _unpack_anything(header: bytes) -> Message | None:
+    """The message, or None after a documented exception; any other exception fails the test."""
+    try:
+        return unpack(header)
+    except WireError as error:
+        assert len(str(error)) < 2000, "an error text must stay readable, whatever was received"
+        return None
+
+
+# --- round trips ----------------------------------------------------------------------------------------------
+
+
+@every_kind
+@given(data=st.data())
+@settings(max_examples=30)
+def test_a_message_comes_back_equal(cls: type[Message], data: st.DataObject) -> None:
+    message = data.draw(messages_of(cls))
+    again = unpack(pack(message))
+    assert type(again) is cls and again == message
+    assert unpack(memoryview(bytearray(pack(message)))) == message
+
+
+def test_an_items_fields_have_names_again() -> None:
+    fetch = unpack(pack(EXAMPLES[Fetch]))
+    assert isinstance(fetch, Fetch) and isinstance(fetch.items[0], Item)
+
+
+def test_a_file_name_that_is_not_utf8_survives() -> None:
+    key = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
+    fetch = unpack(pack(example(Fetch, items=[Item(1, 0, 0, "file", key)])))
+    assert isinstance(fetch, Fetch) and fetch.items[0].key == key
+
+
+# --- versions -------------------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("version", [-1, 0, 1, 2, 1 << 40, 1.0, True, False, None, "1", [1], {}])
+def test_only_the_right_stamp_is_taken(cls: type[Message], version: Any) -> None:
+    row = _row(EXAMPLES[cls])
+    right = type(version) is int and version == row[0]
+    row[0] = version
+    if right:
+        assert unpack(msgpack.packb(row)) == EXAMPLES[cls]
+    else:
+        with pytest.raises(VersionMismatch, match="message version must be"):
+            unpack(msgpack.packb(row))
+
+
+def test_a_kind_of_a_later_version_is_a_version_mismatch() -> None:
+    with pytest.raises(VersionMismatch):
+        unpack(msgpack.packb([VERSIONS[-1] + 1, 200, "new"]))
+
+
+def test_the_handshake_never_changes() -> None:
+    """These bytes are what every release has sent and must go on reading."""
+    assert pack(Hello([1], "sophon_loader 0.1.0")) == b"\x94\x00\x01\x91\x01\xb3sophon_loader 0.1.0"
+    assert unpack(b"\x94\x00\x03\xa7version\xa2no") == Refused("version", "no")
+
+
+# --- malformed ------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, Any] = {
+    "nil": None, "bool": True, "int": 7, "float": 0.5, "text": "x", "bytes": b"x", "list": [[]], "map": {"x": [None]},
+    "int keys": {1: 1}, "ext": msgpack.ExtType(5, b"x"), "time": msgpack.Timestamp(1, 2),
+}  # fmt: skip
+FITS = {
+    "int": {"int"}, "str": {"text"}, "bool": {"bool"}, "float": {"int", "float"},
+    "list[int]": set(), "list[str]": set(), "list[float]": set(), "list[Item]": set(),
+    "dict[str, str]": set(), "dict[str, Any]": {"map"},
+}  # fmt: skip
+
+
+@every_kind
+def test_every_field_is_held_against_its_type(cls: type[Message]) -> None:
+    for position, field in enumerate(fields(cls), 2):
+        for name, value in WRONG.items():
+            row = _row(EXAMPLES[cls])
+            row[position] = value
+            if name in FITS[str(field.type)]:
+                assert vars(unpack(msgpack.packb(row)))[field.name] == value
+            else:
+                with pytest.raises(MalformedMessage, match=rf"{cls.__name__}\.{field.name} must fit its type"):
+                    unpack(msgpack.packb(row))
+
+
+@pytest.mark.parametrize("item", [
+    [], [1, 2, 3, "e"], [1, 2, 3, "e", "k", 0], ["1", 2, 3, "e", "k"], [1, 2.0, 3, "e", "k"], [1, 2, -1, "e", "k"],
+    [1, 2, True, "e", "k"], [1, 2, 3, b"e", "k"], [1, 2, 3, "e", None], [1, 2, 3, "e", b"k"], {"id": 1}, "12345", 5,
+])  # fmt: skip
+def test_every_field_of_an_item_is_held_against_its_type(item: Any) -> None:
+    row = _row(EXAMPLES[Fetch])
+    row[-1] = [*row[-1], item]
+    with pytest.raises(MalformedMessage, match=r"Fetch\.items must fit"):
+        unpack(msgpack.packb(row))
+
+
+@every_kind
+def test_a_field_too_many_or_too_few(cls: type[Message]) -> None:
+    row = _row(EXAMPLES[cls])
+    for wrong in (row[:-1] if len(row) > 2 else row[:1], [*row, 0], [*row, *row]):
+        with pytest.raises(MalformedMessage):
+            unpack(msgpack.packb(wrong))
+
+
+@every_kind
+def test_a_header_cut_short_anywhere_or_with_bytes_behind_it(cls: type[Message]) -> None:
+    header = pack(EXAMPLES[cls])
+    for nbytes in range(len(header)):
+        with pytest.raises(MalformedMessage):
+            unpack(header[:nbytes])
+    with pytest.raises(MalformedMessage):
+        unpack(header + b"\x00")
+
+
+@pytest.mark.parametrize("kind", [0, -1, 17, 1 << 63, True, 1.0, "1", None, [], {}])
+def test_an_unknown_kind(kind: Any) -> None:
+    with pytest.raises(MalformedMessage, match="message kind must be one of"):
+        unpack(msgpack.packb([VERSIONS[-1], kind]))
+
+
+@pytest.mark.parametrize("header", [
+    b"", b"\x00", b"\x80", b"\xc0", b"\xc1", b"\x90", b"\x91\x01", b"hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 9,
+    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",  # huge lengths
+    b"\xc9\xff\xff\xff\xff\x05", b"\x93\x01\x0a\xdb\x7f\xff\xff\xffx", b"\x93\x01\x0c\xdf\x10\x00\x00\x00\xa1a\x01",
+    b"\x93\x01\x0c\x81\x90\x01", b"\x93\x01\x0c\x81\x80\x01", b"\x93\x01\x0c\x81\x91\x01\x01",  # unhashable map keys
+    b"\x93\x01\x0a\xd4\xff\x00", b"\x93\x01\x0a\xc7\x0c\xff" + b"\xff" * 12,  # timestamps that are none
+    b"\x93\x01\x0a\xd6\x05abcd",
+])  # fmt: skip
+def test_what_is_not_a_message(header: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        unpack(header)
+
+
+@pytest.mark.parametrize("depth", [400, 900, 1010, 1023, 1500, 100_000])
+@pytest.mark.parametrize("around", [b"\x93\x01\x0a%s", b"\x93\x01\x0c\x81\xa1a%s", b"%s", b"\x92\x01%s", b"\x92%s\x01"])
+@pytest.mark.parametrize("level", [b"\x91", b"\x81\xa1a", b"\x81"])
+def test_deep_nesting(depth: int, around: bytes, level: bytes) -> None:
+    _unpack_anything(around.replace(b"%s", level * depth + b"\x01"))
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300)
+def test_random_bytes(header: bytes) -> None:
+    _unpack_anything(header)
+
+
+@given(st.lists(PLAIN, max_size=9), st.sampled_from([0, 1]), st.integers(0, 17))
+@settings(max_examples=300)
+def test_random_rows(values: list[Any], version: int, kind: int) -> None:
+    _unpack_anything(msgpack.packb([version, kind, *values], unicode_errors="surrogateescape"))
+
+
+@given(MESSAGES_ANY, st.data())
+@settings(max_examples=300)
+def test_mutated_messages(message: Message, data: st.DataObject) -> None:
+    header = bytearray(pack(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        where = data.draw(st.integers(0, len(header) - 1))
+        if data.draw(st.booleans()):
+            header[where] = data.draw(st.integers(0, 255))
+        else:
+            header[where:where] = data.draw(st.binary(max_size=6))
+    again = _unpack_anything(bytes(header))
+    if again is not None:
+        pack(again)  # what is taken can be sent on
+
+
+# --- limits ---------------------------------------------------------------------------------------------------
+
+
+def test_a_header_over_the_limit_is_neither_read_nor_written() -> None:
+    with pytest.raises(MessageTooLong, match="message header must be at most"):
+        unpack(bytes(MAX_HEADER_NBYTES + 1))
+    with pytest.raises(MessageTooLong, match="ask for fewer at once"):
+        pack(Status({"x": bytes(MAX_HEADER_NBYTES)}))
+    full = pack(Status({"x": bytes(MAX_HEADER_NBYTES - 11)}))
+    assert len(full) == MAX_HEADER_NBYTES and isinstance(unpack(full), Status)
+
+
+def test_a_text_over_the_limit_is_not_read() -> None:
+    assert unpack(pack(Pong("x" * MAX_TEXT_LENGTH)))
+    for message in (Pong("x" * (MAX_TEXT_LENGTH + 1)), Hello([], "é" * (MAX_TEXT_LENGTH + 1))):
+        with pytest.raises(MalformedMessage, match="must fit its type"):
+            unpack(pack(message))
+    for item in (Item(1, 1, 1, "x" * (MAX_TEXT_LENGTH + 1), "k"), Item(1, 1, 1, "e", "x" * (MAX_TEXT_LENGTH + 1))):
+        with pytest.raises(MalformedMessage, match=r"Fetch\.items"):
+            unpack(pack(example(Fetch, items=[item])))
+
+
+@every_kind
+def test_the_payload_frame_is_there_when_it_should_be(cls: type[Message]) -> None:
+    message = EXAMPLES[cls]
+    wanted = cls in WITH_PAYLOAD
+    assert has_payload(message) == wanted
+    for nbytes in (None, 0, 1, MAX_PAYLOAD_NBYTES):
+        if wanted == (nbytes is not None):
+            check_frames(message, nbytes)
+        else:
+            with pytest.raises(MalformedMessage, match="frames of its kind"):
+                check_frames(message, nbytes)
+    if wanted:
+        with pytest.raises(MessageTooLong, match="payload must be at most"):
+            check_frames(message, MAX_PAYLOAD_NBYTES + 1)
+
+
+def test_a_float_is_written_in_eight_bytes() -> None:
+    assert struct.pack(">d", 0.1) in pack(example(Sample, op_s=[0.1]))
+
+
+def test_the_content_hash_is_a_stable_name() -> None:
+    assert content_hash(b"abc") == "ba7816bf8f01cfea414140de5dae2223"
+
+
+def test_every_field_type_has_a_check_of_its_own() -> None:
+    """A new annotation in messages.py must be known to frames.py, or it would be compared with `type(value) is`."""
+    known = set(FITS)
+    assert {str(field.type) for cls in MESSAGES for field in fields(cls)} <= known
+    assert set(frames._CHECKS) == set(MESSAGES)

@@ -1,0 +1,110 @@
+"""docs/wire.md and the code say the same: a change of one alone fails here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from sophon_loader.client import failures
+from sophon_loader.encodings import names
+from sophon_loader.encodings.registry import encode, encodings
+from sophon_loader.pipeline import chain
+from sophon_loader.wire import frames, messages, version
+from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Failure, Item
+from storage_agent import broker, store
+from tests.encoding_examples import ACCEPTED
+
+TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
+LIMITS = {
+    "MAX_HEADER_NBYTES": frames, "MAX_PAYLOAD_NBYTES": frames, "MAX_TEXT_LENGTH": frames, "MAX_KEYS": broker,
+    "MAX_DESCRIPTION_NBYTES": broker, "MAX_PIPELINES": broker, "MAX_REGISTERING": broker, "MAX_KEY_NBYTES": store,
+}  # fmt: skip
+FROM_AGENT = re.compile(r"^Agent:")
+
+
+def _table(heading: str) -> list[list[str]]:
+    """The cells of the rows of the first table under a heading, the head row excluded."""
+    section = re.split(r"^## ", TEXT, flags=re.MULTILINE)
+    body = next(part for part in section if part.startswith(heading + "\n"))
+    rows = re.search(r"(?:^\|.*\n)+", body, flags=re.MULTILINE)
+    assert rows is not None
+    split = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows.group().splitlines()]
+    assert {len(row) for row in split} == {len(split[0])}
+    return split[2:]
+
+
+def test_messages() -> None:
+    written = [
+        (int(kind), name, sender, tuple(re.findall(r"`(\w+): ([^`]+)`", row)), payload == "yes")
+        for kind, name, sender, row, payload in _table("Messages")
+    ]
+    coded = [
+        (
+            cls.KIND,
+            cls.__name__,
+            "agent" if FROM_AGENT.match(cls.__doc__ or "") else "loader",
+            tuple((field.name, str(field.type)) for field in fields(cls)),
+            cls in WITH_PAYLOAD,
+        )
+        for cls in MESSAGES
+    ]
+    assert written == coded
+
+
+def test_every_message_class_is_listed() -> None:
+    classes = {value for value in vars(messages).values() if isinstance(value, type) and hasattr(value, "KIND")}
+    assert classes == set(MESSAGES)
+    assert len({cls.KIND for cls in MESSAGES}) == len(MESSAGES)
+
+
+def test_items() -> None:
+    cell = next(row[1] for row in _table("Framing") if row[0] == "`Item`")
+    assert re.findall(r"`(\w+): (\w+)`", cell) == [(name, hint.__name__) for name, hint in get_type_hints(Item).items()]
+
+
+def test_types() -> None:
+    written = {re.sub(r"\[.*", "", row[0].strip("`")) for row in _table("Framing")}
+    used = {re.sub(r"\[.*", "", str(field.type)) for cls in MESSAGES for field in fields(cls)}
+    assert used | {"Item"} == written
+
+
+def test_versions() -> None:
+    written = {name: [int(n) for n in values.split(",")] for name, values, _ in _table("Versions")}
+    assert written == {"HANDSHAKE": [version.HANDSHAKE], "VERSIONS": list(version.VERSIONS)}
+    assert TEXT.splitlines()[2].startswith(f"Version {version.VERSIONS[-1]},")
+
+
+def test_failures() -> None:
+    written = [row[0] for row in _table("Failures")]
+    assert written == [value for name, value in vars(Failure).items() if name.isupper()]
+    unknown = {"unknown-pipeline", "stopping"}  # which a loader deals with itself
+    assert set(failures._ERRORS) == set(written) - unknown
+
+
+def test_limits() -> None:
+    written = {name: int(value) for name, value, _ in _table("Limits")}
+    assert written == {name: getattr(module, name) for name, module in LIMITS.items()}
+    assert chain.MAX_DESCRIPTION_NBYTES == broker.MAX_DESCRIPTION_NBYTES
+    for module in (frames, broker):
+        assert {name for name in vars(module) if name.startswith("MAX_")} <= {*LIMITS, "MAX_EARLY_DEATHS"} | {
+            "MAX_DESCRIPTIONS_NBYTES"
+        }
+
+
+def test_encodings() -> None:
+    written = {row[0]: set(re.findall(r"`(\w+)`", row[2])) for row in _table("Encodings")}
+    assert set(written) == {*names.ALWAYS, *names.OPTIONAL}
+    optional = {"array": {"format", "canvas", "clamping", "swapped"}}
+    for name in set(written) & set(encodings()):
+        for make in ACCEPTED[name].values():
+            meta = set(encode(make(), name).meta)
+            assert written[name] <= meta <= written[name] | optional.get(name, set())
+
+
+@pytest.mark.parametrize("word", ["swapped", "format", "canvas", "clamping", "info", "nbytes", "part"])
+def test_every_other_field_of_a_meta_is_named(word: str) -> None:
+    assert f"`{word}" in TEXT
