@@ -16,7 +16,7 @@ _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 class JxlEncoding:
-    """Meta: `size` [width, height]. Effort 1 takes a third of WebP's time and gives about as many bytes."""
+    """Meta: `size` [width, height]. Effort 1, and effort 2 where that fails (see `encode`)."""
 
     name = "jxl"
 
@@ -31,8 +31,13 @@ class JxlEncoding:
     def encode(self, value: Image.Image) -> Encoded:
         import imagecodecs
 
-        data = imagecodecs.jpegxl_encode(np.asarray(value), lossless=True, effort=1, numthreads=1)
-        return Encoded(self.name, {"size": list(value.size)}, data)
+        pixels = np.asarray(value)
+        for effort in (1, 2):
+            data = imagecodecs.jpegxl_encode(pixels, lossless=True, effort=effort, numthreads=1)
+            # Trusted only after a look: with libjxl 0.11.2 effort 1 wrote other pixels for 86 of 45 437 noisy images.
+            if np.array_equal(imagecodecs.jpegxl_decode(data, numthreads=1), pixels):
+                return Encoded(self.name, {"size": list(value.size)}, data)
+        raise EncodingError(f"jxl must give back the pixels it was given, got others for {value.size} px")
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Image.Image:
         import imagecodecs

@@ -25,8 +25,8 @@ HEADER_NBYTES = 90
 """What a reply weighs beside its payload."""
 ROI = Choice(0, "roi-jpeg")
 COMPRESSED = ("webp", "jxl")
-DECODE_PER_ENCODE = {"webp": 0.54, "jxl": 2.9}
-"""Loader CPU seconds to decode per agent CPU second to encode (DESIGN's table of encodings)."""
+DECODE_PER_ENCODE = {"webp": 0.54, "jxl": 0.75}
+"""Loader CPU seconds to decode per agent CPU second to encode; jxl decodes what it has encoded, too (docs/wire.md)."""
 CUT_SHARE, FIXED_SHARE = 0.27, 0.05
 """Of a full decoding: cutting the bitstream, and decoding a part beside its share of the picture (docs/native.md)."""
 _LEAST_PROBES = 8
@@ -68,6 +68,27 @@ class Calibration:
     crops_first: bool = False
     roi: tuple[float, float, float] | None = None
     compressions: dict[str, Compression] = field(default_factory=dict)
+
+    def check(self, ops: int) -> None:
+        """See that every number can be calculated with, for a profile of `ops` ops.
+
+        Raises:
+            ValueError, TypeError: one cannot.
+        """
+        seconds, sizes = [*self.op_ratio, self.read_s, self.encode_s, self.overhead_s], []
+        if len(self.op_ratio) != ops:
+            raise ValueError(f"op_ratio must have {ops} numbers, got {len(self.op_ratio)}")
+        if self.roi is not None:
+            slope, fixed, per_byte = self.roi
+            sizes += [slope, fixed]
+            seconds += [per_byte]
+        for name, one in self.compressions.items():
+            if name not in COMPRESSED or type(one.cut) is not int or one.cut < 1 or len(one.coefficients) != 4:
+                raise ValueError(f"compressions must be of {COMPRESSED} with 4 coefficients, got {name} {one}")
+            sizes += one.coefficients
+            seconds += [one.scale, one.encode_s]
+        if not (all(0 <= value < math.inf for value in seconds) and all(map(math.isfinite, sizes))):
+            raise ValueError(f"a calibration must have finite numbers and no negative times, got {self}")
 
     def to_plain(self) -> dict[str, Any]:
         """As plain data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Collection, Sequence
@@ -17,6 +18,7 @@ from sophon_loader.agreement import Agreement, key_and_path
 from sophon_loader.client.connection import Connection
 from sophon_loader.datasets import Offloadable
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
+from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available, software
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
@@ -103,7 +105,7 @@ class Profiler:
     # --- measuring --------------------------------------------------------------------------------------------
 
     def measure_wire(self) -> None:
-        """Measure the wire by a burst of files, while the workers do not use it."""
+        """Measure the wire by a burst of files, while the workers do not use it; an agent that is gone shows nothing."""
         if self._agreement is None:
             return
         terms = self._agreement.terms
@@ -111,7 +113,8 @@ class Profiler:
         window = terms.options.window
         connection = Connection(terms.address, window)
         try:
-            self.rates = replace(self.rates, wire_bytes_s=measure_wire(connection, keys, window))
+            with contextlib.suppress(AgentUnreachable):
+                self.rates = replace(self.rates, wire_bytes_s=measure_wire(connection, keys, window))
         finally:
             connection.close()
 
@@ -253,15 +256,16 @@ class Profiler:
             self.notes = (f"measuring anew: {found}",)
             return
         try:
-            self.samples.load(found.arrays)
             figures = found.figures
-            self._calibration = Calibration.from_plain(figures["calibration"])
-            self._overhead_s = self._calibration.overhead_s
-            wire = float(figures["wire_bytes_s"])
-            self.rates = replace(self.rates, wire_bytes_s=wire, gpu_samples_s=float(figures["gpu_samples_s"]))
-        except (KeyError, TypeError, ValueError) as error:
+            calibration = Calibration.from_plain(figures["calibration"])
+            calibration.check(self.samples.ops)
+            wire, gpu = float(figures["wire_bytes_s"]), float(figures["gpu_samples_s"])
+            rates = replace(self.rates, wire_bytes_s=wire, gpu_samples_s=gpu)
+            self.samples.load(found.arrays)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.notes = (f"measuring anew: the profile at {path} does not fit: {error!r}",)
             return
+        self._calibration, self._overhead_s, self.rates = calibration, calibration.overhead_s, rates
         self._saved_coverage = self.samples.coverage
         self.notes = (f"reusing the profile at {path}",)
 
@@ -273,8 +277,11 @@ class Profiler:
             "wire_bytes_s": self.rates.wire_bytes_s,
             "gpu_samples_s": self.rates.gpu_samples_s,
         }
-        save(self._path, self._key, StoredProfile(dict(self.samples.arrays()), figures))
         self._saved_coverage = self.samples.coverage
+        try:
+            save(self._path, self._key, StoredProfile(dict(self.samples.arrays()), figures))
+        except OSError as error:  # the profile is there, only not for the next run
+            self.notes = (*self.notes, f"cannot save the profile at {self._path}: {error}")
 
 
 def _chain_id(chain: Chain) -> bytes:

@@ -179,7 +179,8 @@ def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
         if used[name] > epoch.seconds:
             rates = _with(rates, name, getattr(rates, name) * used[name] / epoch.seconds)
     if not epoch.waiting >= _WAITING:
-        held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds
+        # Steps too few to be measured may have held it up as well.
+        held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds or math.isinf(epoch.gpu_samples_s)
         loader_cores = epoch.loader_cpu_s / epoch.seconds
         return rates if held_up or loader_cores > rates.loader_cores else _with(rates, "loader_cores", loader_cores)
     if epoch.queueing > _QUEUEING:

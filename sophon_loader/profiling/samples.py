@@ -94,7 +94,18 @@ class SampleProfile:
         return {"nbytes": self.nbytes, "op_ms": self.op_ms, "sides": self.sides}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` gave."""
+        """Take over what `arrays` gave.
+
+        Raises:
+            KeyError, ValueError: an array is missing or another one, or holds what is no time; nothing is taken over.
+        """
+        for name, array in self.arrays().items():
+            found = arrays[name]
+            if (found.dtype, found.shape) != (array.dtype, array.shape):
+                raise ValueError(f"{name} must be {array.dtype}{array.shape}, got {found.dtype}{found.shape}")
+        times = arrays["op_ms"]
+        if not (np.isfinite(times) & (times >= 0)).all():
+            raise ValueError("op_ms must be times")
         for name, array in self.arrays().items():
             array[:] = arrays[name]
 

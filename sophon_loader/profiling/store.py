@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = 1
+_DAMAGE = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, SyntaxError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What numpy, zipfile and json raise at wrong bytes; RuntimeError is zipfile's for what seems to be encrypted."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,14 @@ def load(path: Path, key: ProfileKey) -> StoredProfile | str:
     if not path.exists():
         return f"there is no profile at {path} yet"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes())
-        found, figures = header["key"], dict(header["figures"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        return f"the profile at {path} is damaged: {error}"
-    if header.get("format") != FORMAT:
-        return f"the profile at {path} has format {header.get('format')}, not {FORMAT}"
+        if header.get("format") != FORMAT:
+            return f"the profile at {path} has format {header.get('format')}, not {FORMAT}"
+        found, figures = dict(header["key"]), dict(header["figures"])
+    except _DAMAGE as error:
+        return f"the profile at {path} is damaged: {error!r}"
     wanted = asdict(key)
     differ = [name for name in wanted if found.get(name) != wanted[name]]
     if differ:
