@@ -52,7 +52,7 @@ def agree(
     base = common_root(data)
     prefixes = tuple(_prefix(source, base, address) for source in data.sources)
     descriptions = tuple(chain.description for chain in chains)
-    keep_info = tuple(bool(chain.local_ops) for chain in chains)
+    keep_info = tuple(chain.keeps_info for chain in chains)
     connection = Connection(address, window=1)
     try:
         welcome = connection.greet(options.connect_timeout_s)
@@ -61,7 +61,9 @@ def agree(
         reach, notes = _reach(connection, welcome, chains, options)
     finally:
         connection.close()
-    return Agreement(terms, reach, welcome.cores, tuple(welcome.encodings), notes)
+    # Where no op may run at the agent, its random numbers are not trusted either: they decide what roi-jpeg keeps.
+    offered = tuple(name for name in welcome.encodings if name != "roi-jpeg" or any(reach))
+    return Agreement(terms, reach, welcome.cores, offered, notes)
 
 
 def _reach(

@@ -18,12 +18,12 @@ from sophon_loader.decide.cost import moved
 from sophon_loader.decide.facts import FILE, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import ConfigError
 from sophon_loader.offloaded import OffloadedDataset, SharedPlan
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.profiling.profiler import Profiler
-from sophon_loader.profiling.rates import StepClock
+from sophon_loader.profiling.rates import StepClock, gpu_utilisation
 from sophon_loader.profiling.trials import TrialRunner, TryingPolicy
 from sophon_loader.report import Report
 from sophon_loader.statistics import Statistics
@@ -113,6 +113,7 @@ class Engine:
     def _notes(self) -> tuple[str, ...]:
         local = sorted({label for chain in self._chains for label in chain.local_ops[:1]})
         notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
+        notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         return (*notes, *(self._agreement.notes if self._agreement else ()), *self._profiler.notes)
 
     def _agree(self, seed: int) -> Agreement:
@@ -206,6 +207,9 @@ class Engine:
             self._profiler.learn(measure)
             report.bottleneck = self._profiler.bottleneck(measure)
             report.rates = _finite(asdict(self._profiler.rates))
+            busy = gpu_utilisation()
+            if busy is not None:
+                report.rates["gpu_busy_share"] = busy
 
     def finished(self) -> None:
         """The iteration has delivered its last batch."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
+import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +23,7 @@ from sophon_loader.decide.facts import Choice
 from sophon_loader.decide.plan import Plan, Prices
 from sophon_loader.encodings.registry import decode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, run_from_file
-from sophon_loader.errors import AgentUnreachable, SophonError, add_note
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
@@ -33,6 +35,8 @@ from sophon_loader.tickets import Ticket
 
 _MAX_CHOICES = 256
 _NOTE_NBYTES = 1 << 14
+_NOTE_HEAD = struct.Struct("<II")
+"""Length and CRC-32 of what follows."""
 
 
 class SharedPlan:
@@ -60,7 +64,7 @@ class SharedPlan:
             model: the costs behind the plan's prices; with it workers choose anew for every request, because a cost
                 may depend on the epoch's crop.
         """
-        self._note.array[:4] = 0
+        self._note.array[: _NOTE_HEAD.size] = 0
         for position, choice in enumerate(plan.choices):
             name = choice.encoding if choice.encoding in self._encodings else "pixels"
             self._cuts.array[position] = choice.cut
@@ -68,9 +72,9 @@ class SharedPlan:
         self._chosen.array[:] = plan.chosen
         if model is not None and plan.prices is not None and model.choices == plan.choices:
             note = Pricing(plan.prices, model).to_bytes()
-            if len(note) <= _NOTE_NBYTES - 4:
-                self._note.array[4 : 4 + len(note)] = np.frombuffer(note, np.uint8)
-                self._note.array[:4] = np.frombuffer(len(note).to_bytes(4, "little"), np.uint8)
+            whole = _NOTE_HEAD.pack(len(note), zlib.crc32(note)) + note
+            if len(whole) <= _NOTE_NBYTES:
+                self._note.array[: len(whole)] = np.frombuffer(whole, np.uint8)
 
     def choose(
         self, indices: Sequence[int], shares: Callable[[], NDArray[Any]], profile: SampleProfile
@@ -85,13 +89,16 @@ class SharedPlan:
         if pricing is not None:
             known = profile.nbytes[indices, 0] > 0
             costs = pricing.model.costs(np.asarray(indices), shares())
-            chosen = np.where(known, pricing.prices.cheapest_each(*costs, planned=chosen), chosen)
+            planned = np.minimum(chosen, len(pricing.model.choices) - 1)  # may still be of a longer plan
+            chosen = np.where(known, pricing.prices.cheapest_each(*costs, planned=planned), chosen)
         return [Choice(int(self._cuts.array[one]), self._encodings[self._names.array[one]]) for one in chosen]
 
     def _pricing(self, profile: SampleProfile) -> Pricing | None:
-        """The prices and costs to choose by, read again only when they have changed."""
-        size = int.from_bytes(self._note.array[:4].tobytes(), "little")
-        note = self._note.array[4 : 4 + size].tobytes()
+        """The prices and costs to choose by, read again only when they have changed; None while they are written."""
+        size, checksum = _NOTE_HEAD.unpack(self._note.array[: _NOTE_HEAD.size].tobytes())
+        note = self._note.array[_NOTE_HEAD.size : _NOTE_HEAD.size + size].tobytes()
+        if zlib.crc32(note) != checksum:
+            return None
         if note != self._read[0]:
             self._read = (note, Pricing.from_bytes(note, profile) if note else None)
         return self._read[1]
@@ -281,7 +288,7 @@ class OffloadedDataset(Dataset[Any]):
         if cut > 0:
             return chain.run(value, cut, len(chain), draw)
         if not self._profile.recording:
-            return run_from_file(chain, value, len(chain), draw, keep_info=bool(chain.local_ops))
+            return run_from_file(chain, value, len(chain), draw, keep_info=chain.keeps_info)
         measured = self._profile.measure(len(value), reach)
         value = chain.run(value, 0, len(chain), draw, after=measured.after)
         self._profile.store(draw.index, measured)
@@ -297,6 +304,9 @@ class OffloadedDataset(Dataset[Any]):
             row.add(fallbacks=self._terms is not None)
             return data, 0
         sample = reply.sample
+        if sample.cut > reply.wanted.cut:
+            where = self._terms.address if self._terms else None
+            raise MalformedMessage(f"agent must not go past cut {reply.wanted.cut}, got {sample.cut} from {where}")
         value = decode(sample.encoding, sample.meta, reply.payload)
         row.count(sample, reply.wanted.cut, reply.turnaround_s)
         return value, sample.cut

@@ -27,7 +27,7 @@ import msgpack
 import zmq
 
 from sophon_loader import __version__
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.host import cores_available, software
 from sophon_loader.wire.frames import MAX_HEADER_NBYTES, check_frames, content_hash, pack, unpack
@@ -468,6 +468,7 @@ class Broker:
             "worker_pids": self._workers.pids,
             "cores": cores_available(),
             "encodings": list(self._encodings),
+            "encodings_missing": missing(),
             "software": dict(software()),
             "pipelines": len(self._pipelines),
             "clients": self._admission.clients,

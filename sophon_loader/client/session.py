@@ -59,7 +59,6 @@ class Session:
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s())
         self.waited_s = 0.0
-        self.waited_s = 0.0
 
     @property
     def received_nbytes(self) -> int:
@@ -104,6 +103,8 @@ class Session:
                 continue
             message, payload = received
             if isinstance(message, Failed) and not message.ids:
+                if message.digest:
+                    continue  # a pipeline could not be registered again: the answer to its samples decides
                 raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
             self._do(self._requests.receive(message, payload, now_s()))
         return reply

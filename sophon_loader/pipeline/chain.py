@@ -24,6 +24,7 @@ from sophon_loader.pipeline.registry import build_op, check_plain, knows, op_of,
 
 MAX_OPS = 64
 MAX_DESCRIPTION_NBYTES = 4 << 20
+_TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage")
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 
 
@@ -84,6 +85,11 @@ class Chain:
     def local_ops(self) -> tuple[str, ...]:
         """Labels of the ops that stay at the loader because the registry does not know the first of them."""
         return tuple(op.label for op in self.ops[self.describable :])
+
+    @property
+    def keeps_info(self) -> bool:
+        """Whether somebody may look at an image's `info` (EXIF, say): an unregistered op, or who gets the result."""
+        return bool(self.local_ops) or not any(op.label.split(".")[-1] in _TO_TENSOR for op in self.ops)
 
     @cached_property
     def description(self) -> bytes:

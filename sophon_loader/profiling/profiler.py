@@ -58,7 +58,7 @@ class Pipelines:
     def resize_cut(self) -> int | None:
         """The stage behind the first crop or resize, if the agent can reach it."""
         cuts = [chain.resize_cut for chain in self.chains if chain.resize_cut is not None]
-        return min(max(cuts), self.max_cut) or None if cuts else None
+        return max(cuts) if cuts and max(cuts) <= self.max_cut else None
 
 
 class Profiler:
@@ -105,7 +105,7 @@ class Profiler:
     # --- measuring --------------------------------------------------------------------------------------------
 
     def measure_wire(self) -> None:
-        """Measure the wire by a burst of files, while the workers do not use it; an agent that is gone shows nothing."""
+        """Measure the wire by a burst of files, while the workers do not use it; nothing if the agent is gone."""
         if self._agreement is None:
             return
         terms = self._agreement.terms
@@ -152,7 +152,7 @@ class Profiler:
     def crops_first(self) -> bool:
         """Whether all pipelines begin with a crop whose region is known, and no op looks at more than pixels."""
         return native.available and all(
-            len(chain) > 1 and chain.ops[1].crop is not None and not chain.local_ops for chain in self.pipelines.chains
+            len(chain) > 1 and chain.ops[1].crop is not None and not chain.keeps_info for chain in self.pipelines.chains
         )
 
     def stop_probing(self) -> None:

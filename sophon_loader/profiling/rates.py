@@ -123,13 +123,15 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
 
 
 def gpu_utilisation() -> float | None:
-    """Share of time the first GPU was busy lately, by NVML, in [0, 1]; None without a device."""
+    """Share of time this process's GPU was busy lately, by NVML, in [0, 1]; None without a device."""
+    if not torch.cuda.is_available():
+        return None
     with contextlib.suppress(Exception):  # every kind of missing driver has an exception of its own
         import pynvml
 
         pynvml.nvmlInit()
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device() if torch.cuda.is_available() else 0)
+            handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
             return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
         finally:
             pynvml.nvmlShutdown()

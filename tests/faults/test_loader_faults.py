@@ -336,8 +336,10 @@ def test_a_killed_agent_and_no_files_here(root: Path, make: Any, expected: Any, 
             dataset[0]
 
 
-@pytest.mark.parametrize(("policy", "workers"), [("no-off", 0), ("all-off", 0), ("all-off", 2), ("resize-off", 1)])
-@pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "remote"])
+@pytest.mark.parametrize(
+    ("policy", "workers", "mounted"),
+    [("no-off", 0, False), ("all-off", 0, True), ("all-off", 2, False), ("resize-off", 1, True)],
+)
 def test_an_agent_that_is_restarted(
     root: Path, make: Any, expected: Any, policy: str, workers: int, mounted: bool
 ) -> None:

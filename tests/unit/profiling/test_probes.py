@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_more_ops_at_the_agent_than_are_measured_here() -> None:
 class AgentStandIn:
     """Stands in for a Connection: answers each request by what `answer` makes of its item."""
 
-    made: deque[AgentStandIn] = deque()
+    made: ClassVar[deque[AgentStandIn]] = deque()
     answer: Any = None
     fails: Any = None
 

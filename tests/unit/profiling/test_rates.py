@@ -224,9 +224,15 @@ EPOCH = EpochMeasure(
 )
 SEEN = replace(BEFORE, gpu_samples_s=500.0)
 
+IDLE = replace(SEEN, loader_cores=0.8)
+"""The loader waited for nothing: what it did in these seconds is what it can."""
+HELD_UP = {"gpu_samples_s": 120.0}
+"""The training step takes 8.3 of the 10 seconds."""
+
 CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
-    "the loader never waited: nothing else moves": (BEFORE, {}, SEEN),
-    "it waited a little": (BEFORE, {"waiting": 0.29}, SEEN),
+    "nothing held the loader up": (BEFORE, {}, IDLE),
+    "it waited a little": (BEFORE, {"waiting": 0.29}, IDLE),
+    "the training step held it up": (BEFORE, HELD_UP, replace(BEFORE, **HELD_UP)),
     "wire-bound: the wire ran at its rate": (BEFORE, {"waiting": 0.8}, replace(SEEN, wire_bytes_s=5e6)),
     "wire-bound, never measured": (
         replace(BEFORE, wire_bytes_s=math.inf),
@@ -238,27 +244,41 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
         {"waiting": 0.8, "queueing": 0.9},
         replace(SEEN, agent_cores=0.6),
     ),
-    "queueing without waiting is nobody's limit": (BEFORE, {"queueing": 0.9}, SEEN),
-    "loader-bound is left alone": (BEFORE, {"loader_cpu_s": 19.9, "waiting": 0.1}, SEEN),
-    "loader-bound past its rate is left alone": (BEFORE, {"loader_cpu_s": 40.0}, SEEN),
-    "the wire brought more than its rate allows": (BEFORE, {"wire_bytes": 200e6}, replace(SEEN, wire_bytes_s=20e6)),
-    "the agent did more than its rate allows": (BEFORE, {"agent_cpu_s": 80.0}, replace(SEEN, agent_cores=8.0)),
-    "gpu not measured": (BEFORE, {"gpu_samples_s": math.inf}, BEFORE),
+    "queueing without waiting is nobody's limit": (BEFORE, {"queueing": 0.9}, IDLE),
+    "loader-bound": (BEFORE, {"loader_cpu_s": 19.0, "waiting": 0.1}, replace(SEEN, loader_cores=1.9)),
+    "a loader past its rate": (BEFORE, {"loader_cpu_s": 40.0}, replace(SEEN, loader_cores=4.0)),
+    "a loader that waited is left alone": (BEFORE, {"waiting": 0.8, "loader_cpu_s": 1.0, "wire_bytes": 100e6}, SEEN),
+    "the wire brought more than its rate allows": (
+        BEFORE,
+        {"wire_bytes": 200e6, **HELD_UP},
+        replace(BEFORE, wire_bytes_s=20e6, **HELD_UP),
+    ),
+    "the agent did more than its rate allows": (
+        BEFORE,
+        {"agent_cpu_s": 80.0, **HELD_UP},
+        replace(BEFORE, agent_cores=8.0, **HELD_UP),
+    ),
+    "too few steps to know what held it up": (BEFORE, {"gpu_samples_s": math.inf}, BEFORE),
     "an epoch of no samples": (BEFORE, {"samples": 0, "waiting": 1.0}, BEFORE),
     "an epoch of no time": (BEFORE, {"seconds": 0.0, "waiting": 1.0}, BEFORE),
     "nothing came over the wire": (BEFORE, {"wire_bytes": 0, "waiting": 0.9}, SEEN),
+    "a loader whose clock stood still": (BEFORE, {"loader_cpu_s": 0.0}, SEEN),
     "queueing at an agent whose clock stood still": (
         BEFORE,
         {"agent_cpu_s": 0.0, "waiting": 0.9, "queueing": 0.9},
         SEEN,
     ),
-    "waiting is not a number": (BEFORE, {"waiting": math.nan}, SEEN),
     "the agent's seconds are not a number": (
         BEFORE,
         {"agent_cpu_s": math.nan, "waiting": 0.9, "queueing": 0.9},
         SEEN,
     ),
-    "the agent's seconds are endless": (BEFORE, {"agent_cpu_s": math.inf}, SEEN),
+    "the queue's seconds are not a number": (
+        BEFORE,
+        {"waiting": 0.9, "queueing": math.nan},
+        replace(SEEN, wire_bytes_s=5e6),
+    ),
+    "the agent's seconds are endless": (BEFORE, {"agent_cpu_s": math.inf, **HELD_UP}, replace(BEFORE, **HELD_UP)),
     "the agent's seconds are negative": (
         BEFORE,
         {"agent_cpu_s": -5.0, "waiting": 0.9, "queueing": 0.9},

@@ -1,0 +1,97 @@
+"""Profiles and probes with known numbers, for the tests of profiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import ConcatDataset
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from sophon_loader.agreement import Agreement
+from sophon_loader.client.address import Address
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.session import Terms
+from sophon_loader.datasets import offloadable
+from sophon_loader.encodings.names import encoding_names
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.profiling.probes import Probe
+from sophon_loader.profiling.profiler import Profiler
+from sophon_loader.profiling.samples import SampleProfile
+
+CROPPED_NBYTES = 96 * 96 * 3
+
+
+def photo_profile(samples: int = 24, seed: int = 0) -> SampleProfile:
+    """Decode, crop, flip, to tensor: sizes and times like those of photographs."""
+    rng = np.random.default_rng(seed)
+    profile = SampleProfile(samples, 4)
+    sides = rng.integers(200, 900, (samples, 2))
+    px = sides.prod(axis=1)
+    file_nbytes = (px * rng.uniform(0.15, 0.6, samples)).astype(int)
+    cropped = np.full(samples, CROPPED_NBYTES)
+    profile.sides[:] = sides
+    profile.op_ms[:] = np.stack([px / 50_000, px / 90_000, np.full(samples, 0.1), np.full(samples, 0.3)], axis=1)
+    profile.nbytes[:] = np.stack([file_nbytes, 3 * px, cropped, cropped, 4 * cropped], axis=1)
+    return profile
+
+
+def photo_probes(profile: SampleProfile, shares: dict[int, float]) -> list[Probe]:
+    """What an agent twice as slow as the loader would answer; parts take share * file + 700 bytes."""
+    probes = []
+    for index, share in shares.items():
+        op_s = [2 * float(ms) / 1000 for ms in profile.op_ms[index]]
+        file_nbytes = int(profile.nbytes[index, 0])
+        probes.append(Probe(index, 4, "array", int(profile.nbytes[index, 4]), (0.0002, *op_s, 0.0005)))
+        part = round(0.9 * share * file_nbytes + 700)
+        probes.append(Probe(index, 0, "roi-jpeg", part, (0.0002, file_nbytes * 2e-9)))
+        webp = round(0.5 * CROPPED_NBYTES)
+        probes.append(Probe(index, 2, "webp", webp, (0.0002, op_s[0], op_s[1], 0.002)))
+    return probes
+
+
+def small_tree(root: Path, files: int = 6, side: int = 24) -> Path:
+    """A few JPEG files."""
+    for number in range(files):
+        folder = root / f"c{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side + number, side), (9 * number, 80, 90)).save(folder / f"{number}.jpg")
+    return root
+
+
+def crop_transform(px: int = 16) -> Any:
+    """A pipeline of four ops, decode included."""
+    return v1.Compose([v1.RandomResizedCrop(px), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+
+def profiler_of(
+    root: Path, path: Path | None = None, transforms: tuple[Any, ...] = (None,), port: int = 1, **changes: Any
+) -> Profiler:
+    """A profiler that has agreed with an agent where nobody listens."""
+    parts = [ImageFolder(str(root), crop_transform() if one is None else one) for one in transforms]
+    data = offloadable(parts[0] if len(parts) == 1 else ConcatDataset(parts))
+    chains = tuple(chain_of(part.transform) for part in parts)
+    reach = tuple(chain.describable for chain in chains)
+    terms = Terms(
+        address=Address(f"tcp://127.0.0.1:{port}", "local"),
+        options=OffloadOptions(dead_after_s=0.5),
+        instance="i",
+        prefixes=("",) * len(data.sources),
+        descriptions=tuple(chain.description for chain in chains),
+        keep_info=tuple(bool(chain.local_ops) for chain in chains),
+        seed=1,
+    )
+    arguments = {"reach": reach, "agent_cores": 1.0, "encodings": encoding_names(), "notes": ()} | changes
+    return Profiler(data, chains, Agreement(terms, **arguments), 1, path, encoding_names())
+
+
+def fill(profiler: Profiler, file_nbytes: int = 5000) -> None:
+    """Give every sample a profile of plain numbers."""
+    samples = profiler.samples
+    samples.sides[:] = (40, 30)
+    samples.op_ms[:] = 1.5
+    samples.nbytes[:, 1:] = 3000
+    samples.nbytes[:, 0] = file_nbytes + np.arange(len(samples.nbytes))
