@@ -158,7 +158,11 @@ class Engine:
     def _follow_plan(self, lag: int) -> None:
         """Plan, if there is none yet or the rates have moved from under it."""
         profiler = self._profiler
-        if isinstance(self._policy, TryingPolicy) and not self.profiling:
+        if self.profiling:
+            self._planned_for = None
+            self._set_plan(self._measuring())
+            return
+        if isinstance(self._policy, TryingPolicy):
             self._trials = self._trials or TrialRunner(self._policy, lambda: profiler.facts(None), lag)
             self._set_plan(self._trials.plan)
             return
@@ -168,12 +172,15 @@ class Engine:
             self._tell_plan(self._current)
             return
         table = profiler.table(self._epoch)
-        if self.profiling or (table is None and self._policy.needs_profile):
-            plan = uniform_plan(self._policy.name, len(self.data), FILE, "this epoch measures, without offloading")
+        if table is None and self._policy.needs_profile:
+            plan = self._measuring()
         else:
             plan = self._policy.plan(profiler.facts(table))
             self._planned_for = known
         self._set_plan(plan)
+
+    def _measuring(self) -> Plan:
+        return uniform_plan(self._policy.name, len(self.data), FILE, "this epoch measures, without offloading")
 
     def _set_plan(self, plan: Plan) -> None:
         self._current = plan
@@ -187,7 +194,7 @@ class Engine:
 
     def delivered(self, seconds: float, samples: int) -> None:
         """A batch has come, `seconds` after the one before."""
-        if self._trials is None or self._trials.done:
+        if self.profiling or self._trials is None or self._trials.done:
             return
         totals = self._statistics.totals(self._iteration)
         plan = self._trials.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
