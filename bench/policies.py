@@ -37,6 +37,8 @@ from sophon_loader.decide.policies.fastflow import FastFlow
 
 POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 PORT = 5555
+WARM = 1000
+"""Epochs from this number on are not measured."""
 FASTFLOW_STEPS = 20
 """Steps per trial of fastflow: its paper's 50 would take several epochs of these small datasets each."""
 
@@ -105,7 +107,11 @@ def serve(loader: DataLoader[Any], step_s: float) -> int:
     """Answer each line of standard input: `profile` or `epoch`."""
     for line in sys.stdin:
         row: dict[str, Any] = {}
-        if line.strip() == "epoch":
+        what, _, number = line.strip().partition(" ")
+        if what == "epoch":
+            if isinstance(loader, OffloadingDataLoader):
+                loader.set_epoch(int(number))
+            torch.manual_seed(int(number))  # the same order of samples in every policy's epoch of this number
             row = one_epoch(loader, step_s)
         elif isinstance(loader, OffloadingDataLoader):
             loader.profile(lambda _: time.sleep(step_s))
@@ -179,15 +185,15 @@ def compare(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.Name
         }
         for name, process in tqdm(loaders.items(), desc="profiling", file=sys.stderr):
             order(process, "profile")
-            for _ in range(warm_epochs(name, options)):
-                order(process, "epoch")
+            for warm in range(warm_epochs(name, options)):
+                order(process, f"epoch {WARM + warm}")
         rows = []
         rounds = tqdm(total=options.epochs * len(loaders), desc="epochs", file=sys.stderr)
         for number in range(options.epochs):
             names = list(loaders)
             shift = number % len(names)
             for name in names[shift:] + names[:shift]:
-                rows.append({"round": number, **measured(bed, loaders[name])})
+                rows.append({"round": number, **measured(bed, loaders[name], number)})
                 rounds.update()
         return rows
 
@@ -253,10 +259,10 @@ def order(process: subprocess.Popen[Any], what: str) -> dict[str, Any]:
     return row
 
 
-def measured(bed: LinkedHosts | LoopbackHosts, process: subprocess.Popen[Any]) -> dict[str, Any]:
+def measured(bed: LinkedHosts | LoopbackHosts, process: subprocess.Popen[Any], number: int) -> dict[str, Any]:
     """One epoch of a loader process, with the bytes that crossed the link and the agent's CPU time meanwhile."""
     bytes_before, cpu_before = bed.agent_host.interface_bytes(), bed.agent_host.cpu_seconds()
-    row = order(process, "epoch")
+    row = order(process, f"epoch {number}")
     bytes_after, cpu_after = bed.agent_host.interface_bytes(), bed.agent_host.cpu_seconds()
     row["interface_bytes"] = (
         None if bytes_before is None or bytes_after is None else bytes_after.sent - bytes_before.sent

@@ -87,7 +87,7 @@ class Profiler:
         self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
         self.clock = StepClock()
         self.samples = SampleProfile(len(data), max((len(chain) for chain in chains), default=1))
-        loader_cores = min(cores_available(), float(processes))
+        self._most_loader_cores = loader_cores = min(cores_available(), float(processes))
         agent_cores = agreement.agent_cores if agreement else math.inf
         self.rates = Rates(math.inf, math.inf, loader_cores, max(agent_cores, 1e-3))
         self.notes: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class Profiler:
 
     def learn(self, epoch: EpochMeasure) -> None:
         """Correct the rates by what an epoch has shown, and keep the profile if it has grown."""
-        self.rates = revised(self.rates, epoch)
+        self.rates = revised(self.rates, epoch, self._most_loader_cores)
         if self.samples.recording:
             self._learn_overhead(epoch)
             self.stop_probing()

@@ -24,6 +24,10 @@ _BURST_LEAST_SAMPLES = 8
 _BURST_AHEAD_S = 0.1
 _WAITING = 0.3
 """A loader that waits for replies for less than this share of its time is not held up by them."""
+_WAITING_LONG = 0.6
+"""One that waits for more than this is held up by nothing else."""
+_NEAR = 0.9
+"""A resource that is in use for this share of an epoch may be its limit."""
 _HELD_UP = 0.7
 """A training step that takes this share of an epoch holds the loader up."""
 _QUEUEING = 0.5
@@ -165,13 +169,18 @@ class EpochMeasure:
         }
 
 
-def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
+def revised(rates: Rates, epoch: EpochMeasure, most_loader_cores: float = math.inf) -> Rates:
     """The rates after an epoch: what it proves wrong is replaced by what it showed.
 
-    A resource that did more than its rate allows has a higher one. A loader that waited for replies was held up by
-    wire or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue, else
-    the wire. A loader that did not wait, with a training step that did not hold it up either, ran at its own rate; it
-    may be below the number of its cores, since the training process and others use them too.
+    A resource that did more than its rate allows has a higher one. A loader that waited for replies for long was held
+    up by wire or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue,
+    else the wire. One that waited for a part of the epoch says so only of a wire that is known to be near its limit.
+
+    A loader works for as long as it does not wait, unless the training step holds it up: the CPU seconds per second of
+    that time are the cores it has. They may be fewer than it may use, since the training process needs some too.
+
+    Args:
+        most_loader_cores: cores that the loader may use.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates
@@ -180,14 +189,19 @@ def revised(rates: Rates, epoch: EpochMeasure) -> Rates:
     for name in ("wire_bytes_s", "agent_cores", "loader_cores"):
         if used[name] > epoch.seconds:
             rates = _with(rates, name, getattr(rates, name) * used[name] / epoch.seconds)
+    # Steps too few to be measured may have held it up as well.
+    held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds or math.isinf(epoch.gpu_samples_s)
+    if epoch.waiting < _WAITING_LONG and not held_up:
+        working = epoch.loader_cpu_s / (epoch.seconds * (1 - epoch.waiting))
+        rates = _with(rates, "loader_cores", min(working, most_loader_cores))
     if not epoch.waiting >= _WAITING:
-        # Steps too few to be measured may have held it up as well.
-        held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds or math.isinf(epoch.gpu_samples_s)
-        loader_cores = epoch.loader_cpu_s / epoch.seconds
-        return rates if held_up or loader_cores > rates.loader_cores else _with(rates, "loader_cores", loader_cores)
+        return rates
     if epoch.queueing > _QUEUEING:
         return _with(rates, "agent_cores", epoch.agent_cpu_s / epoch.seconds)
-    return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
+    near = math.isinf(rates.wire_bytes_s) or used["wire_bytes_s"] >= _NEAR * epoch.seconds
+    if near or epoch.waiting >= _WAITING_LONG:
+        return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
+    return rates
 
 
 def _with(rates: Rates, name: str, value: float) -> Rates:

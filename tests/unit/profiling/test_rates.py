@@ -232,9 +232,15 @@ HELD_UP = {"gpu_samples_s": 120.0}
 
 CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
     "nothing held the loader up": (BEFORE, {}, IDLE),
-    "it waited a little": (BEFORE, {"waiting": 0.29}, IDLE),
+    "it waited a little": (BEFORE, {"waiting": 0.2}, replace(SEEN, loader_cores=1.0)),
     "the training step held it up": (BEFORE, HELD_UP, replace(BEFORE, **HELD_UP)),
     "wire-bound: the wire ran at its rate": (BEFORE, {"waiting": 0.8}, replace(SEEN, wire_bytes_s=5e6)),
+    "it waited for a part, on a wire with room": (BEFORE, {"waiting": 0.5}, replace(SEEN, loader_cores=1.6)),
+    "it waited for a part, on a wire near its limit": (
+        BEFORE,
+        {"waiting": 0.5, "wire_bytes": 95e6},
+        replace(SEEN, loader_cores=1.6, wire_bytes_s=9.5e6),
+    ),
     "wire-bound, never measured": (
         replace(BEFORE, wire_bytes_s=math.inf),
         {"waiting": 0.8},
@@ -246,7 +252,7 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
         replace(SEEN, agent_cores=0.6),
     ),
     "queueing without waiting is nobody's limit": (BEFORE, {"queueing": 0.9}, IDLE),
-    "loader-bound": (BEFORE, {"loader_cpu_s": 19.0, "waiting": 0.1}, replace(SEEN, loader_cores=1.9)),
+    "loader-bound": (BEFORE, {"loader_cpu_s": 19.0, "waiting": 0.1}, replace(SEEN, loader_cores=19 / 9)),
     "a loader past its rate": (BEFORE, {"loader_cpu_s": 40.0}, replace(SEEN, loader_cores=4.0)),
     "a loader that waited is left alone": (BEFORE, {"waiting": 0.8, "loader_cpu_s": 1.0, "wire_bytes": 100e6}, SEEN),
     "the wire brought more than its rate allows": (
