@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mb", type=int, default=1500, help="megabytes per round")
     parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--readers", type=int, default=4)
+    parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--memory-of", choices=("torch", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -31,7 +31,7 @@ class Settings:
     exports: Mapping[str, Path]
     bind: str
     workers: int
-    readers: int = 4
+    readers: int = 2
     ops: tuple[str, ...] = ()
     limit_mbit: float | None = None
     max_outstanding: int = 1024

@@ -30,7 +30,7 @@ _NEAR = 0.9
 """A resource that is in use for this share of an epoch may be its limit."""
 _HELD_UP = 0.7
 """A training step that takes this share of an epoch holds the loader up."""
-_QUEUEING = 0.5
+_QUEUEING = 0.8
 """Offloaded samples that spend more of their turnaround in the agent's queue show that its workers are the limit."""
 
 
