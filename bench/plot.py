@@ -81,7 +81,7 @@ def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
     axis.set_xticks(range(len(results)), [f"{r['settings']['agent_cores']:g}" for r in results])
     axis.set_xlabel("agent cores")
     axis.set_ylabel("epoch time, s")
-    axis.legend(ncols=3, fontsize=8)
+    axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     axis.set_title(f"{results[0]['settings']['data']}, {results[0]['settings']['link_mbit']:g} Mbit/s")
     figure.savefig(path, dpi=120)
     plt.close(figure)
