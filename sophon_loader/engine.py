@@ -15,7 +15,7 @@ from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets import Offloadable, transforms_of
 from sophon_loader.decide.cost import moved
-from sophon_loader.decide.facts import FILE, Rates
+from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
 from sophon_loader.encodings.names import encoding_names, missing
@@ -163,7 +163,8 @@ class Engine:
             self._set_plan(self._measuring())
             return
         if isinstance(self._policy, TryingPolicy):
-            self._trials = self._trials or TrialRunner(self._policy, lambda: profiler.facts(None), lag)
+            # Decided by trying; the table only serves to predict.
+            self._trials = self._trials or TrialRunner(self._policy, self._facts, lag)
             self._set_plan(self._trials.plan)
             return
         known = (profiler.samples.coverage, profiler.rates)
@@ -178,6 +179,9 @@ class Engine:
             plan = self._policy.plan(profiler.facts(table))
             self._planned_for = known
         self._set_plan(plan)
+
+    def _facts(self) -> Facts:
+        return self._profiler.facts(self._profiler.table(self._epoch))
 
     def _measuring(self) -> Plan:
         return uniform_plan(self._policy.name, len(self.data), FILE, "this epoch measures, without offloading")
