@@ -47,7 +47,7 @@ def main() -> int:
     options = parser().parse_args()
     if options.role:
         return serve_epochs(options)
-    data = (options.data or record.default_data()).resolve()
+    data = options.data = (options.data or record.default_data()).resolve()
     with open_testbed(link_mbit=options.link_mbit or None) as bed:
         rows = compare(bed, data, options)
     summary = summarise(rows, options.policies)
