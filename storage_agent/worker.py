@@ -5,6 +5,7 @@ Speaks to the broker over one DEALER socket: says READY once, then answers each 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import time
 import traceback
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 import zmq
@@ -21,14 +23,14 @@ import zmq
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of, run_from_file
-from sophon_loader.errors import EncodingError, PipelineError, SophonError
+from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.chain import Chain, chain_from
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registry import load_ops
 from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
 from sophon_loader.wire.messages import Failed, Failure, Registered
 from storage_agent import worker_protocol as protocol
-from storage_agent.jobs import Answer, Job, refuse, sample_answer
+from storage_agent.jobs import Answer, Job, file_answer, read_file, sample_answer
 from storage_agent.settings import Settings
 from storage_agent.store import Store
 
@@ -38,13 +40,15 @@ _NOTE_LIMIT = 2000
 def main(settings: Settings, endpoint: str, name: bytes) -> None:
     """Body of a worker process; returns when the broker says STOP, ends at once when the broker dies.
 
+    A broker that was killed leaves the folder of its endpoint, which its workers then remove.
+
     Args:
         endpoint: where the broker listens for workers.
         name: this worker's routing id.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
-    _end_with_parent()
+    _end_with_parent(Path(endpoint.removeprefix("ipc://")))
     torch.set_num_threads(1)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.ROUTING_ID, name)
@@ -87,19 +91,17 @@ def register(description: bytes) -> Answer:
 
 def answer_job(store: Store, job: Job, description: bytes) -> Answer:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself."""
-    started, queued_s = time.thread_time(), time.monotonic() - job.received_s
+    read = read_file(store, job)
+    if isinstance(read, Answer):
+        return read
+    op_s = [read.cpu_s]
     try:
-        data = store.read(job.export, job.item.key)
-    except SophonError as error:
-        return refuse(error, [job.item.id])
-    op_s = [time.thread_time() - started]
-    try:
-        cut, encoded = _run(job, data, _chain(description), op_s)
+        cut, encoded = _run(job, read.data, _chain(description), op_s)
         note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
-        answer = sample_answer(job, encoded, cut, len(data), op_s, queued_s, note)
+        answer = sample_answer(job, encoded, cut, len(read.data), op_s, read.queued_s, note)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
-        return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s[:1], queued_s, _note_of(error))
+        return file_answer(job, read, _note_of(error))
     return answer
 
 
@@ -145,14 +147,17 @@ def _chain(description: bytes) -> Chain:
     return chain_from(description)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(socket_file: Path) -> None:
     """Leave no orphan when the broker is killed: its death closes the pipe that `parent_process` watches."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        watcher = threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True)
+        watcher = threading.Thread(target=_exit_after, args=(parent, socket_file), name="watch-parent", daemon=True)
         watcher.start()
 
 
-def _exit_after(parent: BaseProcess) -> None:
+def _exit_after(parent: BaseProcess, socket_file: Path) -> None:
     parent.join()
+    with contextlib.suppress(OSError):  # another worker may have been first, or the broker itself
+        socket_file.unlink(missing_ok=True)
+        socket_file.parent.rmdir()
     os._exit(1)
