@@ -11,6 +11,7 @@ from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError
 from sophon_loader.host import software
 from sophon_loader.pipeline.chain import Chain
@@ -18,6 +19,9 @@ from sophon_loader.wire.messages import Welcome
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
+_DECODERS = frozenset({"libjpeg", "pillow"})
+"""Of `software`, what roi-jpeg does not depend on: the agent cuts the region that it draws with our own code, and
+only the loader decodes."""
 _BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -58,30 +62,44 @@ def agree(
         welcome = connection.greet(options.connect_timeout_s)
         terms = Terms(address, options, welcome.instance, prefixes, descriptions, keep_info, seed)
         _check_files(connection, data, terms)
-        reach, notes = _reach(connection, welcome, chains, options)
+        differ = sorted(name for name, here in software().items() if here != welcome.software.get(name))
+        draws_alike = _DECODERS.issuperset(differ)
+        known = _register(connection, chains, options) if draws_alike else tuple(0 for _ in chains)
     finally:
         connection.close()
-    # Where no op may run at the agent, its random numbers are not trusted either: they decide what roi-jpeg keeps.
-    offered = tuple(name for name in welcome.encodings if name != "roi-jpeg" or any(reach))
-    return Agreement(terms, reach, welcome.cores, offered, notes)
+    reach = tuple(0 for _ in chains) if differ else known
+    offered = tuple(name for name in welcome.encodings if name != "roi-jpeg" or draws_alike)
+    notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
+    notes += _notes_on_encodings(welcome, address, draws_alike)
+    return Agreement(terms, reach, welcome.cores, offered, tuple(notes))
 
 
-def _reach(
-    connection: Connection, welcome: Welcome, chains: Sequence[Chain], options: OffloadOptions
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    here = software()
-    differ = sorted(k for k in here if here[k] != welcome.software.get(k))
-    if differ:
-        both = ", ".join(f"{k} {here[k]} here and {welcome.software.get(k)} there" for k in differ)
-        return tuple(0 for _ in chains), (f"no op runs at the agent, because its pixels could differ: {both}",)
+def _register(connection: Connection, chains: Sequence[Chain], options: OffloadOptions) -> tuple[int, ...]:
+    """How many leading ops of each chain the agent can run."""
     timeout_s = options.connect_timeout_s + _BUILD_S
-    reach = tuple(connection.register(chain.description, timeout_s) for chain in chains)
-    notes = [
+    return tuple(connection.register(chain.description, timeout_s) for chain in chains)
+
+
+def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
+    here, there = software(), welcome.software
+    both = ", ".join(f"{name} {here[name]} here and {there.get(name)} there" for name in differ)
+    return [f"no op runs at the agent, because its pixels could differ: {both}"]
+
+
+def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
+    return [
         f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
-        for ops, chain in zip(reach, chains, strict=True)
+        for ops, chain in zip(known, chains, strict=True)
         if ops < chain.describable
     ]
-    return reach, tuple(notes)
+
+
+def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -> list[str]:
+    if "roi-jpeg" not in encoding_names():
+        return []  # the loader's own note says so
+    if "roi-jpeg" not in welcome.encodings:
+        return [f"the agent does not offer roi-jpeg; `sophon-agent status {address.endpoint}` says why"]
+    return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ, too"]
 
 
 def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> None:

@@ -191,7 +191,8 @@ class Engine:
     def _set_plan(self, plan: Plan) -> None:
         self._current = plan
         dear = plan.prices is not None and (plan.prices.wire or plan.prices.agent or plan.prices.loader)
-        self._plan.set(plan, self._profiler.model() if dear else None)
+        offered = self._agreement.encodings if self._agreement else None
+        self._plan.set(plan, self._profiler.model() if dear else None, offered)
         self._tell_plan(plan, plan.predicted)
 
     def _tell_plan(self, plan: Plan, predicted: Terms | None) -> None:

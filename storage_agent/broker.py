@@ -137,6 +137,7 @@ class Broker:
         endpoint = self._settings.bind
         if endpoint.startswith("tcp://") and endpoint.endswith(":0"):
             endpoint = endpoint[:-1] + "*"
+        self._frontend.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
         try:
             self._frontend.bind(endpoint)
         except zmq.ZMQError as error:

@@ -84,15 +84,34 @@ class Answer:
         return frames if self.payload is None else [*frames, self.payload]
 
 
-def answer_file(store: Store, job: Job, note: str = "") -> Answer:
-    """The file of a job at stage 0, or why it cannot be had; `note` tells why the cut is earlier than asked."""
+@dataclass(frozen=True)
+class FileRead:
+    """The file of a job, the CPU seconds of reading it, and the seconds that the job had waited before."""
+
+    data: bytes
+    cpu_s: float
+    queued_s: float
+
+
+def read_file(store: Store, job: Job) -> FileRead | Answer:
+    """The file of a job, or the answer that says why it cannot be had."""
     started, queued_s = time.thread_time(), time.monotonic() - job.received_s
     try:
         data = store.read(job.export, job.item.key)
     except SophonError as error:
         return refuse(error, [job.item.id])
-    op_s = [time.thread_time() - started]
-    return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s, queued_s, note)
+    return FileRead(data, time.thread_time() - started, queued_s)
+
+
+def answer_file(store: Store, job: Job, note: str = "") -> Answer:
+    """The file of a job at stage 0, or why it cannot be had; `note` tells why the cut is earlier than asked."""
+    read = read_file(store, job)
+    return read if isinstance(read, Answer) else file_answer(job, read, note)
+
+
+def file_answer(job: Job, read: FileRead, note: str) -> Answer:
+    """The file that was read, as it is."""
+    return sample_answer(job, Encoded("file", {}, read.data), 0, len(read.data), [read.cpu_s], read.queued_s, note)
 
 
 def sample_answer(

@@ -22,7 +22,7 @@ import torch
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of, run_from_file
-from sophon_loader.errors import EncodingError, PipelineError, SophonError
+from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.chain import Chain, chain_from
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registry import load_ops
@@ -30,7 +30,7 @@ from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
 from sophon_loader.wire.messages import Failed, Failure, Registered
 from storage_agent import worker_protocol as protocol
 from storage_agent.channel import Channel
-from storage_agent.jobs import Answer, Job, refuse, sample_answer
+from storage_agent.jobs import Answer, Job, file_answer, read_file, sample_answer
 from storage_agent.settings import Settings
 from storage_agent.store import Store
 from storage_agent.upkeep import Upkeep
@@ -84,19 +84,17 @@ def register(description: bytes) -> Answer:
 
 def answer_job(store: Store, job: Job, description: bytes) -> Answer:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself."""
-    started, queued_s = time.thread_time(), time.monotonic() - job.received_s
+    read = read_file(store, job)
+    if isinstance(read, Answer):
+        return read
+    op_s = [read.cpu_s]
     try:
-        data = store.read(job.export, job.item.key)
-    except SophonError as error:
-        return refuse(error, [job.item.id])
-    op_s = [time.thread_time() - started]
-    try:
-        cut, encoded = _run(job, data, _chain(description), op_s)
+        cut, encoded = _run(job, read.data, _chain(description), op_s)
         note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
-        answer = sample_answer(job, encoded, cut, len(data), op_s, queued_s, note)
+        answer = sample_answer(job, encoded, cut, len(read.data), op_s, read.queued_s, note)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
-        return sample_answer(job, Encoded("file", {}, data), 0, len(data), op_s[:1], queued_s, _note_of(error))
+        return file_answer(job, read, _note_of(error))
     return answer
 
 

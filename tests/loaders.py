@@ -94,14 +94,27 @@ def folder(root: Path, transform: Any = None, **arguments: Any) -> ImageFolder:
 # --- agents ---------------------------------------------------------------------------------------------------
 
 
-class Agent:
-    """A `sophon-agent serve` process; it dies with the test process, whatever happens."""
+def with_modules(folder: Path | None) -> dict[str, str]:
+    """The environment of a Python that finds the modules of `folder` before all others."""
+    found = {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return {**os.environ, **(found if folder else {})}
 
-    def __init__(self, exports: dict[str, Path], port: int = 0, *arguments: str, workers: int = 1) -> None:
+
+class Agent:
+    """A `sophon-agent serve` process; it dies with the test process, whatever happens.
+
+    Args:
+        modules: a folder whose modules its Python finds before all others.
+    """
+
+    def __init__(
+        self, exports: dict[str, Path], port: int = 0, *arguments: str, workers: int = 1, modules: Path | None = None
+    ) -> None:
         command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--workers", str(workers)]
         for name, path in exports.items():
             command += ["--export", f"{name}={path}"]
         self._command = [*command, *arguments]
+        self._environment = with_modules(modules)
         self._port = port
         self.start()
 
@@ -113,6 +126,7 @@ class Agent:
                 [*self._command, "--bind", f"tcp://127.0.0.1:{self._port}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                env=self._environment,
             )
             assert self.process.stdout is not None
             line = self.process.stdout.readline().decode()
@@ -164,9 +178,9 @@ class Agent:
 
 
 @contextlib.contextmanager
-def agent_for(*arguments: str, workers: int = 1, **exports: Path) -> Iterator[Agent]:
+def agent_for(*arguments: str, workers: int = 1, modules: Path | None = None, **exports: Path) -> Iterator[Agent]:
     """An agent for the duration of a block."""
-    agent = Agent(exports, 0, *arguments, workers=workers)
+    agent = Agent(exports, 0, *arguments, workers=workers, modules=modules)
     try:
         yield agent
     finally:

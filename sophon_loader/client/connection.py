@@ -59,6 +59,7 @@ class Connection:
         self._socket.setsockopt(zmq.RCVHWM, 2 * window + 64)
         self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.setsockopt(zmq.IPV6, address.endpoint.startswith("tcp://["))
         try:
             self._socket.connect(address.endpoint)
         except zmq.ZMQError as error:

@@ -127,11 +127,12 @@ class Profiler:
 
     def start_probing(self) -> None:
         """Have the agent run a few samples dry, beside the epoch."""
-        if self._agreement is None or self._prober is not None or self._probes or not self.pipelines.max_cut:
+        if self._agreement is None or self._prober is not None or self._probes:
             return
         terms = self._agreement.terms
-        self._prober = Prober(terms.address, self._probe_requests(), terms.seed, terms.options.dead_after_s)
-        self._prober.start()
+        if requests := self._probe_requests():
+            self._prober = Prober(terms.address, requests, terms.seed, terms.options.dead_after_s)
+            self._prober.start()
 
     def _probe_requests(self) -> list[ProbeRequest]:
         assert self._agreement is not None

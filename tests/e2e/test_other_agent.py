@@ -1,0 +1,196 @@
+"""An agent, or a loader, that is other software than its peer: only what cannot differ crosses, and the samples stay.
+
+Each peer is a real process whose Python finds other modules first: another Pillow from the package index, a torch that
+gives another version, an install without the C extension.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader import OffloadingDataLoader
+from sophon_loader.decide.facts import Choice, Facts
+from sophon_loader.decide.plan import Plan, uniform_plan
+from sophon_loader.encodings.names import encoding_names
+from sophon_loader.host import software
+from tests.agents import ROOT
+from tests.loaders import EXPORT, QUICK, Agent, agent_for, folder, make_tree, samples_of, with_modules
+
+EPOCHS = 2
+"""`auto` measures in the first and plans for the second."""
+NARROW = ("--limit-mbit", "10")
+"""A wire that `auto` offloads for, if it may."""
+OTHER_PILLOW = "12.0.0" if version("pillow") != "12.0.0" else "11.3.0"
+NO_EXTENSION = 'import sys\nsys.modules["sophon_loader.native._jpegcrop"] = None\n'
+OTHER_TORCH = """
+import importlib.metadata as metadata
+real = metadata.version
+metadata.version = lambda name: "2.0.0" if name == "torch" else real(name)
+"""
+needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
+Samples = list[tuple[str, Any]]
+Epochs = list[tuple[Samples, dict[str, Any]]]
+
+
+class Cropping:
+    """Asks for the part of each file that is needed, whatever that costs."""
+
+    name = "cropping"
+    needs_profile = False
+
+    def plan(self, facts: Facts) -> Plan:
+        return uniform_plan(self.name, facts.samples, Choice(0, "roi-jpeg"), "because I say so")
+
+
+def epochs(root: Path, agent: str | None, policy: Any) -> Epochs:
+    """(samples, report) of each epoch."""
+    loader = OffloadingDataLoader(folder(root), batch_size=7, agent=agent, policy=policy, seed=3, options=QUICK)
+    try:
+        return [(samples_of(loader), loader.report().as_dict()) for _ in range(EPOCHS)]
+    finally:
+        loader.close()
+
+
+def print_epochs(root: str, agent: str, *policies: str) -> None:
+    """Body of a loader in a process of its own: the epochs of each policy, as JSON."""
+    print(json.dumps([epochs(Path(root), agent, policy) for policy in policies]))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def expected(root: Path) -> list[Samples]:
+    """What a plain run without an agent gives."""
+    return [samples for samples, _ in epochs(root, None, "no-off")]
+
+
+def reports_of(found: Epochs, expected: list[Samples]) -> list[dict[str, Any]]:
+    """The reports of epochs that have given the samples that they must give, with the agent's help throughout."""
+    assert [samples for samples, _ in found] == expected
+    reports = [report for _, report in found]
+    assert all(report["fallbacks"] == 0 and sum(report["choices"].values()) == 48 for report in reports)
+    return reports
+
+
+def choices(reports: list[dict[str, Any]]) -> set[str]:
+    return {name for report in reports for name in report["choices"]}
+
+
+def modules(folder: Path, sitecustomize: str) -> Path:
+    """A folder with what a Python shall do when it starts."""
+    (folder / "sitecustomize.py").write_text(sitecustomize)
+    return folder
+
+
+# --- another Pillow -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def other_pillow(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    target = tmp_path_factory.mktemp("pillow")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "0"]
+    install += ["--no-deps", "--only-binary", ":all:", "--target", str(target), f"pillow=={OTHER_PILLOW}"]
+    try:
+        done = subprocess.run(install, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"pip does not get Pillow {OTHER_PILLOW} within a minute")
+    if done.returncode:
+        pytest.skip(f"pip cannot install Pillow {OTHER_PILLOW}: {done.stderr.strip()[-300:]}")
+    with agent_for(*NARROW, modules=target, **{EXPORT: root}) as running:
+        assert running.status()["software"]["pillow"] == OTHER_PILLOW != software()["pillow"]
+        yield running
+
+
+@pytest.mark.parametrize("policy", ["auto", "all-off"])
+def test_an_agent_with_another_pillow_runs_no_op(
+    root: Path, other_pillow: Agent, expected: list[Samples], policy: str
+) -> None:
+    reports = reports_of(epochs(root, other_pillow.address(), policy), expected)
+    for report in reports:
+        assert set(report["cuts"]) == {0}
+        (note,) = [note for note in report["notes"] if "no op runs at the agent" in note]
+        assert f"pillow {software()['pillow']} here and {OTHER_PILLOW} there" in note and "torch" not in note
+    assert choices(reports) <= {"file", "roi-jpeg"}
+
+
+@needs_crop
+def test_an_agent_with_another_pillow_may_cut_files(root: Path, other_pillow: Agent, expected: list[Samples]) -> None:
+    """It cuts with our own code, and the loader decodes."""
+    loader = OffloadingDataLoader(folder(root), agent=other_pillow.address(), seed=3, options=QUICK)
+    list(loader)
+    assert loader._engine is not None and loader._engine._agreement is not None
+    assert "roi-jpeg" in loader._engine._agreement.encodings
+    assert not any("roi-jpeg" in note for note in loader.report().notes)
+    loader.close()
+    for report in reports_of(epochs(root, other_pillow.address(), Cropping()), expected):
+        assert report["choices"]["roi-jpeg"] > 20 and set(report["cuts"]) == {0}
+
+
+# --- another torch --------------------------------------------------------------------------------------------
+
+
+@needs_crop
+def test_the_random_numbers_of_another_torch_are_not_trusted(
+    root: Path, expected: list[Samples], tmp_path: Path
+) -> None:
+    with agent_for(*NARROW, modules=modules(tmp_path, OTHER_TORCH), **{EXPORT: root}) as agent:
+        assert "roi-jpeg" in agent.status()["encodings"]
+        for policy in ("auto", "all-off"):
+            reports = reports_of(epochs(root, agent.address(), policy), expected)
+            assert choices(reports) == {"file"}
+            for report in reports:
+                said = "\n".join(report["notes"])
+                assert "no op runs at the agent" in said and "2.0.0 there" in said and "pillow" not in said
+                assert "roi-jpeg is not used, because the agent's random numbers could differ" in said
+        loader = OffloadingDataLoader(folder(root), agent=agent.address(), seed=3, options=QUICK)
+        list(loader)
+        assert loader._engine is not None and loader._engine._agreement is not None
+        assert "roi-jpeg" not in loader._engine._agreement.encodings
+        loader.close()
+
+
+# --- no C extension -------------------------------------------------------------------------------------------
+
+
+def test_an_agent_without_the_extension(root: Path, expected: list[Samples], tmp_path: Path) -> None:
+    with agent_for(*NARROW, modules=modules(tmp_path, NO_EXTENSION), **{EXPORT: root}) as agent:
+        for policy in ("auto", "all-off", Cropping()):
+            reports = reports_of(epochs(root, agent.address(), policy), expected)
+            assert "roi-jpeg" not in choices(reports)
+            assert (choices(reports) == {"file"}) == isinstance(policy, Cropping), "ops do run there"
+            if "roi-jpeg" in encoding_names():
+                note = f"the agent does not offer roi-jpeg; `sophon-agent status {agent.endpoint}` says why"
+                assert all(note in report["notes"] for report in reports)
+        command = [sys.executable, "-m", "storage_agent", "status", agent.address()]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        values = agent.status()
+    assert "roi-jpeg" not in values["encodings"]
+    assert "the C extension is not built" in values["encodings_missing"]["roi-jpeg"]
+    assert shown.returncode == 0 and "roi-jpeg=the C extension is not" in " ".join(shown.stdout.split())
+
+
+def test_a_loader_without_the_extension(root: Path, expected: list[Samples], tmp_path: Path) -> None:
+    with agent_for(*NARROW, **{EXPORT: root}) as agent:
+        assert ("roi-jpeg" in agent.status()["encodings"]) == ("roi-jpeg" in encoding_names())
+        call = "import sys; from tests.e2e.test_other_agent import print_epochs; print_epochs(*sys.argv[1:])"
+        command = [sys.executable, "-c", call, str(root), agent.address(), "auto", "all-off"]
+        environment = with_modules(modules(tmp_path, NO_EXTENSION))
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for found in json.loads(done.stdout):
+        told = [([(digest, target) for digest, target in samples], report) for samples, report in found]
+        reports = reports_of(told, expected)
+        assert "roi-jpeg" not in choices(reports) != {"file"}
+        for report in reports:
+            assert any(note.startswith("roi-jpeg is not offered: the C extension") for note in report["notes"])
