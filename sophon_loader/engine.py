@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch.utils.data import default_collate
 
 from sophon_loader.agreement import Agreement, agree, common_root, own_address
 from sophon_loader.client.address import Address
@@ -27,6 +30,7 @@ from sophon_loader.profiling.rates import StepClock, gpu_utilisation
 from sophon_loader.profiling.trials import TrialRunner, TryingPolicy
 from sophon_loader.report import Report
 from sophon_loader.statistics import Statistics
+from sophon_loader.tail import Split, Tail, split
 
 
 class Engine:
@@ -37,6 +41,7 @@ class Engine:
         encodings: names that may be used on the wire.
         rows: number of processes that load.
         profile_path: where profiles are kept, or None.
+        tail: the device on which the last ops shall run, batch by batch; None to run all ops with the samples.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class Engine:
         options: OffloadOptions,
         rows: int,
         profile_path: Path | None = None,
+        tail: torch.device | None = None,
     ) -> None:
         self.data = data
         self.options = options
@@ -62,7 +68,10 @@ class Engine:
         self._statistics = Statistics(rows, encoding_names())
         self._plan = SharedPlan(len(data), encoding_names())
         self._iteration = self._epoch = 0
-        self._chains: tuple[Chain, ...] = ()
+        self._whole: tuple[Chain, ...] = ()
+        self._tail_device = tail
+        self._split: Split
+        self._user_collate_fn: Any = None
         self._transforms: list[tuple[Any, Any]] = []
         self._dataset: OffloadedDataset | None = None
         self._agreement: Agreement | None = None
@@ -77,20 +86,29 @@ class Engine:
 
     # --- before the first epoch -------------------------------------------------------------------------------
 
-    def prepare(self, seed: int) -> OffloadedDataset:
+    def prepare(self, seed: int, collate_fn: Callable[[list[Any]], Any] = default_collate) -> OffloadedDataset:
         """Agree with the agent and plan; the dataset that the workers shall use from now on.
 
         Called before every epoch that starts new workers; does nothing while the transforms stay the same.
+
+        Args:
+            collate_fn: the user's; `self.collate_fn` is then the one for the workers.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
         transforms = [transforms_of(owner) for owner in self.data.owners]
-        chains = tuple(chain_of(transform) for transform, _ in transforms)
-        if self._dataset is not None and _same_pipelines(self._transforms, transforms, self._chains, chains):
+        whole = tuple(chain_of(transform) for transform, _ in transforms)
+        if (
+            self._dataset is not None
+            and self._user_collate_fn is collate_fn
+            and _same_pipelines(self._transforms, transforms, self._whole, whole)
+        ):
             return self._dataset
         self._forget_dataset()
-        self._chains, self._transforms = chains, transforms
+        self._whole, self._transforms, self._user_collate_fn = whole, transforms, collate_fn
+        self._split = split(whole, collate_fn, self._tail_device)
+        chains = self._split.chains
         self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
         self._profiler = Profiler(
             self.data, chains, self._agreement, self._processes, self._profile_path, self._encodings
@@ -102,6 +120,7 @@ class Engine:
             self.data,
             chains,
             [target for _, target in transforms],
+            [len(chain) for chain in whole],
             self._profiler.pipelines.reach,
             self._plan,
             self._statistics,
@@ -111,10 +130,16 @@ class Engine:
         )
         return self._dataset
 
+    @property
+    def collate_fn(self) -> Any:
+        """What the workers shall make batches with."""
+        return self._split.collate_fn
+
     def _notes(self) -> tuple[str, ...]:
-        local = sorted({label for chain in self._chains for label in chain.local_ops[:1]})
+        local = sorted({label for chain in self._split.chains for label in chain.local_ops[:1]})
         notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
+        notes += self._split.notes
         return (*notes, *(self._agreement.notes if self._agreement else ()), *self._profiler.notes)
 
     def _agree(self, seed: int) -> Agreement:
@@ -125,7 +150,7 @@ class Engine:
             self._local_agent = LocalAgent(base, self.options)
         address = self._local_agent.address if self._local_agent else self._address
         assert address is not None
-        return agree(self.data, self._chains, address, self.options, seed)
+        return agree(self.data, self._split.chains, address, self.options, seed)
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
@@ -244,7 +269,7 @@ class Engine:
     def watch(self, batches: Iterator[Any], length: int, sizes: Sequence[int]) -> EpochIterator:
         """The user's iterator over an epoch's batches, which keeps the report up to date."""
         self._learnt = False
-        return EpochIterator(self, batches, length, sizes)
+        return EpochIterator(self, batches, length, sizes, self._split.tail)
 
     def report(self) -> Report:
         """The report of the last epoch, or of the running one so far."""
@@ -268,13 +293,17 @@ class EpochIterator(Iterator[Any]):
 
     Args:
         sizes: samples per batch, in order; filled while the sampler is read.
+        tail: what is still to be done to the batches.
     """
 
-    def __init__(self, engine: Engine, batches: Iterator[Any], length: int, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, engine: Engine, batches: Iterator[Any], length: int, sizes: Sequence[int], tail: Tail | None
+    ) -> None:
         self._engine = engine
         self._batches = batches
         self._length = length
         self._sizes = sizes
+        self._tail = tail
         self._started_s = self._last_s = time.perf_counter()
         self._iteration, self._epoch = engine.current()
         self._clock = engine.step_clock
@@ -292,6 +321,8 @@ class EpochIterator(Iterator[Any]):
             self._clock.step_ends(self._sizes[self._count - 1])
         try:
             batch = next(self._batches)
+            if self._tail is not None:
+                batch = self._tail(batch)
         except StopIteration:
             self._note(finished=True)
             raise

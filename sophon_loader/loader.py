@@ -18,6 +18,7 @@ from sophon_loader.encodings.names import encoding_names
 from sophon_loader.engine import Engine
 from sophon_loader.errors import ConfigError
 from sophon_loader.report import Report
+from sophon_loader.tail import device_of
 from sophon_loader.tickets import TicketSampler
 
 PAPER_ENCODINGS = ("file", "pixels", "array")
@@ -39,6 +40,9 @@ class OffloadingDataLoader(DataLoader[Any]):
             `torch.manual_seed` or `generator` reproduce a run.
         profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
             first epoch measures and saves one there.
+        tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
+            sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
+            to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
         options: limits and time-outs.
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
@@ -74,6 +78,7 @@ class OffloadingDataLoader(DataLoader[Any]):
         encodings: str | Sequence[str] = "auto",
         seed: int | None = None,
         profile: str | Path | None = None,
+        tail: str | torch.device = "loader",
         options: OffloadOptions | None = None,
     ) -> None:
         super().__init__(
@@ -101,16 +106,18 @@ class OffloadingDataLoader(DataLoader[Any]):
         chosen = policy_named(policy)
         names = _encoding_names(encodings)
         address = _one_agent(agent)
+        device = device_of(tail)
         self._plain_report = Report(policy=chosen.name, offloading=False)
         try:
             data = offloadable(dataset)
         except NotOffloadable as reason:
             self._engine = None
-            self._plain_report.notes = (f"runs as a plain DataLoader: {reason}",)
+            untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
+            self._plain_report.notes = (f"runs as a plain DataLoader: {reason}", *untouched)
         else:
             rows = max(1, num_workers)
             path = None if profile is None else Path(profile)
-            self._engine = Engine(data, address, chosen, names, options or OffloadOptions(), rows, path)
+            self._engine = Engine(data, address, chosen, names, options or OffloadOptions(), rows, path, device)
 
     def __iter__(self) -> Any:
         if self._engine is None:
@@ -180,17 +187,18 @@ class OffloadingDataLoader(DataLoader[Any]):
         batched = self._auto_collation
         # Without workers the main process is the only one; with in_order=False the next batch may go to any worker.
         ahead = max(1, self.num_workers) if self.in_order else 0
+        dataset = engine.prepare(self._seed, self.collate_fn)
         tickets: Any
         self._tickets = tickets = TicketSampler(self._index_sampler, batched, engine.current, ahead)
         with warnings.catch_warnings():  # super().__init__ has already warned of too many workers
             warnings.simplefilter("ignore")
             return DataLoader(
-                engine.prepare(self._seed),
+                dataset,
                 batch_size=None if not batched else 1,
                 sampler=None if batched else tickets,
                 batch_sampler=tickets if batched else None,
                 num_workers=self.num_workers,
-                collate_fn=self.collate_fn,
+                collate_fn=engine.collate_fn,
                 pin_memory=self.pin_memory,
                 timeout=self.timeout,
                 worker_init_fn=self.worker_init_fn,

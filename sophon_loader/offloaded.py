@@ -134,6 +134,7 @@ class OffloadedDataset(Dataset[Any]):
 
     Args:
         chains, target_transforms: one per source of `data`.
+        target_positions: per source, the position whose random numbers the target transform draws.
         reach: per source, the last stage that the agent can reach.
         profile: what workers measure, while it is recording.
         terms: None to read all files below the sources' roots.
@@ -145,6 +146,7 @@ class OffloadedDataset(Dataset[Any]):
         data: Offloadable,
         chains: Sequence[Chain],
         target_transforms: Sequence[Transform | None],
+        target_positions: Sequence[int],
         reach: Sequence[int],
         plan: SharedPlan,
         statistics: Statistics,
@@ -155,6 +157,7 @@ class OffloadedDataset(Dataset[Any]):
         self._data = data
         self._chains = tuple(chains)
         self._target_transforms = tuple(target_transforms)
+        self._target_positions = tuple(target_positions)
         self._reach = tuple(reach)
         self._plan = plan
         self._statistics = statistics
@@ -280,7 +283,7 @@ class OffloadedDataset(Dataset[Any]):
         target = source.target(source_row)
         target_transform = self._target_transforms[source_number]
         if target_transform is not None:
-            seed_generators(GENERATORS, op_seed(draw, len(chain)))
+            seed_generators(GENERATORS, op_seed(draw, self._target_positions[source_number]))
             target = target_transform(target)
         return value, target
 

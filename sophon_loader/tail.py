@@ -1,0 +1,203 @@
+"""The tail: the last ops of a pipeline, run on whole uint8 batches on one device instead of in the loader's workers.
+
+Moved are only ops that treat each value of a tensor alike, so a batch gives the bits that its samples would give. It
+does not run the ops before them (`pipeline/chain.py` does), and reads no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import default_collate
+from torchvision.transforms import functional as v1_functional
+from torchvision.transforms.v2 import functional as v2_functional
+
+from sophon_loader.errors import ConfigError, PipelineError, add_note
+from sophon_loader.pipeline.chain import Chain, description_of
+from sophon_loader.pipeline.op import Op, OpSpec
+from sophon_loader.pipeline.registry import build_op
+
+_TO_TENSOR = ("v1.ToTensor", "v2.ToTensor")
+_PIL_TO_TENSOR = ("v1.PILToTensor", "v2.PILToTensor")
+_MAKERS = (*_TO_TENSOR, *_PIL_TO_TENSOR, "v2.ToImage")
+"""Ops that make a tensor of an image."""
+_NORMALIZE = ("v1.Normalize", "v2.Normalize")
+_CONVERT = ("v1.ConvertImageDtype", "v2.ConvertImageDtype", "v2.ToDtype")
+_ON_TENSORS = (*_NORMALIZE, *_CONVERT, "v2.ToImage", "v2.ToPureTensor")
+"""Ops that do to a batch what they do to a sample."""
+_TO_IMAGE = ("v1.ToPILImage", "v2.ToPILImage")
+
+
+def device_of(tail: str | torch.device) -> torch.device | None:
+    """The device that the loader's argument `tail` names; None for `"loader"`.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if tail == "loader":
+        return None
+    if tail == "device":
+        return accelerator or torch.device("cpu")  # without an index: the current one, batch by batch
+    here = [] if accelerator is None else [f"{accelerator.type}:{i}" for i in range(torch.accelerator.device_count())]
+    try:
+        device = torch.device(tail)
+    except (RuntimeError, TypeError):
+        device = None
+    if device is None or (device.type != "cpu" and f"{device.type}:{device.index or 0}" not in here):
+        names = ", ".join(["cpu", *here])
+        raise ConfigError(f"tail must be 'loader', 'device' or a device of this host ({names}), got {tail!r}")
+    return device
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pipelines of a dataset, taken apart.
+
+    Args:
+        chains: what runs with each sample, one per source of the dataset.
+        collate_fn: what then makes a batch.
+        tail: what then remains to be done to it; None for nothing.
+        notes: why nothing remains although it should.
+    """
+
+    chains: tuple[Chain, ...]
+    collate_fn: Any
+    tail: Tail | None = None
+    notes: tuple[str, ...] = ()
+
+
+def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None) -> Split:
+    """Move the last ops to `device`, if there is one and they can be moved.
+
+    Args:
+        collate_fn: the user's.
+    """
+    if device is None:
+        return Split(tuple(chains), collate_fn)
+    try:
+        heads, ops = _parted(chains, collate_fn)
+    except _NotMoved as reason:
+        return Split(tuple(chains), collate_fn, notes=(f"no op runs on {device} batch by batch: {reason}",))
+    return Split(heads, collate_pixels, Tail(ops, device))
+
+
+class _NotMoved(Exception):
+    """Why all ops stay with the samples."""
+
+
+def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...], tuple[Op, ...]]:
+    if collate_fn is not default_collate:
+        raise _NotMoved("batches must be made by torch's default_collate")
+    starts = [_start(chain) for chain in chains]
+    tails = [chain.ops[start:] for chain, start in zip(chains, starts, strict=True)]
+    if len({description_of(tail) for tail in tails}) != 1:
+        raise _NotMoved("the pipelines of all parts of the dataset must end in the same ops")
+    heads = [
+        # At the place of the op that makes the tensor, so that no op's position changes, nor what it draws.
+        Chain((*chain.ops[:start], replace(_PIXELS, label=chain.ops[start].label)))
+        for chain, start in zip(chains, starts, strict=True)
+    ]
+    return tuple(heads), tails[0]
+
+
+def _start(chain: Chain) -> int:
+    """Where the tail of a chain begins."""
+    names = [op.spec.name if op.spec is not None and _is_plain(op) else "" for op in chain.ops]
+    start = len(names)
+    while names[start - 1] in _ON_TENSORS:
+        start -= 1
+    if names[start - 1] in _MAKERS:
+        start -= 1
+    elif start == len(names) or names[start] not in _MAKERS:
+        raise _NotMoved(
+            "the pipeline must end in torchvision's ToTensor, PILToTensor or ToImage, with nothing behind it but "
+            f"Normalize, ConvertImageDtype, ToDtype and ToPureTensor; {chain.ops[start - 1].label} stands in the way"
+        )
+    made = [name for name in names[:start] if name in (*_MAKERS, *_TO_IMAGE)]
+    if made and made[-1] in _MAKERS:
+        raise _NotMoved(f"{names[start]} must be given an image, got the tensor that {made[-1]} has made")
+    return start
+
+
+def _is_plain(op: Op) -> bool:
+    return op.label != "v2.ToDtype" or isinstance(getattr(op.call, "dtype", None), torch.dtype)
+
+
+def _pixels(image: Any) -> Tensor:
+    if not isinstance(image, Image.Image):
+        raise PipelineError(f"the tail must begin with an image of PIL, got {type(image)}; use tail='loader'")
+    tensor: Tensor = v1_functional.pil_to_tensor(image)
+    return tensor
+
+
+_PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}))
+
+
+def collate_pixels(samples: list[tuple[Tensor, Any]]) -> Any:
+    """`default_collate`, but the images stay as Pillow has them, [N, H, W, C]: a plain copy, three times as fast."""
+    for image, _ in samples:
+        if image.dtype != torch.uint8:
+            raise PipelineError(f"the tail must begin with images of 8 bits, got {image.dtype}; use tail='loader'")
+    return default_collate([(image.permute(1, 2, 0), target) for image, target in samples])
+
+
+class Tail:
+    """What remains to be done to a batch of `collate_pixels`.
+
+    Args:
+        ops: the first makes the tensor.
+        device: where they run, and where the images then are.
+    """
+
+    def __init__(self, ops: Sequence[Op], device: torch.device) -> None:
+        self._device = device
+        self._steps = [(op.label, _step(op)) for op in ops]
+
+    def __call__(self, batch: list[Any]) -> list[Any]:
+        """[images, targets] as the ops, run per sample, and `default_collate` would have made it; waits for no GPU."""
+        images, *others = batch
+        images = images.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
+        for label, step in self._steps:
+            try:
+                images = step(images)
+            except Exception as error:
+                add_note(error, f"in the op {label} of the pipeline's tail, on {self._device}")
+                raise
+        # As torch.stack does: a tv_tensors.Image becomes a tensor, unless set_return_type says otherwise.
+        return [images.view_as(images), *others]
+
+
+def _step(op: Op) -> Callable[[Tensor], Tensor]:
+    assert op.spec is not None
+    if op.spec.name in _TO_TENSOR:
+        return lambda images: images.to(torch.get_default_dtype()).div_(255)
+    if op.spec.name in _PIL_TO_TENSOR:
+        return lambda images: images
+    call = build_op(op.spec).call  # an object of our own: the user may change theirs while batches are on their way
+    return _Normalize(call) if op.spec.name in _NORMALIZE else call
+
+
+class _Normalize:
+    """Normalize with mean and std kept on the device; torchvision copies them there, and waits, for each batch."""
+
+    def __init__(self, transform: Any) -> None:
+        self._transform = transform
+        self._kept: tuple[Any, ...] = ()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        kept = (images.dtype, images.device, images.shape[1])
+        if kept != self._kept:
+            # One sample the usual way: it raises what it must, and shows whether a grey image comes out in colours.
+            sample = self._transform(torch.zeros(images.shape[1:], dtype=images.dtype, device="cpu"))
+            self._in_place = sample.shape == images.shape[1:]
+            parameters = self._transform.mean, self._transform.std
+            self._mean, self._std = (torch.as_tensor(p, dtype=images.dtype).to(images.device) for p in parameters)
+            self._kept = kept
+        normalized: Tensor = v2_functional.normalize(images, self._mean, self._std, inplace=self._in_place)
+        return normalized
