@@ -1,4 +1,4 @@
-"""Channels, notices and upkeep: what carries a sample between the agent's processes and threads, and what that costs."""
+"""Channels, notices, upkeep: what carries a sample between the agent's processes and threads, and what that costs."""
 
 from __future__ import annotations
 
