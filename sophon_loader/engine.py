@@ -17,7 +17,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets import Offloadable, transforms_of
-from sophon_loader.decide.cost import moved
+from sophon_loader.decide.cost import Terms, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
@@ -78,6 +78,7 @@ class Engine:
         self._profiler: Profiler
         self._planned_for: tuple[float, Rates] | None = None
         self._current: Plan
+        self._predicted: Terms | None = None
         self._trials: TrialRunner | None = None
         self._learnt = True
         self.profiling = False
@@ -192,10 +193,11 @@ class Engine:
             self._trials = self._trials or TrialRunner(self._policy, self._facts, lag)
             self._set_plan(self._trials.plan)
             return
-        known = (profiler.samples.coverage, profiler.rates)
+        known = (profiler.samples.coverage, profiler.planning_rates)
         before = self._planned_for
         if before is not None and before[0] == known[0] and not moved(before[1], known[1]):
-            self._tell_plan(self._current)
+            terms = self._current.predicted
+            self._tell_plan(self._current, terms and terms.at(before[1], known[1]))
             return
         table = profiler.table(self._epoch)
         if table is None and self._policy.needs_profile:
@@ -214,12 +216,14 @@ class Engine:
     def _set_plan(self, plan: Plan) -> None:
         self._current = plan
         dear = plan.prices is not None and (plan.prices.wire or plan.prices.agent or plan.prices.loader)
-        self._plan.set(plan, self._profiler.model() if dear else None)
-        self._tell_plan(plan)
+        offered = self._agreement.encodings if self._agreement else None
+        self._plan.set(plan, self._profiler.model() if dear else None, offered)
+        self._tell_plan(plan, plan.predicted)
 
-    def _tell_plan(self, plan: Plan) -> None:
+    def _tell_plan(self, plan: Plan, predicted: Terms | None) -> None:
+        self._predicted = predicted
         self._report.plan_reason = plan.reason
-        self._report.predicted_seconds = plan.predicted.seconds if plan.predicted else None
+        self._report.predicted_seconds = predicted.seconds if predicted else None
 
     def delivered(self, seconds: float, samples: int) -> None:
         """A batch has come, `seconds` after the one before."""
@@ -240,7 +244,8 @@ class Engine:
             self._learnt = True
             report = self._report
             measure = self._profiler.epoch_measure(report.totals, report.seconds, self._processes)
-            self._profiler.learn(measure)
+            trying = self._trials is not None and not self._trials.done
+            self._profiler.learn(measure, None if trying or report.totals.fallbacks else self._predicted)
             report.bottleneck = self._profiler.bottleneck(measure)
             report.rates = _finite(asdict(self._profiler.rates))
             busy = gpu_utilisation()

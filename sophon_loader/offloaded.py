@@ -6,7 +6,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,16 +57,18 @@ class SharedPlan:
         self._note = SharedArray(np.zeros(_NOTE_NBYTES, np.uint8))
         self._read: tuple[bytes, Pricing | None] = (b"", None)
 
-    def set(self, plan: Plan, model: CostModel | None) -> None:
+    def set(self, plan: Plan, model: CostModel | None, offered: Collection[str] | None = None) -> None:
         """Follow `plan` from now on.
 
         Args:
+            offered: encodings that may be asked for; another one in the plan becomes a plain one. None: all.
             model: the costs behind the plan's prices; with it workers choose anew for every request, because a cost
                 may depend on the epoch's crop.
         """
         self._note.array[: _NOTE_HEAD.size] = 0
         for position, choice in enumerate(plan.choices):
-            name = choice.encoding if choice.encoding in self._encodings else "pixels"
+            known = choice.encoding in self._encodings and (offered is None or choice.encoding in offered)
+            name = choice.encoding if known else ("pixels" if choice.cut else "file")
             self._cuts.array[position] = choice.cut
             self._names.array[position] = self._encodings.index(name)
         self._chosen.array[:] = plan.chosen

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sophon_loader.statistics import Totals
 
-_NOTHING = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0, 0.0, {}, {})
+_NOTHING = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, {}, {})
 
 
 @dataclass

@@ -25,8 +25,12 @@ _SCALARS = (
     "offloaded",
     "queued_s",
     "turnaround_s",
+    "upkeep_s",
+    "offloaded_upkeep_s",
 )
-_SAMPLES, _FILE_BYTES, _AGENT_CPU_S = (_SCALARS.index(name) for name in ("samples", "file_bytes", "agent_cpu_s"))
+_SAMPLES, _FILE_BYTES, _AGENT_CPU_S, _UPKEEP_S = (
+    _SCALARS.index(name) for name in ("samples", "file_bytes", "agent_cpu_s", "upkeep_s")
+)
 _MAX_ENCODINGS = 32
 _ITERATION = len(_SCALARS)
 _CUTS = _ITERATION + 1
@@ -41,6 +45,8 @@ class Totals:
         samples: delivered.
         file_bytes, wire_bytes: size of the samples' files; payload and headers received for them.
         loader_cpu_s, agent_cpu_s: CPU seconds of the loader's workers, and of the agent as it reports them.
+            Of the agent's, `upkeep_s` are beside reading, ops and encoding, and of those `offloaded_upkeep_s` for
+            samples that had ops run there.
         retries: samples asked for more than once.
         fallbacks: samples read from the dataset's own root because the agent was gone.
         degraded: samples that the agent answered with an earlier cut than asked.
@@ -62,6 +68,8 @@ class Totals:
     offloaded: int
     queued_s: float
     turnaround_s: float
+    upkeep_s: float
+    offloaded_upkeep_s: float
     cuts: dict[int, int]
     encodings: dict[str, int]
 
@@ -99,11 +107,13 @@ class Row:
         values = self._values
         values[_SAMPLES] += 1
         values[_FILE_BYTES] += sample.file_nbytes
-        values[_AGENT_CPU_S] += sum(sample.op_s)
+        values[_AGENT_CPU_S] += sum(sample.op_s) + sample.upkeep_s
+        values[_UPKEEP_S] += sample.upkeep_s
         values[_CUTS + sample.cut] += 1
         values[self._encodings[sample.encoding]] += 1
         if len(sample.op_s) > 1:
             self.add(offloaded=1, queued_s=sample.queued_s, turnaround_s=turnaround_s)
+            self.add(offloaded_upkeep_s=sample.upkeep_s)
         if sample.cut < wanted_cut:
             self.add(degraded=1)
 

@@ -1,7 +1,7 @@
 """The broker: one thread that owns every socket, takes requests in and hands replies out.
 
-    loaders <-- ROUTER -->  broker  <-- ROUTER (ipc) --> worker processes   ops
-                              ^--------- PULL (inproc) --- reader threads    files as they are
+    loaders <-- ROUTER -->  broker  <-- a channel each --> worker processes   ops
+                              ^------------- notices ----- reader threads     files as they are
 
 It never runs an op and never opens a file, so it answers within milliseconds whatever the others do.
 """
@@ -13,10 +13,7 @@ import functools
 import math
 import os
 import reprlib
-import shutil
 import signal
-import socket as sockets
-import tempfile
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
@@ -27,6 +24,7 @@ import msgpack
 import zmq
 
 from sophon_loader import __version__
+from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.host import cores_available, software
@@ -50,12 +48,15 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.version import common_version
 from storage_agent import worker_protocol as protocol
 from storage_agent.admission import Admission
+from storage_agent.channel import Channel
 from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
+from storage_agent.notices import Notices
 from storage_agent.pacing import Pacer
-from storage_agent.readers import READ, TOLD, Readers
+from storage_agent.readers import Readers
 from storage_agent.settings import Settings
 from storage_agent.store import Store
-from storage_agent.workers import DIED, Workers
+from storage_agent.upkeep import Upkeep
+from storage_agent.workers import Workers
 
 MAX_PIPELINES = 256
 MAX_DESCRIPTION_NBYTES = 4 << 20
@@ -67,7 +68,10 @@ MAX_KEYS = 4096
 JOBS_PER_WORKER = 2
 """One being worked on and one on its way, so that a worker never waits for the broker."""
 MAX_EARLY_DEATHS = 3
-_NOTIFY = "inproc://notify"
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+"""As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
+MOST_PER_TURN = 64
+"""Messages of one source that are handled before the others get their turn."""
 
 
 @dataclass
@@ -79,8 +83,9 @@ class _Registration:
 
 @dataclass
 class _Worker:
-    """What has been sent to a worker and not been answered, oldest first."""
+    """A worker, and what has been sent to it and not been answered, oldest first."""
 
+    channel: Channel
     jobs: deque[Job] = field(default_factory=deque)
     registrations: deque[_Registration] = field(default_factory=deque)
     ready: bool = False
@@ -99,11 +104,12 @@ class Broker:
         self._instance = uuid.uuid4().hex
         self._started_s = time.monotonic()
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
-        self._pacer: Pacer[tuple[bytes, list[zmq.Frame]]] = Pacer(settings.limit_mbit)
+        self._pacer: Pacer[tuple[bytes, list[Payload]]] = Pacer(settings.limit_mbit)
         self._pipelines: OrderedDict[str, bytes] = OrderedDict()
         self._registering: deque[_Registration] = deque()
         self._encodings = encoding_names()
-        self._ready: dict[bytes, _Worker] = {}
+        self._staff: dict[int, _Worker] = {}
+        self._upkeep = Upkeep()
         self._early_deaths = 0
         self._counts: Counter[str] = Counter()
         self._cpu_s = 0.0
@@ -114,8 +120,7 @@ class Broker:
 
     def _open(self) -> None:
         self._context = zmq.Context()
-        self._folder = tempfile.mkdtemp(prefix="sophon-agent-")
-        self._frontend = self._bound(zmq.ROUTER, None)
+        self._frontend = self._context.socket(zmq.ROUTER)
         self._frontend.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._frontend.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
         self._frontend.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_HEADER_NBYTES)
@@ -123,20 +128,10 @@ class Broker:
         self._frontend.setsockopt(zmq.SNDHWM, 2 * self._settings.max_outstanding)
         self._frontend.setsockopt(zmq.LINGER, 2000)
         self._listen()
-        endpoint = f"ipc://{self._folder}/workers"
-        self._backend = self._bound(zmq.ROUTER, endpoint)
-        self._notices = self._bound(zmq.PULL, _NOTIFY)
-        self._readers = Readers(self._settings.readers, self._context, _NOTIFY)
-        self._workers = Workers(self._settings, endpoint, self._context, _NOTIFY)
-
-    def _bound(self, kind: int, endpoint: str | None) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)  # bounded by admission
-        socket.setsockopt(zmq.RCVHWM, 0)
-        if endpoint is not None:
-            socket.bind(endpoint)
-        return socket
+        self._poller = zmq.Poller()
+        self._notices: Notices[Callable[[], None]] = Notices()
+        self._readers = Readers(self._settings.readers)
+        self._workers = Workers(self._settings, self._worker_ended)
 
     def _listen(self) -> None:
         endpoint = self._settings.bind
@@ -164,11 +159,11 @@ class Broker:
             AgentError: workers cannot be started (an `--ops` module that fails to import, say).
         """
         try:
-            with self._signals() as wake:
+            with self._signals():
                 for _ in range(self._settings.workers):
-                    self._workers.start()
+                    self._start_worker()
                 ready()
-                self._loop(wake)
+                self._loop()
         finally:
             self.close()
 
@@ -176,27 +171,24 @@ class Broker:
         """Take no more requests; `run` returns when those in flight are answered."""
         self._stopping = True
 
-    def _loop(self, wake: sockets.socket) -> None:
-        poller = zmq.Poller()
-        for source in (self._frontend, self._backend, self._notices, wake):
-            poller.register(source, zmq.POLLIN)
-        handlers: list[tuple[zmq.Socket[bytes], Callable[[list[zmq.Frame]], None]]] = [
-            (self._backend, self._from_worker),
-            (self._notices, self._from_thread),
-            (self._frontend, self._from_loader),
-        ]
+    def _loop(self) -> None:
+        self._poller.register(self._frontend, zmq.POLLIN)
+        self._poller.register(self._notices, zmq.POLLIN)
         deadline_s: float | None = None
         while True:
             if self._stopping:
                 deadline_s = deadline_s or time.monotonic() + self._settings.drain_s
                 if self._idle or time.monotonic() > deadline_s:
                     return
-            events = dict(poller.poll(self._timeout_ms()))
-            if wake.fileno() in events:
-                wake.recv(64)
-            for socket, handle in handlers:
-                if socket in events:
-                    _receive_all(socket, handle)
+            events = dict(self._poller.poll(self._timeout_ms()))
+            for worker in self._staff.values():
+                if event := events.get(worker.channel.fileno()):
+                    self._attend(worker, event)
+            if self._notices.fileno() in events:
+                for notice in self._notices.take(MOST_PER_TURN):
+                    notice()
+            if self._frontend in events:
+                self._receive_from_loaders()
             self._dispatch()
             self._send_due()
 
@@ -211,29 +203,32 @@ class Broker:
         return None if wait_s is None else math.ceil(1000 * wait_s)
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[sockets.socket]:
-        reader, writer = sockets.socketpair()
-        for end in (reader, writer):
-            end.setblocking(False)
+    def _signals(self) -> Iterator[None]:
         before = {n: signal.signal(n, lambda *_: self.stop()) for n in (signal.SIGTERM, signal.SIGINT)}
-        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(self._notices.writer.fileno(), warn_on_full_buffer=False)
         try:
-            yield reader
+            yield
         finally:
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            reader.close()
-            writer.close()
 
     # --- loaders ----------------------------------------------------------------------------------------------
 
-    def _from_loader(self, frames: list[zmq.Frame]) -> None:
-        client = frames[0].bytes
+    def _receive_from_loaders(self) -> None:
+        for _ in range(MOST_PER_TURN):
+            try:
+                frames = self._frontend.recv_multipart(_NOBLOCK)
+            except zmq.Again:
+                return
+            self._from_loader(frames)
+
+    def _from_loader(self, frames: list[bytes]) -> None:
+        client = frames[0]
         try:
             if not 2 <= len(frames) <= 3:
                 raise MalformedMessage(f"a message must have one or two frames, got {len(frames) - 1}")
-            message = unpack(frames[1].bytes)
+            message = unpack(frames[1])
             check_frames(message, len(frames[2]) if len(frames) == 3 else None)
         except VersionMismatch as error:
             self._tell(client, Refused(Failure.VERSION, str(error)))
@@ -242,7 +237,7 @@ class Broker:
         except WireError as error:
             self._tell(client, Failed(Failure.MALFORMED, str(error)))
         else:
-            self._handle(client, message, frames[2].bytes if len(frames) == 3 else b"")
+            self._handle(client, message, frames[2] if len(frames) == 3 else b"")
 
     def _handle(self, client: bytes, message: Message, payload: bytes) -> None:
         if isinstance(message, Fetch):
@@ -303,7 +298,8 @@ class Broker:
         elif refusal := self._no_room(client, 1):
             self._tell(client, Failed(*refusal))
         else:
-            self._readers.submit(TOLD, client, functools.partial(function, self._store, export, what))
+            make = functools.partial(function, self._store, export, what)
+            self._readers.submit(make, lambda answer: self._notices.put(lambda: self._told(client, *_frames(answer))))
 
     def _no_room(self, client: bytes, requests: int, waiting: int = 0) -> tuple[str, str] | None:
         """Count the requests of a client; else the failure and why."""
@@ -326,7 +322,7 @@ class Broker:
         now_s = time.monotonic()
         for item in fetch.items:
             fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry)
-            job = Job(client, *fields, received_s=now_s, item=item)
+            job = Job(client, *fields, received_s=now_s, upkeep_s=self._upkeep.per_sample_s, item=item)
             if item.cut == 0 and item.encoding == "file":
                 self._read(job)
             elif self._admission.overloaded:
@@ -344,71 +340,103 @@ class Broker:
         return self._no_room(client, len(fetch.items))
 
     def _read(self, job: Job, note: str = "") -> None:
-        self._readers.submit(READ, job.client, functools.partial(answer_file, self._store, job, note))
+        make = functools.partial(answer_file, self._store, job, note)
+        self._readers.submit(make, lambda answer: self._notices.put(lambda: self._read_done(job.client, answer)))
+
+    def _read_done(self, client: bytes, answer: Answer) -> None:
+        self._upkeep.count(answer.cpu_s)
+        self._answered(client, answer.kind, answer.cpu_s, *_frames(answer))
 
     # --- workers and reader threads ---------------------------------------------------------------------------
 
+    def _start_worker(self) -> None:
+        number, channel = self._workers.start()
+        self._staff[number] = _Worker(channel)
+        self._poller.register(channel, zmq.POLLIN)
+
     def _dispatch(self) -> None:
         """Give waiting work to the worker with least of it."""
-        while self._ready and (self._registering or self._admission.queued):
-            name, worker = min(self._ready.items(), key=lambda pair: pair[1].load)
-            if worker.load >= JOBS_PER_WORKER:
-                return
+        while self._registering or self._admission.queued:
+            worker = min((w for w in self._staff.values() if w.ready), key=lambda w: w.load, default=None)
+            if worker is None or worker.load >= JOBS_PER_WORKER:
+                break
             if self._registering:
                 registration = self._registering.popleft()
                 worker.registrations.append(registration)
-                self._backend.send_multipart([name, protocol.REGISTER, registration.client, registration.description])
+                self._order(worker, [protocol.REGISTER, registration.description])
             elif (job := self._admission.pop()) is not None:
                 worker.jobs.append(job)
-                description = self._pipelines.get(job.digest, b"")
-                self._backend.send_multipart([name, protocol.JOB, job.to_bytes(), description])
-        if self._stopping and not self._ready:
+                self._order(worker, [protocol.JOB, job.to_bytes(), self._pipelines.get(job.digest, b"")])
+        if self._stopping and not self._any_ready:
             while (job := self._admission.pop()) is not None:
                 self._read(job, "the agent is stopping")
 
-    def _from_worker(self, frames: list[zmq.Frame]) -> None:
-        name, command = frames[0].bytes, frames[1].bytes
+    @property
+    def _any_ready(self) -> bool:
+        return any(worker.ready for worker in self._staff.values())
+
+    def _order(self, worker: _Worker, frames: list[Payload]) -> None:
+        with contextlib.suppress(OSError):  # it is gone; its thread will say so
+            worker.channel.send(frames)
+            if worker.channel.waiting:
+                self._poller.register(worker.channel, zmq.POLLIN | zmq.POLLOUT)
+
+    def _attend(self, worker: _Worker, event: int) -> None:
+        """A worker's channel has something to read, or room for what waits, or has been closed."""
+        try:
+            if event & zmq.POLLOUT:
+                worker.channel.flush()
+                if not worker.channel.waiting:
+                    self._poller.register(worker.channel, zmq.POLLIN)
+            for _ in range(MOST_PER_TURN):
+                frames = worker.channel.receive()
+                if frames is None:
+                    return
+                self._from_worker(worker, frames)
+        except (EOFError, OSError):  # the thread that waits for its end tells more
+            self._hang_up(worker)
+
+    def _hang_up(self, worker: _Worker) -> None:
+        if worker.channel.fileno() >= 0:
+            self._poller.unregister(worker.channel)
+            worker.channel.close()
+
+    def _from_worker(self, worker: _Worker, frames: list[memoryview]) -> None:
+        command = frames[0]
         if command == protocol.BROKEN:
-            raise AgentError(f"workers must be able to load their ops: {frames[2].bytes.decode()}")
-        if not self._workers.knows(name):
-            return  # the last words of a worker whose end has been dealt with: its jobs are somebody else's by now
+            raise AgentError(f"workers must be able to load their ops: {bytes(frames[1]).decode()}")
         if command == protocol.READY:
             self._early_deaths = 0
-            self._ready[name] = _Worker(ready=True)
-        elif command == protocol.ANSWER:
-            self._ready[name].jobs.popleft()
-            self._answered(frames[2:])
+            worker.ready = True
+            return
+        kind, cpu_s = msgpack.unpackb(frames[1])
+        if command == protocol.ANSWER:
+            self._upkeep.count(0.0)
+            self._answered(worker.jobs.popleft().client, kind, cpu_s, *frames[2:])
         else:
-            self._ready[name].registrations.popleft()
-            self._told(frames[2:])
+            self._told(worker.registrations.popleft().client, *frames[2:])
 
-    def _from_thread(self, frames: list[zmq.Frame]) -> None:
-        kind = frames[0].bytes
-        if kind == DIED:
-            self._replace(frames[1].bytes, frames[2].bytes.decode())
-        elif kind == READ:
-            self._answered(frames[1:])
-        else:
-            self._told(frames[1:])
-
-    def _told(self, frames: list[zmq.Frame]) -> None:
-        client = frames[0].bytes
+    def _told(self, client: bytes, *frames: Payload) -> None:
         self._admission.finish(client)
-        self._reply(client, frames[2:])
+        self._reply(client, list(frames))
 
-    def _answered(self, frames: list[zmq.Frame]) -> None:
-        client = frames[0].bytes
-        kind, cpu_s = msgpack.unpackb(frames[1].buffer)
+    def _answered(self, client: bytes, kind: str, cpu_s: float, *frames: Payload) -> None:
         self._counts[kind] += 1
         self._cpu_s += cpu_s
-        self._admission.finish(client)
-        self._reply(client, frames[2:])
+        self._told(client, *frames)
 
-    def _replace(self, name: bytes, exit_code: str) -> None:
+    def _worker_ended(self, number: int, exit_code: str) -> None:
+        """Called by the thread that waited for it."""
+        self._notices.put(lambda: self._replace(number, exit_code))
+
+    def _replace(self, number: int, exit_code: str) -> None:
         """A worker has died: its jobs go out as files (one of them may have killed it), another starts."""
-        self._workers.forget(name)
-        self._backend.send_multipart([name, protocol.STOP])  # in case it lives on, cut off from its parent
-        worker = self._ready.pop(name, None) or _Worker()
+        worker = self._staff[number]
+        if worker.channel.fileno() >= 0:
+            self._attend(worker, zmq.POLLIN)  # its last words
+        self._hang_up(worker)
+        del self._staff[number]
+        self._workers.forget(number)
         for job in worker.jobs:
             self._read(job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
         for registration in worker.registrations:
@@ -419,7 +447,7 @@ class Broker:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
                 raise AgentError(f"workers must start, but {MAX_EARLY_DEATHS} ended at once (exit code {exit_code})")
-        self._workers.start()
+        self._start_worker()
 
     def _register_again(self, registration: _Registration, exit_code: str) -> None:
         """Have another worker build it, unless two have died; the first may have died of something else."""
@@ -438,9 +466,9 @@ class Broker:
 
     def _tell(self, client: bytes, message: Message) -> None:
         """Send a message of the broker's own at once, past paced samples: a loader waits for it as a sign of life."""
-        self._send(client, [zmq.Frame(pack(message))])
+        self._send(client, [pack(message)])
 
-    def _reply(self, client: bytes, frames: list[zmq.Frame]) -> None:
+    def _reply(self, client: bytes, frames: list[Payload]) -> None:
         self._pacer.put(sum(len(frame) for frame in frames), (client, frames))
         self._send_due()
 
@@ -448,9 +476,12 @@ class Broker:
         while (reply := self._pacer.due(time.monotonic())) is not None:
             self._send(*reply)
 
-    def _send(self, client: bytes, frames: list[zmq.Frame]) -> None:
+    def _send(self, client: bytes, frames: list[Payload]) -> None:
         try:
-            self._frontend.send_multipart([client, *frames], zmq.NOBLOCK, copy=False)
+            self._frontend.send(client, _NOBLOCK | _SNDMORE)
+            for frame in frames[:-1]:
+                self._frontend.send(frame, _NOBLOCK | _SNDMORE)
+            self._frontend.send(frames[-1], _NOBLOCK)
             self._sent_nbytes += sum(len(frame) for frame in frames)
         except zmq.ZMQError as error:
             # The loader is gone, or does not read what it asked for.
@@ -465,7 +496,7 @@ class Broker:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             "exports": {name: self._store.root(name) for name in self._store.names},
-            "workers": len(self._ready),
+            "workers": sum(worker.ready for worker in self._staff.values()),
             "worker_pids": self._workers.pids,
             "cores": cores_available(),
             "encodings": list(self._encodings),
@@ -487,19 +518,17 @@ class Broker:
         if self._context.closed:
             return
         if hasattr(self, "_workers"):
-            for name in self._ready:
-                self._backend.send_multipart([name, protocol.STOP])
+            told = [number for number, worker in self._staff.items() if worker.ready]
+            for number in told:
+                self._order(self._staff[number], [protocol.STOP])
             self._readers.stop()
-            self._workers.stop(5.0, told=self._ready)
+            self._workers.stop(5.0, told=told)
+            for worker in self._staff.values():
+                worker.channel.close()
+            self._notices.close()
         self._context.destroy(linger=None)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _receive_all(socket: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], None], most: int = 64) -> None:
-    """Handle what has arrived, but not more than `most` messages, so that no source holds up the others."""
-    for _ in range(most):
-        try:
-            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return
-        handle(frames)
+def _frames(answer: Answer) -> list[Payload]:
+    """[header, payload] of an answer from a thread."""
+    return answer.frames()[1:]

@@ -24,7 +24,10 @@ _FAILURES: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Job:
-    """A sample that `client` (ZeroMQ routing id) wants, with what its Fetch said for all of its samples."""
+    """A sample that `client` (ZeroMQ routing id) wants, with what its Fetch said for all of its samples.
+
+    `received_s` is when it came, `upkeep_s` what a sample lately cost the agent beside reading, ops and encoding.
+    """
 
     client: bytes
     export: str
@@ -34,6 +37,7 @@ class Job:
     keep_info: bool
     dry: bool
     received_s: float
+    upkeep_s: float
     item: Item
 
     def to_bytes(self) -> bytes:
@@ -42,7 +46,7 @@ class Job:
         return packed
 
     @staticmethod
-    def from_bytes(data: bytes) -> Job:
+    def from_bytes(data: Payload) -> Job:
         """The inverse of `to_bytes`."""
         *fields, item = msgpack.unpackb(data, unicode_errors="surrogateescape")
         return Job(*(*fields, Item(*item)))
@@ -64,14 +68,20 @@ class Answer:
         """
         return pack(self.message)
 
-    def frames(self) -> list[bytes]:
-        """[kind and CPU seconds for the statistics, header, payload]."""
-        kind, cpu_s = type(self.message).__name__, 0.0
-        if isinstance(self.message, Sample):
-            kind, cpu_s = self.message.encoding, sum(self.message.op_s)
-        frames = [msgpack.packb((kind, cpu_s)), self.header]
-        # zmq takes any buffer as a frame, and sends it without an intermediate bytes object
-        return frames if self.payload is None else [*frames, self.payload]  # type: ignore[list-item]
+    @property
+    def kind(self) -> str:
+        """The encoding of a sample, else the message's name."""
+        return self.message.encoding if isinstance(self.message, Sample) else type(self.message).__name__
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of reading, ops and encoding."""
+        return sum(self.message.op_s) if isinstance(self.message, Sample) else 0.0
+
+    def frames(self) -> list[Payload]:
+        """[kind and CPU seconds for the broker, header, payload]."""
+        frames: list[Payload] = [msgpack.packb((self.kind, self.cpu_s)), self.header]
+        return frames if self.payload is None else [*frames, self.payload]
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,8 @@ def sample_answer(
     meta, payload = encoded.meta, encoded.payload
     if job.dry:
         meta, payload = {**encoded.meta, "nbytes": len(encoded.payload)}, b""
-    return Answer(Sample(job.item.id, cut, encoded.encoding, meta, file_nbytes, op_s, queued_s, note), payload)
+    sample = Sample(job.item.id, cut, encoded.encoding, meta, file_nbytes, op_s, job.upkeep_s, queued_s, note)
+    return Answer(sample, payload)
 
 
 def answer_listing(store: Store, export: str, prefix: str) -> Answer:

@@ -6,39 +6,29 @@ import queue
 import threading
 from collections.abc import Callable
 
-import zmq
-
 from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.jobs import Answer
 
-READ, TOLD = b"read", b"told"
-
-Task = tuple[bytes, bytes, Callable[[], Answer]]
+Then = Callable[[bytes, Answer], None]
+Task = tuple[Callable[[], Answer], Callable[[Answer], None]]
 
 
 class Readers:
-    """`count` threads; what they make of a task arrives on the `notify` endpoint.
+    """`count` threads that make answers and hand them on.
 
     The queue is bounded by admission: no client may have more than its number of unanswered requests.
     """
 
-    def __init__(self, count: int, context: zmq.Context[zmq.Socket[bytes]], notify: str) -> None:
+    def __init__(self, count: int) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, args=(context, notify), name=f"reader-{i}", daemon=True)
-            for i in range(count)
-        ]
+        self._threads = [threading.Thread(target=self._work, name=f"reader-{i}", daemon=True) for i in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, kind: bytes, client: bytes, make: Callable[[], Answer]) -> None:
-        """Have `make` called by a thread and its answer sent to `client`.
-
-        Args:
-            kind: READ for a sample that admission has counted, else TOLD.
-        """
-        self._tasks.put((kind, client, make))
+    def submit(self, make: Callable[[], Answer], then: Callable[[Answer], None]) -> None:
+        """Have a thread call `make`, and then `then` with its answer."""
+        self._tasks.put((make, then))
 
     def stop(self) -> None:
         """End the threads after the tasks queued before."""
@@ -47,18 +37,17 @@ class Readers:
         for thread in self._threads:
             thread.join(5.0)
 
-    def _work(self, context: zmq.Context[zmq.Socket[bytes]], notify: str) -> None:
-        with context.socket(zmq.PUSH) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(notify)
-            while (task := self._tasks.get()) is not None:
-                kind, client, make = task
-                socket.send_multipart([kind, client, *_made(make)])
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            make, then = task
+            then(_made(make))
 
 
-def _made(make: Callable[[], Answer]) -> list[bytes]:
-    """The answer's frames; if there is none, the loader is told why, and the thread lives on."""
+def _made(make: Callable[[], Answer]) -> Answer:
+    """The answer, with its header; if that cannot be, the loader is told why, and the thread lives on."""
     try:
-        return make().frames()
+        answer = make()
+        _ = answer.header
     except MessageTooLong as error:
-        return Answer(Failed(Failure.TOO_LONG, str(error))).frames()
+        return Answer(Failed(Failure.TOO_LONG, str(error)))
+    return answer

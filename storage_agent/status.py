@@ -27,6 +27,7 @@ def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:

@@ -1,6 +1,6 @@
 """A worker process: runs the ops of one sample at a time. Imported first by the forkserver, for its imports.
 
-Speaks to the broker over one DEALER socket: says READY once, then answers each job it is sent.
+Speaks to the broker over one channel: says READY once, then answers each job it is sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import signal
 import threading
 import time
 import traceback
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import torch
-import zmq
 
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
@@ -30,54 +29,48 @@ from sophon_loader.pipeline.registry import load_ops
 from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
 from sophon_loader.wire.messages import Failed, Failure, Registered
 from storage_agent import worker_protocol as protocol
+from storage_agent.channel import Channel
 from storage_agent.jobs import Answer, Job, file_answer, read_file, sample_answer
 from storage_agent.settings import Settings
 from storage_agent.store import Store
+from storage_agent.upkeep import Upkeep
 
 _NOTE_LIMIT = 2000
 
 
-def main(settings: Settings, endpoint: str, name: bytes) -> None:
-    """Body of a worker process; returns when the broker says STOP, ends at once when the broker dies.
-
-    A broker that was killed leaves the folder of its endpoint, which its workers then remove.
-
-    Args:
-        endpoint: where the broker listens for workers.
-        name: this worker's routing id.
-    """
+def main(settings: Settings, broker: Channel) -> None:
+    """Body of a worker process; returns when the broker says STOP, ends at once when the broker dies."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
-    _end_with_parent(Path(endpoint.removeprefix("ipc://")))
+    _end_with_parent()
     torch.set_num_threads(1)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.ROUTING_ID, name)
-        socket.setsockopt(zmq.LINGER, 2000)
-        socket.connect(endpoint)
-        what = "the ops of installed packages"
-        try:
-            load_ops()
-            for what in settings.ops:
-                importlib.import_module(what)
-        except Exception as error:  # the boundary to user code
-            text = f"cannot import {what}: {type(error).__name__}: {error}"
-            socket.send_multipart([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
-            return
-        socket.send_multipart([protocol.READY])
-        _serve(socket, Store(settings.exports, settings.max_file_nbytes))
+    what = "the ops of installed packages"
+    try:
+        load_ops()
+        for what in settings.ops:
+            importlib.import_module(what)
+    except Exception as error:  # the boundary to user code
+        text = f"cannot import {what}: {type(error).__name__}: {error}"
+        broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
+        return
+    broker.send([protocol.READY])
+    with contextlib.suppress(EOFError, OSError):  # the broker is gone
+        _serve(broker, Store(settings.exports, settings.max_file_nbytes))
 
 
-def _serve(socket: zmq.Socket[bytes], store: Store) -> None:
-    while True:
-        command, *frames = socket.recv_multipart()
+def _serve(broker: Channel, store: Store) -> None:
+    upkeep = Upkeep()
+    while (frames := broker.receive()) is not None:
+        command = frames[0]
         if command == protocol.STOP:
             return
         if command == protocol.REGISTER:
-            client, description = frames
-            socket.send_multipart([protocol.REGISTERED, client, *register(description).frames()])
+            broker.send([protocol.REGISTERED, *register(bytes(frames[1])).frames()])
             continue
-        job = Job.from_bytes(frames[0])
-        socket.send_multipart([protocol.ANSWER, job.client, *answer_job(store, job, frames[1]).frames()])
+        job = Job.from_bytes(frames[1])
+        answer = answer_job(store, replace(job, upkeep_s=job.upkeep_s + upkeep.per_sample_s), bytes(frames[2]))
+        broker.send([protocol.ANSWER, *answer.frames()])
+        upkeep.count(answer.cpu_s)
 
 
 def register(description: bytes) -> Answer:
@@ -147,17 +140,14 @@ def _chain(description: bytes) -> Chain:
     return chain_from(description)
 
 
-def _end_with_parent(socket_file: Path) -> None:
+def _end_with_parent() -> None:
     """Leave no orphan when the broker is killed: its death closes the pipe that `parent_process` watches."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        watcher = threading.Thread(target=_exit_after, args=(parent, socket_file), name="watch-parent", daemon=True)
+        watcher = threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True)
         watcher.start()
 
 
-def _exit_after(parent: BaseProcess, socket_file: Path) -> None:
+def _exit_after(parent: BaseProcess) -> None:
     parent.join()
-    with contextlib.suppress(OSError):  # another worker may have been first, or the broker itself
-        socket_file.unlink(missing_ok=True)
-        socket_file.parent.rmdir()
     os._exit(1)

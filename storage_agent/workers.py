@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
-import zmq
-
+from storage_agent.channel import Channel
 from storage_agent.settings import Settings
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
-DIED = b"died"
-
 
 class Workers:
-    """Starts worker processes and tells `notify` (an inproc endpoint) when one has ended.
+    """Starts worker processes and calls `ended(number, exit code)`, from a thread, when one has ended.
 
     The forkserver imports torch and torchvision once (some seconds); workers are forked from it and share that
     memory. Each worker has a thread here that starts it and waits for its end, so nothing waits for a start.
@@ -29,72 +27,69 @@ class Workers:
     `join` until the deadline, SIGKILL.
     """
 
-    def __init__(self, settings: Settings, endpoint: str, context: zmq.Context[zmq.Socket[bytes]], notify: str):
+    def __init__(self, settings: Settings, ended: Callable[[int, str], None]) -> None:
         self._settings = settings
-        self._endpoint = endpoint
-        self._context = context
-        self._notify = notify
+        self._ended = ended
         self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
         self._spawner.set_forkserver_preload(["storage_agent.worker"])
-        self._processes: dict[bytes, BaseProcess] = {}
+        self._processes: dict[int, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0
         self._stopping = threading.Event()
 
-    def start(self) -> None:
-        """Start one more worker."""
+    def start(self) -> tuple[int, Channel]:
+        """Start one more worker; its number, and the channel to it."""
         self._serial += 1
-        name = b"worker-%d" % self._serial
+        number = self._serial
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         process = self._spawner.Process(
-            target=_worker_main, args=(self._settings, self._endpoint, name), name=f"sophon-{name.decode()}"
+            target=_worker_main, args=(self._settings, theirs), name=f"sophon-worker-{number}"
         )
-        self._processes[name] = process
-        thread = threading.Thread(target=self._watch, args=(name, process), name=f"watch-{name.decode()}", daemon=True)
+        self._processes[number] = process
+        thread = threading.Thread(
+            target=self._watch, args=(number, process, theirs), name=f"watch-worker-{number}", daemon=True
+        )
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
+        return number, Channel(ours)
 
-    def _watch(self, name: bytes, process: BaseProcess) -> None:
+    def _watch(self, number: int, process: BaseProcess, theirs: socket.socket) -> None:
         try:
             process.start()
         except (OSError, EOFError) as error:  # no process or descriptor to be had, or the forkserver is gone
-            self._say_ended(name, f"{type(error).__name__}: {error}")
+            self._say_ended(number, f"{type(error).__name__}: {error}")
             return
+        finally:
+            theirs.close()
         if self._stopping.is_set():
             process.kill()
         process.join()
-        self._say_ended(name, str(process.exitcode))
+        self._say_ended(number, str(process.exitcode))
 
-    def _say_ended(self, name: bytes, exit_code: str) -> None:
-        if self._stopping.is_set():
-            return  # nobody listens any more, and the context may be closing
-        with self._context.socket(zmq.PUSH) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(self._notify)
-            socket.send_multipart([DIED, name, exit_code.encode()])
+    def _say_ended(self, number: int, exit_code: str) -> None:
+        if not self._stopping.is_set():  # else nobody listens any more
+            self._ended(number, exit_code)
 
-    def knows(self, name: bytes) -> bool:
-        """Whether this worker has been started and not been forgotten."""
-        return name in self._processes
-
-    def forget(self, name: bytes) -> None:
+    def forget(self, number: int) -> None:
         """A worker whose end has been dealt with."""
-        self._processes.pop(name, None)
+        self._processes.pop(number, None)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the started workers."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
-    def stop(self, deadline_s: float, told: Collection[bytes]) -> None:
+    def stop(self, deadline_s: float, told: Collection[int]) -> None:
         """End all workers.
 
         Args:
             deadline_s: how long those that have been told to stop may take; then they are killed.
-            told: their names; the others, still starting, are killed at once.
+            told: their numbers; the others, still starting, are killed at once.
         """
         self._stopping.set()
-        for name, process in self._processes.items():
-            if name not in told and process.pid is not None and process.is_alive():
+        for number, process in self._processes.items():
+            if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
@@ -106,7 +101,7 @@ class Workers:
             thread.join(2.0)
 
 
-def _worker_main(settings: Settings, endpoint: str, name: bytes) -> None:
+def _worker_main(settings: Settings, end: socket.socket) -> None:
     from storage_agent.worker import main
 
-    main(settings, endpoint, name)
+    main(settings, Channel(end))

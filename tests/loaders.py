@@ -206,7 +206,15 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
 def sample_message(number: int) -> Sample:
     """An agent's answer to the request of that id."""
     return Sample(
-        id=number, cut=1, encoding="pixels", meta={}, file_nbytes=10, op_s=[0.0, 0.0, 0.0], queued_s=0.0, note=""
+        id=number,
+        cut=1,
+        encoding="pixels",
+        meta={},
+        file_nbytes=10,
+        op_s=[0.0, 0.0, 0.0],
+        upkeep_s=0.0,
+        queued_s=0.0,
+        note="",
     )
 
 

@@ -238,10 +238,15 @@ class Requests:
         self._queue.extendleft(reversed(numbers))
 
     def _fill(self, now_s: float) -> list[Instruction]:
-        """Ask for queued samples while the window is open, as few messages as batches and sources allow."""
+        """Ask for queued samples while the window is open, as few messages as batches and sources allow: a window that
+        has been full is filled up again when a quarter of it is empty.
+        """
         if not self._asked:
             self._progress_s = now_s
         if now_s < self._pause_until_s:
+            return []
+        room = self._window - len(self._asked)
+        if self._asked and room < min(self._window // 4, len(self._queue)):
             return []
         asks: list[Ask] = []
         while self._queue and len(self._asked) < self._window and not self.gone:

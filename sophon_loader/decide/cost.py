@@ -35,6 +35,15 @@ class Terms:
         """T, the predicted seconds of the epoch."""
         return max(self.gpu_s, self.wire_s, self.loader_cpu_s, self.agent_cpu_s)
 
+    def at(self, old: Rates, new: Rates) -> Terms:
+        """The same work at other rates than those it was computed with."""
+        return Terms(
+            self.gpu_s * old.gpu_samples_s / new.gpu_samples_s if math.isfinite(old.gpu_samples_s) else 0.0,
+            self.wire_s * old.wire_bytes_s / new.wire_bytes_s if math.isfinite(old.wire_bytes_s) else 0.0,
+            self.loader_cpu_s * old.loader_cores / new.loader_cores,
+            self.agent_cpu_s * old.agent_cores / new.agent_cores,
+        )
+
     @property
     def bottleneck(self) -> Bottleneck:
         """The largest term. Of equal ones gpu comes first and wire last."""

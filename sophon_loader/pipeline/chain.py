@@ -40,11 +40,15 @@ DECODE = Op("decode", decode, (), OpSpec("decode", {}))
 
 @dataclass(frozen=True)
 class Window:
-    """Where an image that was cut before decoding lies in its whole: kept rectangle and full size, px."""
+    """Where an image that was cut before decoding lies in its whole: kept rectangle and full size, px.
+
+    `region` is what op 1 will read of the whole, where that has been drawn already.
+    """
 
     kept: Region
     full_width: int
     full_height: int
+    region: Region | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,9 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
 
 
 def _run_cropped(op: Op, image: Any, window: Window) -> Any:
-    region = op.crop.locate(window.full_width, window.full_height) if op.crop else None
+    region = window.region
+    if region is None and op.crop is not None:
+        region = op.crop.locate(window.full_width, window.full_height)
     if op.crop is None or region is None:
         raise PipelineError(f"op must have a known region to run on a part of an image, got {op.label}")
     if not window.kept.contains(region):

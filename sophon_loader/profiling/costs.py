@@ -52,7 +52,9 @@ class Calibration:
 
     Args:
         op_ratio: agent CPU seconds per loader CPU second, for each op.
-        read_s: agent CPU seconds to read a file and hand it out.
+        read_s: agent CPU seconds to read a file.
+        upkeep_s: agent CPU seconds beside reading, ops and encoding: of a file that crosses as it is, and of a sample
+            that has ops run.
         encode_s: agent CPU seconds to encode a value plainly.
         overhead_s: loader CPU seconds per sample beside the ops.
         crops_first: whether the pipeline begins with a crop whose region can be cut out of the bitstream.
@@ -63,6 +65,7 @@ class Calibration:
 
     op_ratio: tuple[float, ...]
     read_s: float = 0.0
+    upkeep_s: tuple[float, float] = (0.0, 0.0)
     encode_s: float = 0.0
     overhead_s: float = 0.0
     crops_first: bool = False
@@ -75,7 +78,9 @@ class Calibration:
         Raises:
             ValueError, TypeError: one cannot.
         """
-        seconds, sizes = [*self.op_ratio, self.read_s, self.encode_s, self.overhead_s], []
+        seconds, sizes = [*self.op_ratio, self.read_s, *self.upkeep_s, self.encode_s, self.overhead_s], []
+        if len(self.upkeep_s) != 2:
+            raise ValueError(f"upkeep_s must have 2 numbers, got {len(self.upkeep_s)}")
         if len(self.op_ratio) != ops:
             raise ValueError(f"op_ratio must have {ops} numbers, got {len(self.op_ratio)}")
         if self.roi is not None:
@@ -102,8 +107,8 @@ class Calibration:
             for name, one in values["compressions"].items()
         }
         roi = None if values["roi"] is None else tuple(values["roi"])
-        plain = {**values, "op_ratio": tuple(values["op_ratio"]), "roi": roi, "compressions": compressions}
-        return Calibration(**plain)
+        pairs = {name: tuple(values[name]) for name in ("op_ratio", "upkeep_s")}
+        return Calibration(**{**values, **pairs, "roi": roi, "compressions": compressions})
 
 
 def calibrated(
@@ -127,6 +132,7 @@ def calibrated(
     return Calibration(
         tuple(float(ratio) for ratio in ratios),
         read_s=_mean([probe.op_s[0] for probe in probes if probe.op_s]),
+        upkeep_s=(0.0, _mean([probe.upkeep_s for probe in probes if probe.upkeep_s])),
         encode_s=_mean([probe.op_s[-1] for probe in plain if len(probe.op_s) > 1]),
         overhead_s=max(0.0, overhead_s),
         crops_first=crops_first,
@@ -258,7 +264,9 @@ class CostModel:
                 wire[:, column] = np.where(known, np.minimum(found * one.scale, 1.2 * nbytes[:, one.cut]), np.inf)
                 agent[:, column] = spent[:, one.cut - 1] + one.encode_s
                 loader[:, column] = left[:, one.cut - 1] + one.encode_s * DECODE_PER_ENCODE[choice.encoding]
-        return wire + HEADER_NBYTES, agent + np.float32(calibration.read_s), loader + np.float32(calibration.overhead_s)
+        agent[:, :1] += np.float32(calibration.read_s + calibration.upkeep_s[0])
+        agent[:, 1:] += np.float32(calibration.read_s + calibration.upkeep_s[1])
+        return wire + HEADER_NBYTES, agent, loader + np.float32(calibration.overhead_s)
 
     def _decoded_share(self, share: NDArray[Any]) -> NDArray[Any]:
         """What decoding a file costs the loader, of a full decoding: it cuts the bitstream first where that pays."""

@@ -22,13 +22,14 @@ PROBE_EPOCH = 0
 
 @dataclass(frozen=True)
 class Probe:
-    """One sample at the agent: CPU seconds of reading, of each op, and of encoding at `cut`."""
+    """One sample at the agent: CPU seconds of reading, of each op, and of encoding at `cut`; and its upkeep."""
 
     index: int
     cut: int
     encoding: str
     nbytes: int
     op_s: tuple[float, ...]
+    upkeep_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,9 @@ class Prober(threading.Thread):
             return False
         message = answer[0]
         if isinstance(message, Sample) and message.cut == request.cut and _is_measured(message):
-            nbytes = message.meta["nbytes"]
-            self.probes.append(Probe(request.index, request.cut, message.encoding, nbytes, tuple(message.op_s)))
+            nbytes, op_s = message.meta["nbytes"], tuple(message.op_s)
+            probe = Probe(request.index, request.cut, message.encoding, nbytes, op_s, message.upkeep_s)
+            self.probes.append(probe)
         return True
 
     def finish(self, timeout_s: float) -> list[Probe]:
@@ -95,7 +97,12 @@ class Prober(threading.Thread):
 def _is_measured(sample: Sample) -> bool:
     """Whether an answer tells a size and times that can be calculated with."""
     nbytes = sample.meta.get("nbytes")
-    return type(nbytes) is int and nbytes > 0 and len(sample.op_s) > 1 and all(0 <= s < math.inf for s in sample.op_s)
+    return (
+        type(nbytes) is int
+        and nbytes > 0
+        and len(sample.op_s) > 1
+        and all(0 <= s < math.inf for s in (*sample.op_s, sample.upkeep_s))
+    )
 
 
 def spread_over(samples: int, most: int = MOST_PROBES) -> list[int]:

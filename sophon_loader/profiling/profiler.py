@@ -17,6 +17,7 @@ from sophon_loader import native
 from sophon_loader.agreement import Agreement, key_and_path
 from sophon_loader.client.connection import Connection
 from sophon_loader.datasets import Offloadable
+from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available, software
@@ -32,6 +33,10 @@ from sophon_loader.statistics import Totals
 from sophon_loader.wire.frames import content_hash
 
 _PROBE_WAIT_S = 5.0
+_LEAST_COUNTED = 16
+"""Samples of which a mean is taken."""
+_MOST_LOAD = 4.0
+"""Of measured to planned CPU seconds: what is beyond is no error of the model but a disturbance."""
 _EXACT_SHARES = 20_000
 """Regions that are drawn for planning; one takes about 25 us."""
 _TERM_NAMES = {
@@ -95,6 +100,8 @@ class Profiler:
         self._prober: Prober | None = None
         self._calibration: Calibration | None = None
         self._overhead_s = 0.0
+        self._upkeep_s: tuple[float, ...] = (0.0, 0.0)
+        self._load: dict[str, float] = {}
         self._path = path
         self._key = self._profile_key()
         self._saved_coverage = 0.0
@@ -120,11 +127,12 @@ class Profiler:
 
     def start_probing(self) -> None:
         """Have the agent run a few samples dry, beside the epoch."""
-        if self._agreement is None or self._prober is not None or self._probes or not self.pipelines.max_cut:
+        if self._agreement is None or self._prober is not None or self._probes:
             return
         terms = self._agreement.terms
-        self._prober = Prober(terms.address, self._probe_requests(), terms.seed, terms.options.dead_after_s)
-        self._prober.start()
+        if requests := self._probe_requests():
+            self._prober = Prober(terms.address, requests, terms.seed, terms.options.dead_after_s)
+            self._prober.start()
 
     def _probe_requests(self) -> list[ProbeRequest]:
         assert self._agreement is not None
@@ -172,17 +180,42 @@ class Profiler:
             gpu_samples_s=self.clock.samples_s,
             queueing=totals.queued_s / totals.turnaround_s if totals.turnaround_s > 0 else 0.0,
             waiting=totals.waited_s / (seconds * processes) if seconds > 0 else 0.0,
+            upkeep_s=_upkeep(totals),
         )
 
-    def learn(self, epoch: EpochMeasure) -> None:
-        """Correct the rates by what an epoch has shown, and keep the profile if it has grown."""
+    def learn(self, epoch: EpochMeasure, planned: Terms | None = None) -> None:
+        """Correct the rates by what an epoch has shown, and keep the profile if it has grown.
+
+        Args:
+            planned: what the plan said of an epoch over all samples, if there was one and only one.
+        """
+        if planned is not None:
+            self._learn_load(epoch, planned)
         self.rates = revised(self.rates, epoch, self._most_loader_cores)
+        self._upkeep_s = tuple(new or old for new, old in zip(epoch.upkeep_s, self._upkeep_s, strict=True))
         if self.samples.recording:
             self._learn_overhead(epoch)
             self.stop_probing()
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
         self._save()
+
+    def _learn_load(self, epoch: EpochMeasure, planned: Terms) -> None:
+        """How the CPU seconds of an epoch compare to those that were planned for it."""
+        rates, share = self.planning_rates, epoch.samples / max(1, len(self._data))
+        for name, used_s, planned_s in (
+            ("agent_cores", epoch.agent_cpu_s, planned.agent_cpu_s * rates.agent_cores * share),
+            ("loader_cores", epoch.loader_cpu_s, planned.loader_cpu_s * rates.loader_cores * share),
+        ):
+            if epoch.samples >= _LEAST_COUNTED and used_s > 0 and 0 < planned_s < math.inf:
+                load = min(max(used_s / planned_s, 1 / _MOST_LOAD), _MOST_LOAD)
+                self._load[name] = math.sqrt(load * self._load[name]) if name in self._load else load
+
+    @property
+    def planning_rates(self) -> Rates:
+        """The rates in the CPU seconds that the cost model counts, which may be shorter or longer than real ones."""
+        cores = {name: getattr(self.rates, name) / load for name, load in self._load.items()}
+        return replace(self.rates, **cores)
 
     def _learn_overhead(self, epoch: EpochMeasure) -> None:
         known = self.samples.known
@@ -199,7 +232,9 @@ class Profiler:
 
     def model(self) -> CostModel:
         """What each choice costs."""
-        return CostModel(self.samples, self.calibration, self.pipelines.max_cut, self._allowed)
+        file_s, run_s = (new or old for new, old in zip(self._upkeep_s, self.calibration.upkeep_s, strict=True))
+        calibration = replace(self.calibration, upkeep_s=(file_s, run_s))
+        return CostModel(self.samples, calibration, self.pipelines.max_cut, self._allowed)
 
     def table(self, epoch: int) -> ChoiceTable | None:
         """The costs of every choice in an epoch; None while no sample is profiled."""
@@ -239,7 +274,7 @@ class Profiler:
         """What a policy plans from."""
         pipelines = self.pipelines
         coverage = self.samples.coverage if table is not None else 0.0
-        return Facts(len(self._data), self.rates, table, pipelines.max_cut, pipelines.resize_cut, coverage)
+        return Facts(len(self._data), self.planning_rates, table, pipelines.max_cut, pipelines.resize_cut, coverage)
 
     # --- keeping ----------------------------------------------------------------------------------------------
 
@@ -282,6 +317,14 @@ class Profiler:
             save(self._path, self._key, StoredProfile(dict(self.samples.arrays()), figures))
         except OSError as error:  # the profile is there, only not for the next run
             self.notes = (*self.notes, f"cannot save the profile at {self._path}: {error}")
+
+
+def _upkeep(totals: Totals) -> tuple[float, float]:
+    files = totals.samples - totals.offloaded - totals.fallbacks
+    return (
+        (totals.upkeep_s - totals.offloaded_upkeep_s) / files if files >= _LEAST_COUNTED else 0.0,
+        totals.offloaded_upkeep_s / totals.offloaded if totals.offloaded >= _LEAST_COUNTED else 0.0,
+    )
 
 
 def _chain_id(chain: Chain) -> bytes:

@@ -146,8 +146,10 @@ def gpu_utilisation() -> float | None:
 class EpochMeasure:
     """What an epoch used: seconds, samples, bytes received, CPU seconds on either side, and the step clock's rate.
 
-    `waiting` is the share of their time for which the loader's workers waited for replies, `queueing` the share of
-    their turnaround for which offloaded samples waited for a worker of the agent; both in [0, 1].
+    `upkeep_s` holds the agent's CPU seconds beside reading, ops and encoding, of a file and of a sample that had ops
+    run there; 0 when there were none. `waiting` is the share of their time for which the loader's workers waited for
+    replies, `queueing` the share of their turnaround for which offloaded samples waited for a worker of the agent; both
+    in [0, 1].
     """
 
     seconds: float
@@ -158,6 +160,7 @@ class EpochMeasure:
     gpu_samples_s: float
     waiting: float
     queueing: float
+    upkeep_s: tuple[float, float] = (0.0, 0.0)
 
     def used(self, rates: Rates) -> dict[str, float]:
         """Seconds each resource needed for this epoch's work at `rates`."""

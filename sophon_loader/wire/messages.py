@@ -110,8 +110,8 @@ class Sample:
     """Agent: one sample; its payload frame is the value at stage `cut` in `encoding`.
 
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
-    encoding (reading alone at cut 0); `queued_s` the seconds it waited before that. `note` says why the cut is
-    earlier than asked ("" otherwise).
+    encoding (reading alone at cut 0); `upkeep_s` those that a sample lately cost the agent beside them; `queued_s`
+    the seconds it waited before. `note` says why the cut is earlier than asked ("" otherwise).
     """
 
     KIND: ClassVar[int] = 7
@@ -121,6 +121,7 @@ class Sample:
     meta: dict[str, Any]
     file_nbytes: int
     op_s: list[float]
+    upkeep_s: float
     queued_s: float
     note: str
 

@@ -58,6 +58,13 @@ def test_an_encoding_that_is_not_known_is_pixels(profile: SampleProfile) -> None
     assert shared.choose([0], ones, profile) == [Choice(2, "pixels")]
 
 
+def test_an_encoding_that_the_agent_does_not_offer_is_a_plain_one(profile: SampleProfile) -> None:
+    shared = SharedPlan(COUNT, NAMES)
+    for asked, followed in ((Choice(0, "roi-jpeg"), FILE), (Choice(2, "webp"), Choice(2, "pixels"))):
+        shared.set(uniform_plan("x", COUNT, asked, ""), None, ["file", "pixels"])
+        assert shared.choose([0], ones, profile) == [followed]
+
+
 def test_at_prices_the_choice_follows_the_crop(profile: SampleProfile) -> None:
     plan, model = planned(profile)
     shared = SharedPlan(COUNT, NAMES)

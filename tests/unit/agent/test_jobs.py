@@ -43,7 +43,7 @@ def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
     item = Item(changed.pop("id", 7), changed.pop("sample", 3), cut, encoding, changed.pop("key", "a/x.jpg"))
     whole = {
         "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
-        "received_s": 0.0, "item": item,
+        "received_s": 0.0, "upkeep_s": 0.0, "item": item,
     }  # fmt: skip
     return Job(**(whole | changed))
 

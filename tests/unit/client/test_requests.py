@@ -86,6 +86,14 @@ def test_the_window_bounds_what_is_unanswered_across_batches() -> None:
     assert [requests.wanted(n).sample for n in (*more, *last, *next_batch)] == [4, 5, 6]
 
 
+def test_a_full_window_is_filled_up_again_by_a_message_for_several_samples() -> None:
+    requests = machine(OffloadOptions(window=8))
+    ids = asked(requests.want(FIRST, wanted(13), 0.0))
+    assert len(ids) == 8
+    counts = [len(asked(requests.receive(sample(number), b"", 0.1))) for number in ids]
+    assert counts == [0, 2, 0, 2, 1, 0, 0, 0]  # the last one waits for no others, since there are none
+
+
 def test_doubled_and_late_and_unknown_answers_are_ignored() -> None:
     requests = machine()
     (number,) = asked(requests.want(FIRST, wanted(1), 0.0))

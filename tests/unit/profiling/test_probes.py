@@ -113,7 +113,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> type[AgentStandIn]:
 
 def dry(item: Any, **changes: Any) -> Sample:
     fields = {"id": item.id, "cut": item.cut, "encoding": item.encoding, "meta": {"nbytes": 1234 + item.sample}}
-    fields |= {"file_nbytes": 5000, "op_s": [0.1, 0.2, 0.3], "queued_s": 0.0, "note": ""}
+    fields |= {"file_nbytes": 5000, "op_s": [0.1, 0.2, 0.3], "upkeep_s": 0.0, "queued_s": 0.0, "note": ""}
     return Sample(**(fields | changes))
 
 

@@ -154,7 +154,7 @@ class WireStandIn:
         else:
             start_s = max(self._clock.now_s + self._latency_s, self._free_s)
             self._free_s = start_s + self._nbytes / self._rate
-            sample = Sample(item.id, 0, "file", {}, self._nbytes, [0.0], 0.0, "")
+            sample = Sample(item.id, 0, "file", {}, self._nbytes, [0.0], 0.0, 0.0, "")
             self._arrivals.append((self._free_s, sample, bytes(self._nbytes)))
         self.most_outstanding = max(self.most_outstanding, len(self._arrivals))
 

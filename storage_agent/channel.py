@@ -1,0 +1,102 @@
+"""Messages of a few byte frames between the broker and one worker process, over a socket pair.
+
+Not ZeroMQ: its threads at either end would cost a sample more CPU time than all else that the agent does around an op.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from sophon_loader.encodings.encoding import Payload
+
+MOST_FRAMES = 5
+_HEAD = struct.Struct(f"<{1 + MOST_FRAMES}Q")
+"""The number of frames, and the size of each in bytes."""
+
+
+class Channel:
+    """One end of a socket pair; whether calls wait is the socket's own setting."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._outbox: deque[memoryview] = deque()
+        self._sizes: list[int] | None = None
+        self._message = self._missing = memoryview(bytearray(_HEAD.size))
+
+    def fileno(self) -> int:
+        """The descriptor to be polled; -1 once closed."""
+        return self._socket.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something could not be sent yet, because the other end does not read; see `flush`."""
+        return bool(self._outbox)
+
+    def send(self, frames: Sequence[Payload]) -> None:
+        """Send a message, or keep what the socket does not take.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        views = [memoryview(frame).cast("B") for frame in frames]
+        sizes = [len(view) for view in views] + [0] * (MOST_FRAMES - len(views))
+        self._outbox += [memoryview(_HEAD.pack(len(views), *sizes)), *views]
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was kept.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        while self._outbox:
+            try:
+                sent = self._socket.sendmsg(list(self._outbox)[: 2 * MOST_FRAMES])
+            except BlockingIOError:
+                return
+            while self._outbox and sent >= len(self._outbox[0]):
+                sent -= len(self._outbox.popleft())
+            if sent:
+                self._outbox[0] = self._outbox[0][sent:]
+
+    def receive(self) -> list[memoryview] | None:
+        """The next message; None when it is not here as a whole.
+
+        Raises:
+            EOFError: the other end is closed.
+            OSError: it is gone.
+        """
+        while True:
+            try:
+                count = self._socket.recv_into(self._missing)
+            except BlockingIOError:
+                return None
+            if not count:
+                raise EOFError("the other end of the channel is closed")
+            self._missing = self._missing[count:]
+            if self._missing:
+                continue
+            if self._sizes is None:
+                number, *sizes = _HEAD.unpack(self._message)
+                self._sizes = sizes[:number]
+                self._message = memoryview(bytearray(sum(sizes)))
+                self._missing = self._message
+                if self._missing:
+                    continue
+            return self._taken(self._sizes)
+
+    def _taken(self, sizes: list[int]) -> list[memoryview]:
+        frames, start = [], 0
+        for size in sizes:
+            frames.append(self._message[start : start + size])
+            start += size
+        self._sizes = None
+        self._message = self._missing = memoryview(bytearray(_HEAD.size))
+        return frames
+
+    def close(self) -> None:
+        """Close the socket; what was kept is lost."""
+        self._socket.close()

@@ -1,0 +1,55 @@
+"""What threads of the broker's process have for its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import deque
+from typing import Generic, TypeVar
+
+Notice = TypeVar("Notice")
+
+
+class Notices(Generic[Notice]):
+    """A queue that can be polled: `fileno()` is readable while something may wait in it.
+
+    Any thread puts, one takes. Bytes that others write to `writer` (a signal's wake-up) only make it readable.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[Notice] = deque()
+        self._told = False
+        self._reader, self.writer = socket.socketpair()
+        for end in (self._reader, self.writer):
+            end.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor to be polled."""
+        return self._reader.fileno()
+
+    def put(self, notice: Notice) -> None:
+        """Queue a notice."""
+        self._queue.append(notice)
+        if not self._told:  # else the taker has yet to look, and finds this one too
+            self._told = True
+            self._tell()
+
+    def take(self, most: int) -> list[Notice]:
+        """What waits, oldest first, but not more than `most`; the rest keeps it readable."""
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(4096)
+        self._told = False
+        found = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
+        if self._queue:
+            self._told = True
+            self._tell()
+        return found
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is readable already; or closed: nobody takes any more
+            self.writer.send(b"\0")
+
+    def close(self) -> None:
+        """Close it, once no thread puts any more."""
+        self._reader.close()
+        self.writer.close()
