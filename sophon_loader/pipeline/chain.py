@@ -48,7 +48,7 @@ class Window:
     kept: Region
     full_width: int
     full_height: int
-    region: Region | None = None
+    region: Region | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

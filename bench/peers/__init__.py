@@ -1,0 +1,1 @@
+"""Other systems beside ours, over the same link; `python -m bench.peers`. Imports nothing: some run without torch."""

@@ -1,0 +1,127 @@
+"""Which systems are compared, and what is common to their processes. Imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""As in bench.loading.training_pipeline, for systems that have no torchvision."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One row of the table.
+
+    Args:
+        name: as on the command line.
+        module: the file in this folder that knows it.
+        what: what it is made to do, for the table of the results.
+        packages: what pip installs for it, in an environment of its own; none for what the project has anyway.
+        sees_project: whether that environment sees the project's packages (torch, torchvision, numpy).
+        programs: what it needs besides.
+        remote_workers: whether its workers are at the server, so that another number of them is another server.
+    """
+
+    name: str
+    module: str
+    what: str
+    packages: tuple[str, ...] = ()
+    sees_project: bool = True
+    programs: tuple[str, ...] = ()
+    remote_workers: bool = False
+
+    @property
+    def ours(self) -> bool:
+        return self.module == "ours"
+
+
+_TENSORFLOW: dict[str, Any] = {"packages": ("tensorflow-cpu",), "sees_project": False, "remote_workers": True}
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("http", "http_files", "DataLoader, a Dataset of HTTP requests; nginx", programs=("nginx",)),
+        System(
+            "webdataset",
+            "webdataset_tars",
+            "tar shards over HTTP; nginx",
+            packages=("webdataset",),
+            programs=("nginx", "curl"),
+        ),
+        System(
+            "streaming", "streaming_s3", "MDS shards over S3; moto", packages=("mosaicml-streaming", "moto[server]")
+        ),
+        System("tf-data", "tf_data", "tf.data service, float32, not compressed", **_TENSORFLOW),
+        System("tf-data-auto", "tf_data", "tf.data service, float32, compression AUTO", **_TENSORFLOW),
+        System("tf-data-uint8", "tf_data", "tf.data service, uint8, AUTO; client normalises", **_TENSORFLOW),
+        System(
+            "rpcdataloader",
+            "rpc_workers",
+            "whole batches from remote workers",
+            packages=("rpcdataloader",),
+            remote_workers=True,
+        ),
+        System("no-off", "ours", "ours, files"),
+        System("sophon", "ours", "ours, the paper's policy"),
+        System("auto", "ours", "ours, the default"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a process of a system is told.
+
+    Args:
+        system: its name.
+        data: ImageFolder tree; clients list its names, only servers read its files.
+        folder: for what it makes (shards, caches); each process has its own.
+        address, port: of the server; it may use the next port as well.
+        workers: loader processes at the client, or whatever the system has in their place.
+        nginx: the program, where it is needed.
+    """
+
+    system: str
+    data: str
+    folder: str
+    address: str
+    port: int
+    workers: int
+    batch_size: int
+    nginx: str | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        return cls(**json.loads(text))
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}:{self.port}"
+
+
+class Client:
+    """The loading side of a system, in a process of its own."""
+
+    def batches(self, epoch: int) -> Iterable[tuple[Any, Any]]:
+        """The batches of one epoch: images (float32) and labels, as tensors or arrays."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """What a system does once before it is measured; most do nothing."""
+        return None
+
+    def close(self) -> None:
+        """Let go of processes, where that does not happen by itself."""
+        return None
+
+
+def pictures(data: str) -> list[tuple[Path, int]]:
+    """Files and labels of an ImageFolder tree, in ImageFolder's order."""
+    names = sorted(path.name for path in Path(data).iterdir() if path.is_dir())
+    return [(file, label) for label, name in enumerate(names) for file in sorted(Path(data, name).iterdir())]
