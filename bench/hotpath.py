@@ -250,7 +250,8 @@ def per_sample(row: dict[str, Any]) -> dict[str, float]:
     times = {"loader_us": worker_us + main_us, "worker_us": worker_us, "worker_io_us": row["io_s"] * us}
     times |= {"main_us": main_us, "ops_us": row["ops_s"] * us, "timing_us": row["timing_s"] * us}
     if row["agent_cpu_s"] is not None:
-        agent_us, agent_ops_us = (row["agent_s"] - row["agent_cpu_s"]) * us, row["agent_cpu_s"] * us
+        agent_ops_s = row["agent_cpu_s"] - row["agent_upkeep_s"]
+        agent_us, agent_ops_us = (row["agent_s"] - agent_ops_s) * us, agent_ops_s * us
         times |= {"agent_us": agent_us, "agent_io_us": row["agent_io_s"] * us, "agent_ops_us": agent_ops_us}
     return times
 

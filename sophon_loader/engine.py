@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,9 @@ class Engine:
             self._local_agent = LocalAgent(base, self.options)
         address = self._local_agent.address if self._local_agent else self._address
         assert address is not None
-        return agree(self.data, self._split.chains, address, self.options, seed)
+        agreement = agree(self.data, self._split.chains, address, self.options, seed)
+        files_here = self._local_agent is not None and self.options.agent_limit_mbit is None
+        return replace(agreement, terms=replace(agreement.terms, files_here=files_here))
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
@@ -284,6 +286,7 @@ class Engine:
 
     def _forget_dataset(self) -> None:
         if self._dataset is not None:
+            self._profiler.cancel_probing()
             self._dataset.close()
             self._dataset = None
 

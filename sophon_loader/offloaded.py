@@ -306,7 +306,7 @@ class OffloadedDataset(Dataset[Any]):
         if reply.sample is None:
             data = self._read(source, reply.wanted)
             row.count_file(len(data))
-            row.add(fallbacks=self._terms is not None)
+            row.add(fallbacks=self._terms is not None and not (self._terms.files_here and reply.wanted.is_file))
             return data, 0
         sample = reply.sample
         if sample.cut > reply.wanted.cut:

@@ -57,6 +57,7 @@ class Report:
             "cuts": dict(totals.cuts),
             "loader_cpu_s": totals.loader_cpu_s,
             "agent_cpu_s": totals.agent_cpu_s,
+            "agent_upkeep_s": totals.upkeep_s,
             "retries": totals.retries,
             "fallbacks": totals.fallbacks,
             "degraded": totals.degraded,

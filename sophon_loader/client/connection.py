@@ -73,6 +73,8 @@ class Connection:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again as error:
             raise AgentUnreachable(f"agent {self.address} must take messages, but its queue is full") from error
+        except zmq.ZMQError as error:  # closed, at the end of this process
+            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
 
     def receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
         """The next message and its payload (b"" for kinds without), or None after `timeout_s`.
@@ -80,9 +82,12 @@ class Connection:
         Raises:
             WireError: the agent broke the protocol.
         """
-        if not self._socket.poll(max(0, int(1000 * timeout_s))):
-            return None
-        frames = self._socket.recv_multipart(copy=False)
+        try:
+            if not self._socket.poll(max(0, int(1000 * timeout_s))):
+                return None
+            frames = self._socket.recv_multipart(copy=False)
+        except zmq.ZMQError as error:  # closed, at the end of this process
+            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
         self.received_nbytes += sum(len(frame) for frame in frames)
         if len(frames) > 2:
             raise MalformedMessage(f"a message must have one or two frames, got {len(frames)} from {self.address}")

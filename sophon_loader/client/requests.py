@@ -40,10 +40,15 @@ class Wanted:
     encoding: str
     key: str
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is wanted as the file it is."""
+        return self.cut == 0 and self.encoding == "file"
+
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (the agent is gone).
+    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (to be read on this host).
 
     `turnaround_s` is the time from asking to the reply.
     """
@@ -94,10 +99,14 @@ class Requests:
 
     `want` and `drop` are called by the worker between messages, `receive` for every message that arrives, `tick`
     whenever it is about to wait; each returns instructions to carry out in order. `ready` yields what is there.
+
+    Args:
+        files_here: what is wanted as a file is not asked for.
     """
 
-    def __init__(self, options: OffloadOptions, instance: str, now_s: float) -> None:
+    def __init__(self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False) -> None:
         self._options = options
+        self._files_here = files_here
         self._instance = instance
         self._window = options.window
         self._next_id = 0
@@ -125,6 +134,9 @@ class Requests:
         if batch not in self._ready:
             self._ready[batch] = deque()
             for position, one in enumerate(wanted):
+                if self._files_here and one.is_file:
+                    self._ready[batch].append(Reply(one, position))
+                    continue
                 self._next_id += 1
                 self._requests[self._next_id] = _Request(batch, position, one)
                 self._queue.append(self._next_id)

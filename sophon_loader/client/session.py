@@ -31,6 +31,8 @@ class Terms:
         descriptions: one pipeline description per source.
         keep_info: per source, whether an op at the loader may look at an image's `info`.
         seed: of the run.
+        files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
+            here instead.
     """
 
     address: Address
@@ -40,6 +42,7 @@ class Terms:
     descriptions: tuple[bytes, ...]
     keep_info: tuple[bool, ...]
     seed: int
+    files_here: bool = False
 
     def key(self, source: int, key: str) -> str:
         """A sample's key relative to the export, from the one relative to its source's root."""
@@ -57,7 +60,7 @@ class Session:
         self.terms = terms
         self._digests = [content_hash(description) for description in terms.descriptions]
         self._connection = Connection(terms.address, terms.options.window)
-        self._requests = Requests(terms.options, terms.instance, now_s())
+        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
         self.waited_s = 0.0
 
     @property

@@ -87,6 +87,11 @@ class Prober(threading.Thread):
             self.probes.append(probe)
         return True
 
+    def cancel(self, timeout_s: float) -> None:
+        """End after the question that is being asked; waits for at most `timeout_s`."""
+        self._cancelled.set()
+        self.join(timeout_s)
+
     def finish(self, timeout_s: float) -> list[Probe]:
         """What has been found, after waiting for the rest for at most `timeout_s`."""
         self.join(timeout_s)

@@ -169,6 +169,12 @@ class Profiler:
             self._probes = self._prober.finish(_PROBE_WAIT_S)
             self._prober = None
 
+    def cancel_probing(self) -> None:
+        """Have the prober ask no more; what it has found is lost."""
+        if self._prober is not None:
+            self._prober.cancel(_PROBE_WAIT_S)
+            self._prober = None
+
     def epoch_measure(self, totals: Totals, seconds: float, processes: int) -> EpochMeasure:
         """An epoch in the terms of `rates`."""
         return EpochMeasure(

@@ -94,6 +94,17 @@ def test_a_full_window_is_filled_up_again_by_a_message_for_several_samples() -> 
     assert counts == [0, 2, 0, 2, 1, 0, 0, 0]  # the last one waits for no others, since there are none
 
 
+def test_files_of_this_host_are_not_asked_for() -> None:
+    requests = Requests(OPTIONS, "agent-1", 0.0, files_here=True)
+    mixed = [Wanted(0, 0, 0, "file", "a"), Wanted(0, 1, 1, "pixels", "b"), Wanted(0, 2, 0, "roi-jpeg", "c")]
+    ids = asked(requests.want(FIRST, mixed, 0.0))
+    assert [requests.wanted(n).sample for n in ids] == [1, 2] and requests.missing(FIRST) == 3
+    assert [(reply.position, reply.sample) for reply in drained(requests, FIRST)] == [(0, None)]
+    for number in ids:
+        requests.receive(sample(number), b"", 0.1)
+    assert [reply.position for reply in drained(requests, FIRST)] == [1, 2]
+
+
 def test_doubled_and_late_and_unknown_answers_are_ignored() -> None:
     requests = machine()
     (number,) = asked(requests.want(FIRST, wanted(1), 0.0))
