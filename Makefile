@@ -1,11 +1,13 @@
 # make test   everything that CI checks        make demo   the policies over a slow wire, as one table
+# make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
 # Each alone is enough on a fresh machine with python3 and a compiler.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+QUICK ?=
 
-.PHONY: test demo lint clean
+.PHONY: test demo bench lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -29,5 +31,8 @@ lint: $(VENV)/.built
 demo: $(VENV)/.built
 	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
 
+bench: $(VENV)/.built
+	$(BIN)/python -m bench.everything $(if $(DATA),--data $(DATA)) $(if $(QUICK),--quick)
+
 clean:
-	rm -rf $(VENV) build *.egg-info demo-data
+	rm -rf $(VENV) .venv-peers build *.egg-info demo-data

@@ -1,9 +1,9 @@
-"""Draw the paper's two figures from the JSON files of bench.policies.
+"""Draw the paper's two figures from the JSON files of bench.everything or bench.policies, and the peers' from bench.peers.
 
-    python -m bench.plot bench/results/policies-*.json --out docs/figures
+    python -m bench.plot bench/results/<date>-<commit>.json --out docs/figures
 
-For each dataset: epoch time and traffic per policy (from the file with the most agent cores), and epoch time per policy
-against the agent's cores (from all its files). Bars are medians over the rounds, whiskers their range.
+For each dataset: epoch time and traffic per policy (from the result with the most agent cores), and epoch time per
+policy against the agent's cores (from all its results). Bars are medians over the rounds, whiskers their range.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+from bench.peers.figure import draw_peers
 
 COLOURS = {
     "no-off": "#7f7f7f",
@@ -32,20 +35,32 @@ COLOURS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="JSON files of bench.policies")
+    parser.add_argument("files", nargs="+", type=Path, help="JSON files of benches")
     parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder; default %(default)s")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     by_data: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for file in options.files:
-        found = json.loads(file.read_text())["rows"]
-        by_data[found["settings"]["data"]].append(found)
+    for name, found in results_in(options.files):
+        if name.startswith("policies") and found["settings"]["link_mbit"]:
+            by_data[found["settings"]["data"]].append(found)
+        elif name.startswith("peers"):
+            print(draw_peers(found, options.out / f"{name}.png"))
     for data, results in by_data.items():
         results.sort(key=lambda result: result["settings"]["agent_cores"])
         print(ample(results[-1], options.out / f"policies-{data}.png"))
         if len(results) > 1:
             print(against_cores(results, options.out / f"cores-{data}.png"))
     return 0
+
+
+def results_in(files: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name of the bench, its rows) of all results in the files."""
+    for file in files:
+        found = json.loads(file.read_text())["rows"]
+        if isinstance(found, dict) and "benches" in found:
+            yield from ((name, bench["rows"]) for name, bench in found["benches"].items() if "rows" in bench)
+        else:
+            yield file.stem, found
 
 
 def ample(result: dict[str, Any], path: Path) -> Path:

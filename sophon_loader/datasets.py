@@ -163,16 +163,17 @@ def _folder(dataset: Any) -> Source:
         raise NotOffloadable(f"{type(dataset).__name__} does not use torchvision's default loader with Pillow")
     root = os.fspath(dataset.root)
     below = os.path.join(root, "")
-    paths = [path for path, _ in dataset.samples]
-    if any(not path.startswith(below) for path in paths):
-        raise NotOffloadable(f"{type(dataset).__name__} has samples that do not lie below its root {root}")
-    keys = SharedStrings([path[len(below) :] for path in paths])
+    try:
+        keys = SharedStrings([path for path, _ in dataset.samples], below)
+    except ValueError as error:
+        why = f"{type(dataset).__name__} has samples that do not lie below its root {root}"
+        raise NotOffloadable(why) from error
     return Source(root, keys, _targets_of(dataset.samples))
 
 
 def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
     targets = [target for _, target in samples]
-    if all(type(target) is int for target in targets):
+    if set(map(type, targets)) <= {int}:
         return _IntTargets(SharedArray(np.asarray(targets, dtype=np.int64)))
     return _ObjectTargets(targets)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sophon_loader.shared import SharedArray, SharedStrings
 
-FILE_NAMES = st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)
-"""Any bytes are a file name; those that are not UTF-8 become low surrogates."""
+FILE_NAMES = (st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)).map(lambda name: name.replace("\0", "_"))
+"""Any bytes but NUL are a file name; those that are not UTF-8 become low surrogates."""
 
 
 @settings(max_examples=50)
@@ -30,6 +30,17 @@ def test_strings_come_back(strings: list[str]) -> None:
 def test_corner_cases(strings: list[str]) -> None:
     shared = SharedStrings(strings)
     assert [shared[i] for i in range(len(shared))] == strings
+
+
+def test_what_all_begin_with_is_left_out() -> None:
+    shared = SharedStrings(["/d/a/1.jpg", "/d//d/2.jpg", "/d/"], "/d/")
+    assert [shared[i] for i in range(len(shared))] == ["a/1.jpg", "/d/2.jpg", ""]
+
+
+@pytest.mark.parametrize("strings", [["/d/a", "/e/b"], ["a/d/b"], ["/d/a\0/d/b"], ["/d/a\0b"]])
+def test_others_are_refused(strings: list[str]) -> None:
+    with pytest.raises(ValueError, match="strings must"):
+        SharedStrings(strings, "/d/")
 
 
 def test_an_index_past_the_end_is_an_error() -> None:
