@@ -26,7 +26,9 @@ from bench import record
 from examples.demo import default_data
 
 LOW = ["--policies", "no-off", "resize-off", "sophon", "auto", "--epochs", "4"]
-CPU = ["--link-mbit", "0", "--policies", "torch", "no-off", "auto", "--repeat", "4"]
+CPU = ["--link-mbit", "0", "--policies", "torch", "no-off", "auto"]
+LINK = ["--parts", "pictures", "--workers", "1", "--rounds", "1", "--repeat", "1"]
+HOT = ["--policies", "torch", "auto", "--rounds", "1", "--repeat", "1"]
 TOLD_CHARACTERS = 2000
 """Of what a failing bench said last."""
 
@@ -53,12 +55,19 @@ def steps(folders: dict[str, Path]) -> list[Step]:
         ]
     first = ["--data", str(next(iter(folders.values())))]
     found += [
-        Step("cpu-bound", "bench.policies", [*first, *CPU, "--epochs", "5"], [*first, *CPU, "--epochs", "1"]),
-        Step("link", "bench.link", first, [*first, "--workers", "1", "--rounds", "1", "--parts", "pictures"]),
-        Step("hotpath", "bench.hotpath", first, [*first, "--rounds", "1", "--repeat", "1"]),
-        Step("overhead", "bench.overhead", first, [*first, "--only", "first-batch", "--rounds", "1"]),
+        Step(
+            "cpu-bound",
+            "bench.policies",
+            [*first, *CPU, "--repeat", "4", "--epochs", "5"],
+            [*first, *CPU, "--epochs", "1"],
+        ),
+        Step("link", "bench.link", [*first, "--rounds", "2"], [*first, *LINK]),
+        Step("hotpath", "bench.hotpath", first, [*first, *HOT]),
+        Step(
+            "overhead", "bench.overhead", [*first, "--rounds", "3"], [*first, "--only", "first-batch", "--rounds", "1"]
+        ),
         Step("agent", "bench.agent", first, [*first, "--rounds", "1", "--mb", "300"]),
-        Step("tail", "bench.tail", first, [*first, "--rounds", "1", "--workers", "1"]),
+        Step("tail", "bench.tail", first, None),
         Step("profiling", "bench.profiling", first, None),
         Step("planner", "bench.planner", [], ["--samples", "100000"]),
         Step("jpegcrop", "bench.jpegcrop", first, [*first, "--rounds", "1"]),
@@ -87,9 +96,8 @@ def main() -> int:
     bar = tqdm(todo, file=sys.stderr)
     for step in bar:
         bar.set_description(step.name)
-        benches[step.name] = run(
-            step.module, step.quick if options.quick and step.quick is not None else step.arguments
-        )
+        arguments = step.quick if options.quick and step.quick is not None else step.arguments
+        benches[step.name] = run(step.module, arguments)
         record.write(out, "bench.everything", {"quick": options.quick, "benches": benches})  # what is there is kept
     failed = [name for name, bench in benches.items() if "error" in bench]
     print(f"{len(benches) - len(failed)} benches in {out}" + (f"; failed: {', '.join(failed)}" if failed else ""))
@@ -117,14 +125,15 @@ def run(module: str, arguments: list[str]) -> dict[str, Any]:
         out = Path(folder, "out.json")
         started_s = time.perf_counter()
         command = [sys.executable, "-m", module, *arguments, "--json", str(out)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         took = {"took_s": round(time.perf_counter() - started_s, 1)}
         if not out.exists():
             said = (done.stdout + done.stderr)[-TOLD_CHARACTERS:]
             return {**took, "error": f"ended with status {done.returncode}: {said}"}
         tqdm.write(done.stdout)
         written: dict[str, Any] = json.loads(out.read_text())
-        return {**took, "command": written["command"], "rows": written["rows"]}
+        about = {name: value for name, value in written.items() if name not in ("commit", "machine", "versions")}
+        return {**took, **about}
 
 
 if __name__ == "__main__":

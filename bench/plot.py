@@ -1,4 +1,4 @@
-"""Draw the paper's two figures from the JSON files of bench.everything or bench.policies, and the peers' from bench.peers.
+"""Draw the paper's two figures, and that of the peers, from the JSON files of benches.
 
     python -m bench.plot bench/results/<date>-<commit>.json --out docs/figures
 
