@@ -4,8 +4,8 @@
     python -m bench.everything --quick              the short form of most of them, under five minutes
     python -m bench.everything --only policies-imagenet link
 
-The file holds, by name, what each bench writes with --json, and the seconds it took; a bench that fails is kept with
-what it said, and the others go on. `python -m bench.plot FILE` draws it.
+The file holds, by name, what each bench writes with --json, and the seconds it took. A bench that fails is kept with
+what it said, one that misses a bar has a status other than 0; the others go on. `python -m bench.plot FILE` draws it.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ def main() -> int:
         if unknown := set(options.only) - {step.name for step in todo}:
             parser.error(f"--only must be of {[step.name for step in todo]}, got {sorted(unknown)}")
         todo = [step for step in todo if step.name in options.only]
-    out = options.json or default_out()
-    benches: dict[str, Any] = {}
+    out = options.json or default_out(options.quick)
+    benches: dict[str, Any] = json.loads(out.read_text())["rows"]["benches"] if options.only and out.exists() else {}
     bar = tqdm(todo, file=sys.stderr)
     for step in bar:
         bar.set_description(step.name)
         arguments = step.quick if options.quick and step.quick is not None else step.arguments
         benches[step.name] = run(step.module, arguments)
         record.write(out, "bench.everything", {"quick": options.quick, "benches": benches})  # what is there is kept
-    failed = [name for name, bench in benches.items() if "error" in bench]
+    failed = [name for name, bench in benches.items() if "error" in bench or bench["status"]]
     print(f"{len(benches) - len(failed)} benches in {out}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
@@ -107,16 +107,19 @@ def main() -> int:
 def data_folders(given: list[Path] | None) -> dict[str, Path]:
     """The picture folders by name: those given, or the shared ones, or one that is made."""
     if given:
-        return {folder.name: folder.resolve() for folder in given}
+        folders = {folder.name: folder.resolve() for folder in given}
+        if len(folders) < len(given):
+            raise SystemExit(f"--data must be folders of different names, got {[str(folder) for folder in given]}")
+        return folders
     shared = {folder.name: folder for folder in sorted(record.SHARED_DATA.glob("*")) if folder.is_dir()}
     return shared or {"generated": default_data()}
 
 
-def default_out() -> Path:
-    """bench/results/<date>-<commit>.json."""
+def default_out(quick: bool) -> Path:
+    """bench/results/<date>-<commit>.json, or -quick.json; --only adds to what is there."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-    return Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-{commit}.json"
+    return Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-{commit}{'-quick' * quick}.json"
 
 
 def run(module: str, arguments: list[str]) -> dict[str, Any]:
@@ -126,7 +129,7 @@ def run(module: str, arguments: list[str]) -> dict[str, Any]:
         started_s = time.perf_counter()
         command = [sys.executable, "-m", module, *arguments, "--json", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        took = {"took_s": round(time.perf_counter() - started_s, 1)}
+        took = {"took_s": round(time.perf_counter() - started_s, 1), "status": done.returncode}
         if not out.exists():
             said = (done.stdout + done.stderr)[-TOLD_CHARACTERS:]
             return {**took, "error": f"ended with status {done.returncode}: {said}"}

@@ -56,7 +56,7 @@ def main() -> int:
 def results_in(files: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name of the bench, its rows) of all results in the files."""
     for file in files:
-        found = json.loads(file.read_text())["rows"]
+        found = json.loads(file.read_text()).get("rows")
         if isinstance(found, dict) and "benches" in found:
             yield from ((name, bench["rows"]) for name, bench in found["benches"].items() if "rows" in bench)
         else:
@@ -84,13 +84,14 @@ def ample(result: dict[str, Any], path: Path) -> Path:
 def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
     """Epoch time per policy for each number of agent cores."""
     figure, axis = plt.subplots(figsize=(9, 3.4), constrained_layout=True)
-    names = [entry["policy"] for entry in results[0]["summary"]]
+    found = {entry["policy"] for result in results for entry in result["summary"]}
+    names = [name for name in COLOURS if name in found]
     width = 0.8 / len(names)
     for group, result in enumerate(results):
         entries = {entry["policy"]: entry for entry in result["summary"]}
         for position, name in enumerate(names):
             if name in entries:
-                label = name if group == 0 else None
+                label = name if group == len(results) - 1 else None
                 at = group + (position - (len(names) - 1) / 2) * width
                 bar(axis, at, entries[name]["seconds"], 1.0, COLOURS.get(name, "#17becf"), width * 0.95, label)
     axis.set_xticks(range(len(results)), [f"{r['settings']['agent_cores']:g}" for r in results])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -164,7 +165,7 @@ def _folder(dataset: Any) -> Source:
     root = os.fspath(dataset.root)
     below = os.path.join(root, "")
     try:
-        keys = SharedStrings([path for path, _ in dataset.samples], below)
+        keys = SharedStrings(list(map(itemgetter(0), dataset.samples)), below)
     except ValueError as error:
         why = f"{type(dataset).__name__} has samples that do not lie below its root {root}"
         raise NotOffloadable(why) from error
@@ -172,7 +173,7 @@ def _folder(dataset: Any) -> Source:
 
 
 def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
-    targets = [target for _, target in samples]
+    targets = list(map(itemgetter(1), samples))
     if set(map(type, targets)) <= {int}:
         return _IntTargets(SharedArray(np.asarray(targets, dtype=np.int64)))
     return _ObjectTargets(targets)

@@ -23,6 +23,7 @@ from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import ConfigError
+from sophon_loader.host import cores_available
 from sophon_loader.offloaded import OffloadedDataset, SharedPlan
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.profiling.profiler import Profiler
@@ -31,6 +32,12 @@ from sophon_loader.profiling.trials import TrialRunner, TryingPolicy
 from sophon_loader.report import Report
 from sophon_loader.statistics import Statistics
 from sophon_loader.tail import Split, Tail, split
+
+_MOST_DEGRADED = 0.05
+"""Of an epoch's samples: with more of them at an earlier cut than planned, its CPU seconds say nothing of the plan."""
+
+_LEAST_SPARE = 0.1
+"""Cores that a local agent is counted to have where the loader's processes may use all."""
 
 
 class Engine:
@@ -81,6 +88,7 @@ class Engine:
         self._predicted: Terms | None = None
         self._trials: TrialRunner | None = None
         self._learnt = True
+        self._replanned = False  # in mid-epoch
         self.profiling = False
         self._report = Report(policy=policy.name)
 
@@ -151,8 +159,12 @@ class Engine:
         address = self._local_agent.address if self._local_agent else self._address
         assert address is not None
         agreement = agree(self.data, self._split.chains, address, self.options, seed)
-        files_here = self._local_agent is not None and self.options.agent_limit_mbit is None
-        return replace(agreement, terms=replace(agreement.terms, files_here=files_here))
+        if self._local_agent is None:
+            return agreement
+        # It shares this host's cores with the loader's processes.
+        spare = max(cores_available() - self._processes, _LEAST_SPARE)
+        terms = replace(agreement.terms, files_here=self.options.agent_limit_mbit is None)
+        return replace(agreement, terms=terms, agent_cores=min(agreement.agent_cores, spare))
 
     # --- epochs -----------------------------------------------------------------------------------------------
 
@@ -164,6 +176,7 @@ class Engine:
         """
         self._end_epoch()
         self._iteration += 1
+        self._replanned = False
         self._epoch = epoch
         self._report = Report(policy=self._policy.name, notes=self._notes())
         if self._agreement is not None:
@@ -234,20 +247,21 @@ class Engine:
         totals = self._statistics.totals(self._iteration)
         plan = self._trials.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
         if plan is not None:
+            self._replanned = True
             self._set_plan(plan)
 
     def note_progress(self, seconds: float) -> None:
         """Bring the report up to date, `seconds` into the epoch."""
         self._report.update(self._epoch, seconds, self._statistics.totals(self._iteration))
 
-    def _end_epoch(self) -> None:
-        """Learn from the iteration that has just ended or been given up."""
+    def _end_epoch(self, *, whole: bool = False) -> None:
+        """Learn from the iteration that has just ended or, not `whole`, been given up."""
         if self._report.totals.samples and not self._learnt:
             self._learnt = True
             report = self._report
             measure = self._profiler.epoch_measure(report.totals, report.seconds, self._processes)
-            trying = self._trials is not None and not self._trials.done
-            self._profiler.learn(measure, None if trying or report.totals.fallbacks else self._predicted)
+            odd = report.totals.fallbacks or report.totals.degraded > _MOST_DEGRADED * report.totals.samples
+            self._profiler.learn(measure, self._predicted if whole and not odd and not self._replanned else None)
             report.bottleneck = self._profiler.bottleneck(measure)
             report.rates = _finite(asdict(self._profiler.rates))
             busy = gpu_utilisation()
@@ -257,7 +271,7 @@ class Engine:
     def finished(self) -> None:
         """The iteration has delivered its last batch."""
         self._profiler.clock.pause()
-        self._end_epoch()
+        self._end_epoch(whole=True)
 
     def current(self) -> tuple[int, int]:
         """(iteration, epoch) of the iteration that has begun last."""
@@ -286,6 +300,8 @@ class Engine:
 
     def _forget_dataset(self) -> None:
         if self._dataset is not None:
+            self._learnt = True  # what has been measured of the running iteration is of this pipeline
+            self._predicted = None
             self._profiler.cancel_probing()
             self._dataset.close()
             self._dataset = None

@@ -31,7 +31,8 @@ class OffloadingDataLoader(DataLoader[Any]):
 
     Args:
         agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` (starts one on this host for
-            as long as the loader lives), or None (no agent: files are read on this host).
+            as long as the loader lives; without a paced link, what would cross as a file is read by the loader
+            itself), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
         encodings: what may be used on the wire: `"auto"` (every lossless one), `"paper"` (file, pixels, array), or a

@@ -67,6 +67,8 @@ MAX_KEYS = 4096
 """Of one AskSizes."""
 JOBS_PER_WORKER = 2
 """One being worked on and one on its way, so that a worker never waits for the broker."""
+STUCK_S = 0.05
+"""A job that waits at its worker for longer, behind a slow one, is given to an idle worker as well."""
 MAX_EARLY_DEATHS = 3
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
@@ -82,17 +84,38 @@ class _Registration:
 
 
 @dataclass
+class _Task:
+    """A job at a worker; at two when it was `doubled`, and then the first answer counts."""
+
+    job: Job
+    doubled: bool = False
+    answered: bool = False
+
+
+@dataclass
 class _Worker:
-    """A worker, and what has been sent to it and not been answered, oldest first."""
+    """A worker, and what has been sent to it and not been answered, oldest first, and when it began on the first."""
 
     channel: Channel
-    jobs: deque[Job] = field(default_factory=deque)
+    tasks: deque[_Task] = field(default_factory=deque)
     registrations: deque[_Registration] = field(default_factory=deque)
     ready: bool = False
+    since_s: float = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be given work: it is ready and has not hung up."""
+        return self.ready and self.channel.fileno() >= 0
 
     @property
     def load(self) -> int:
-        return len(self.jobs) + len(self.registrations)
+        return len(self.tasks) + len(self.registrations)
+
+    @property
+    def waiting(self) -> _Task | None:
+        """The task that waits behind another and that no other worker has."""
+        last = self.tasks[-1] if len(self.tasks) > 1 else None
+        return None if last is None or last.doubled else last
 
 
 class Broker:
@@ -180,10 +203,10 @@ class Broker:
                 deadline_s = deadline_s or time.monotonic() + self._settings.drain_s
                 if self._idle or time.monotonic() > deadline_s:
                     return
-            events = dict(self._poller.poll(self._timeout_ms()))
-            for worker in self._staff.values():
+            events = dict(self._poller.poll(self._timeout_ms(self._relieve())))
+            for number, worker in self._staff.items():
                 if event := events.get(worker.channel.fileno()):
-                    self._attend(worker, event)
+                    self._attend(number, worker, event)
             if self._notices.fileno() in events:
                 for notice in self._notices.take(MOST_PER_TURN):
                     notice()
@@ -196,11 +219,9 @@ class Broker:
     def _idle(self) -> bool:
         return self._admission.outstanding == 0 and not len(self._pacer)
 
-    def _timeout_ms(self) -> int | None:
-        wait_s = self._pacer.wait_s(time.monotonic())
-        if self._stopping:
-            wait_s = min(wait_s or 0.05, 0.05)
-        return None if wait_s is None else math.ceil(1000 * wait_s)
+    def _timeout_ms(self, relief_s: float | None) -> int | None:
+        waits = [self._pacer.wait_s(time.monotonic()), relief_s, 0.05 if self._stopping else None]
+        return min((math.ceil(1000 * wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -341,7 +362,9 @@ class Broker:
 
     def _read(self, job: Job, note: str = "") -> None:
         make = functools.partial(answer_file, self._store, job, note)
-        self._readers.submit(make, lambda answer: self._notices.put(lambda: self._read_done(job.client, answer)))
+        self._readers.submit(
+            make, lambda answer: self._notices.put(lambda: self._read_done(job.client, answer)), [job.item.id]
+        )
 
     def _read_done(self, client: bytes, answer: Answer) -> None:
         self._upkeep.count(answer.cpu_s)
@@ -357,7 +380,7 @@ class Broker:
     def _dispatch(self) -> None:
         """Give waiting work to the worker with least of it."""
         while self._registering or self._admission.queued:
-            worker = min((w for w in self._staff.values() if w.ready), key=lambda w: w.load, default=None)
+            worker = min((w for w in self._staff.values() if w.usable), key=lambda w: w.load, default=None)
             if worker is None or worker.load >= JOBS_PER_WORKER:
                 break
             if self._registering:
@@ -365,15 +388,39 @@ class Broker:
                 worker.registrations.append(registration)
                 self._order(worker, [protocol.REGISTER, registration.description])
             elif (job := self._admission.pop()) is not None:
-                worker.jobs.append(job)
-                self._order(worker, [protocol.JOB, job.to_bytes(), self._pipelines.get(job.digest, b"")])
-        if self._stopping and not self._any_ready:
+                self._give(worker, _Task(job))
+        if self._stopping and not self._any_usable:
             while (job := self._admission.pop()) is not None:
                 self._read(job, "the agent is stopping")
 
+    def _give(self, worker: _Worker, task: _Task) -> None:
+        if not worker.tasks:
+            worker.since_s = time.monotonic()
+        worker.tasks.append(task)
+        job = task.job
+        self._order(worker, [protocol.JOB, job.to_bytes(), self._pipelines.get(job.digest, b"")])
+
+    def _relieve(self) -> float | None:
+        """Give idle workers what waits behind a slow job; the seconds until there may be more of that to do."""
+        idle = [worker for worker in self._staff.values() if worker.usable and not worker.load]
+        if not idle:
+            return None
+        now_s, wait_s = time.monotonic(), None
+        for worker in self._staff.values():
+            task = worker.waiting
+            if task is None:
+                continue
+            left_s = worker.since_s + STUCK_S - now_s
+            if left_s > 0:
+                wait_s = min(left_s, wait_s or STUCK_S)
+            elif idle:
+                task.doubled = True
+                self._give(idle.pop(), task)
+        return wait_s
+
     @property
-    def _any_ready(self) -> bool:
-        return any(worker.ready for worker in self._staff.values())
+    def _any_usable(self) -> bool:
+        return any(worker.usable for worker in self._staff.values())
 
     def _order(self, worker: _Worker, frames: list[Payload]) -> None:
         with contextlib.suppress(OSError):  # it is gone; its thread will say so
@@ -381,20 +428,22 @@ class Broker:
             if worker.channel.waiting:
                 self._poller.register(worker.channel, zmq.POLLIN | zmq.POLLOUT)
 
-    def _attend(self, worker: _Worker, event: int) -> None:
+    def _attend(self, number: int, worker: _Worker, event: int) -> None:
         """A worker's channel has something to read, or room for what waits, or has been closed."""
-        try:
-            if event & zmq.POLLOUT:
+        if event & zmq.POLLOUT:
+            with contextlib.suppress(OSError):  # it is gone; but it may have said something before
                 worker.channel.flush()
-                if not worker.channel.waiting:
-                    self._poller.register(worker.channel, zmq.POLLIN)
+            if not worker.channel.waiting:
+                self._poller.register(worker.channel, zmq.POLLIN)
+        try:
             for _ in range(MOST_PER_TURN):
                 frames = worker.channel.receive()
                 if frames is None:
                     return
                 self._from_worker(worker, frames)
-        except (EOFError, OSError):  # the thread that waits for its end tells more
+        except (EOFError, OSError):
             self._hang_up(worker)
+            self._workers.kill(number)  # if it still lives; the thread that waits for its end tells us
 
     def _hang_up(self, worker: _Worker) -> None:
         if worker.channel.fileno() >= 0:
@@ -412,7 +461,11 @@ class Broker:
         kind, cpu_s = msgpack.unpackb(frames[1])
         if command == protocol.ANSWER:
             self._upkeep.count(0.0)
-            self._answered(worker.jobs.popleft().client, kind, cpu_s, *frames[2:])
+            task = worker.tasks.popleft()
+            worker.since_s = time.monotonic()
+            if not task.answered:
+                task.answered = True
+                self._answered(task.job.client, kind, cpu_s, *frames[2:])
         else:
             self._told(worker.registrations.popleft().client, *frames[2:])
 
@@ -432,13 +485,16 @@ class Broker:
     def _replace(self, number: int, exit_code: str) -> None:
         """A worker has died: its jobs go out as files (one of them may have killed it), another starts."""
         worker = self._staff[number]
+        self._workers.forget(number)
         if worker.channel.fileno() >= 0:
-            self._attend(worker, zmq.POLLIN)  # its last words
+            self._attend(number, worker, zmq.POLLIN)  # its last words
         self._hang_up(worker)
         del self._staff[number]
-        self._workers.forget(number)
-        for job in worker.jobs:
-            self._read(job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
+        elsewhere = [id(task) for other in self._staff.values() for task in other.tasks]
+        for task in worker.tasks:
+            if not task.answered and id(task) not in elsewhere:
+                task.answered = True
+                self._read(task.job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
         for registration in worker.registrations:
             self._register_again(registration, exit_code)
         if self._stopping:
@@ -496,7 +552,7 @@ class Broker:
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             "exports": {name: self._store.root(name) for name in self._store.names},
-            "workers": sum(worker.ready for worker in self._staff.values()),
+            "workers": sum(worker.usable for worker in self._staff.values()),
             "worker_pids": self._workers.pids,
             "cores": cores_available(),
             "encodings": list(self._encodings),
@@ -518,13 +574,10 @@ class Broker:
         if self._context.closed:
             return
         if hasattr(self, "_workers"):
-            told = [number for number, worker in self._staff.items() if worker.ready]
-            for number in told:
-                self._order(self._staff[number], [protocol.STOP])
-            self._readers.stop()
-            self._workers.stop(5.0, told=told)
             for worker in self._staff.values():
-                worker.channel.close()
+                worker.channel.close()  # which ends it
+            self._readers.stop()
+            self._workers.stop(5.0, told=[number for number, worker in self._staff.items() if worker.ready])
             self._notices.close()
         self._context.destroy(linger=None)
 

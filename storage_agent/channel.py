@@ -16,6 +16,9 @@ MOST_FRAMES = 5
 _HEAD = struct.Struct(f"<{1 + MOST_FRAMES}Q")
 """The number of frames, and the size of each in bytes."""
 
+_MOST_AT_ONCE = 4 << 20
+"""Bytes after which the end that never waits looks after others."""
+
 
 class Channel:
     """One end of a socket pair; whether calls wait is the socket's own setting."""
@@ -63,19 +66,23 @@ class Channel:
                 self._outbox[0] = self._outbox[0][sent:]
 
     def receive(self) -> list[memoryview] | None:
-        """The next message; None when it is not here as a whole.
+        """The next message; None when it is not here as a whole (or is large: then there is more to come at once).
 
         Raises:
             EOFError: the other end is closed.
             OSError: it is gone.
         """
+        received = 0
         while True:
+            if received > _MOST_AT_ONCE and not self._socket.getblocking():
+                return None
             try:
                 count = self._socket.recv_into(self._missing)
             except BlockingIOError:
                 return None
             if not count:
                 raise EOFError("the other end of the channel is closed")
+            received += count
             self._missing = self._missing[count:]
             if self._missing:
                 continue

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.jobs import Answer
 
 Then = Callable[[bytes, Answer], None]
-Task = tuple[Callable[[], Answer], Callable[[Answer], None]]
+Task = tuple[Callable[[], Answer], Callable[[Answer], None], Sequence[int]]
 
 
 class Readers:
@@ -26,9 +26,13 @@ class Readers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, make: Callable[[], Answer], then: Callable[[Answer], None]) -> None:
-        """Have a thread call `make`, and then `then` with its answer."""
-        self._tasks.put((make, then))
+    def submit(self, make: Callable[[], Answer], then: Callable[[Answer], None], ids: Sequence[int] = ()) -> None:
+        """Have a thread call `make`, and then `then` with its answer.
+
+        Args:
+            ids: the samples concerned, should it fail.
+        """
+        self._tasks.put((make, then, ids))
 
     def stop(self) -> None:
         """End the threads after the tasks queued before."""
@@ -39,15 +43,17 @@ class Readers:
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            make, then = task
-            then(_made(make))
+            make, then, ids = task
+            then(_made(make, ids))
 
 
-def _made(make: Callable[[], Answer]) -> Answer:
+def _made(make: Callable[[], Answer], ids: Sequence[int]) -> Answer:
     """The answer, with its header; if that cannot be, the loader is told why, and the thread lives on."""
     try:
         answer = make()
         _ = answer.header
     except MessageTooLong as error:
-        return Answer(Failed(Failure.TOO_LONG, str(error)))
+        return Answer(Failed(Failure.TOO_LONG, str(error), list(ids)))
+    except Exception as error:  # no memory for a large file, say
+        return Answer(Failed(Failure.UNREADABLE, f"{type(error).__name__}: {error}", list(ids)))
     return answer

@@ -5,7 +5,6 @@ Speaks to the broker over one channel: says READY once, then answers each job it
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import multiprocessing
 import os
@@ -39,7 +38,7 @@ _NOTE_LIMIT = 2000
 
 
 def main(settings: Settings, broker: Channel) -> None:
-    """Body of a worker process; returns when the broker says STOP, ends at once when the broker dies."""
+    """Body of a worker process; returns when the channel is closed, ends at once when the broker dies."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
     _end_with_parent()
@@ -54,23 +53,29 @@ def main(settings: Settings, broker: Channel) -> None:
         broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
         return
     broker.send([protocol.READY])
-    with contextlib.suppress(EOFError, OSError):  # the broker is gone
-        _serve(broker, Store(settings.exports, settings.max_file_nbytes))
+    _serve(broker, Store(settings.exports, settings.max_file_nbytes))
 
 
 def _serve(broker: Channel, store: Store) -> None:
     upkeep = Upkeep()
-    while (frames := broker.receive()) is not None:
-        command = frames[0]
-        if command == protocol.STOP:
+    while True:
+        try:
+            frames = broker.receive()
+        except (EOFError, OSError):  # it has stopped, or is gone
             return
-        if command == protocol.REGISTER:
-            broker.send([protocol.REGISTERED, *register(bytes(frames[1])).frames()])
-            continue
-        job = Job.from_bytes(frames[1])
-        answer = answer_job(store, replace(job, upkeep_s=job.upkeep_s + upkeep.per_sample_s), bytes(frames[2]))
-        broker.send([protocol.ANSWER, *answer.frames()])
-        upkeep.count(answer.cpu_s)
+        assert frames is not None, "this end of the channel waits"
+        if frames[0] == protocol.REGISTER:
+            said, answer = protocol.REGISTERED, register(bytes(frames[1]))
+        else:
+            job = Job.from_bytes(frames[1])
+            job = replace(job, upkeep_s=job.upkeep_s + upkeep.per_sample_s)
+            said, answer = protocol.ANSWER, answer_job(store, job, bytes(frames[2]))
+            upkeep.count(answer.cpu_s)
+        message = [said, *answer.frames()]
+        try:
+            broker.send(message)
+        except OSError:
+            return
 
 
 def register(description: bytes) -> Answer:

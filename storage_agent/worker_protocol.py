@@ -1,4 +1,4 @@
 """The words between broker and worker processes, in a module that imports nothing."""
 
 READY, BROKEN, ANSWER, REGISTERED = b"ready", b"broken", b"answer", b"registered"
-JOB, REGISTER, STOP = b"job", b"register", b"stop"
+JOB, REGISTER = b"job", b"register"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
+import signal
 import socket
 import threading
 import time
@@ -23,7 +26,7 @@ class Workers:
     The forkserver imports torch and torchvision once (some seconds); workers are forked from it and share that
     memory. Each worker has a thread here that starts it and waits for its end, so nothing waits for a start.
 
-    Owned by the broker's thread, which calls every method. Stopping climbs: STOP message (sent by the broker),
+    Owned by the broker's thread, which calls every method. Stopping climbs: the channel closed (by the broker),
     `join` until the deadline, SIGKILL.
     """
 
@@ -71,6 +74,13 @@ class Workers:
         if not self._stopping.is_set():  # else nobody listens any more
             self._ended(number, exit_code)
 
+    def kill(self, number: int) -> None:
+        """End a worker at once, if it has not ended."""
+        process = self._processes.get(number)
+        if process is not None and process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
     def forget(self, number: int) -> None:
         """A worker whose end has been dealt with."""
         self._processes.pop(number, None)
@@ -84,7 +94,7 @@ class Workers:
         """End all workers.
 
         Args:
-            deadline_s: how long those that have been told to stop may take; then they are killed.
+            deadline_s: how long those whose channel has been closed may take; then they are killed.
             told: their numbers; the others, still starting, are killed at once.
         """
         self._stopping.set()
@@ -104,4 +114,5 @@ class Workers:
 def _worker_main(settings: Settings, end: socket.socket) -> None:
     from storage_agent.worker import main
 
-    main(settings, Channel(end))
+    with end:
+        main(settings, Channel(end))

@@ -21,7 +21,7 @@ class OffloadOptions:
         resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
             after 2, 4 and 8 times as long, and then it counts as gone.
         agent_workers: worker processes of an agent started with `agent="local"`; None for one per core.
-        agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos.
+        agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos; files then cross, too.
         agent_ops: modules that an agent started with `agent="local"` imports for their `register_op` calls.
     """
 

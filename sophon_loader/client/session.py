@@ -99,18 +99,23 @@ class Session:
             self._do(self._requests.want(batch, wanted, now_s()))
 
     def _next(self, batch: BatchId) -> Reply:
+        if self.terms.files_here:  # so that the agent is not left waiting while this process works on its own files
+            while (received := self._connection.receive(0)) is not None:
+                self._take(*received)
         while (reply := self._requests.ready(batch)) is None:
             # What has already arrived comes before any decision about silence.
             received = self._connection.receive(0) or self._wait()
             if received is None:
                 continue
-            message, payload = received
-            if isinstance(message, Failed) and not message.ids:
-                if message.digest:
-                    continue  # a pipeline could not be registered again: the answer to its samples decides
-                raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
-            self._do(self._requests.receive(message, payload, now_s()))
+            self._take(*received)
         return reply
+
+    def _take(self, message: Message, payload: Payload) -> None:
+        if isinstance(message, Failed) and not message.ids:
+            if message.digest:
+                return  # a pipeline could not be registered again: the answer to its samples decides
+            raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
+        self._do(self._requests.receive(message, payload, now_s()))
 
     def _wait(self) -> tuple[Message, Payload] | None:
         started_s = now_s()

@@ -201,10 +201,20 @@ class CostModel:
     Args:
         reach: the last stage the agent can reach.
         allowed: encodings that may be used.
+        files_here: what would cross as a file is read by the loader itself: no wire, no agent.
     """
 
-    def __init__(self, profile: SampleProfile, calibration: Calibration, reach: int, allowed: Collection[str]) -> None:
+    def __init__(
+        self,
+        profile: SampleProfile,
+        calibration: Calibration,
+        reach: int,
+        allowed: Collection[str],
+        *,
+        files_here: bool = False,
+    ) -> None:
         self._profile = profile
+        self._files_here = files_here
         self.calibration = calibration
         stages = min(reach, profile.ops)
         choices = [FILE, *(Choice(stage, "pixels") for stage in range(1, stages + 1))]
@@ -220,12 +230,13 @@ class CostModel:
     def to_plain(self) -> dict[str, Any]:
         """As plain data, without the profile."""
         choices = [[choice.cut, choice.encoding] for choice in self.choices]
-        return {"calibration": self.calibration.to_plain(), "choices": choices}
+        return {"calibration": self.calibration.to_plain(), "choices": choices, "files_here": self._files_here}
 
     @staticmethod
     def from_plain(profile: SampleProfile, values: dict[str, Any]) -> CostModel:
         """The inverse of `to_plain`."""
-        model = CostModel(profile, Calibration.from_plain(values["calibration"]), 0, ())
+        calibration = Calibration.from_plain(values["calibration"])
+        model = CostModel(profile, calibration, 0, (), files_here=values["files_here"])
         model.choices = tuple(Choice(cut, encoding) for cut, encoding in values["choices"])
         return model
 
@@ -266,7 +277,10 @@ class CostModel:
                 loader[:, column] = left[:, one.cut - 1] + one.encode_s * DECODE_PER_ENCODE[choice.encoding]
         agent[:, :1] += np.float32(calibration.read_s + calibration.upkeep_s[0])
         agent[:, 1:] += np.float32(calibration.read_s + calibration.upkeep_s[1])
-        return wire + HEADER_NBYTES, agent, loader + np.float32(calibration.overhead_s)
+        wire += HEADER_NBYTES
+        if self._files_here:
+            wire[:, 0] = agent[:, 0] = 0
+        return wire, agent, loader + np.float32(calibration.overhead_s)
 
     def _decoded_share(self, share: NDArray[Any]) -> NDArray[Any]:
         """What decoding a file costs the loader, of a full decoding: it cuts the bitstream first where that pays."""

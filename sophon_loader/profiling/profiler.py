@@ -186,6 +186,7 @@ class Profiler:
             gpu_samples_s=self.clock.samples_s,
             queueing=totals.queued_s / totals.turnaround_s if totals.turnaround_s > 0 else 0.0,
             waiting=totals.waited_s / (seconds * processes) if seconds > 0 else 0.0,
+            offloaded=totals.offloaded,
             upkeep_s=_upkeep(totals),
         )
 
@@ -193,29 +194,42 @@ class Profiler:
         """Correct the rates by what an epoch has shown, and keep the profile if it has grown.
 
         Args:
-            planned: what the plan said of an epoch over all samples, if there was one and only one.
+            planned: what the plan said of an epoch over all samples, if one was followed to the end.
         """
-        if planned is not None:
-            self._learn_load(epoch, planned)
-        self.rates = revised(self.rates, epoch, self._most_loader_cores)
+        before_s = self._known_upkeep_s
         self._upkeep_s = tuple(new or old for new, old in zip(epoch.upkeep_s, self._upkeep_s, strict=True))
+        if planned is not None and epoch.samples >= _LEAST_COUNTED:
+            self._learn_load(epoch, planned, before_s)
+        self.rates = revised(self.rates, epoch, self._most_loader_cores)
         if self.samples.recording:
-            self._learn_overhead(epoch)
+            if not epoch.offloaded:
+                self._learn_overhead(epoch)
             self.stop_probing()
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
         self._save()
 
-    def _learn_load(self, epoch: EpochMeasure, planned: Terms) -> None:
-        """How the CPU seconds of an epoch compare to those that were planned for it."""
+    def _learn_load(self, epoch: EpochMeasure, planned: Terms, before_s: tuple[float, ...]) -> None:
+        """How the CPU seconds of an epoch compare to those that were planned for it, with the upkeep of `before_s`."""
         rates, share = self.planning_rates, epoch.samples / max(1, len(self._data))
-        for name, used_s, planned_s in (
-            ("agent_cores", epoch.agent_cpu_s, planned.agent_cpu_s * rates.agent_cores * share),
-            ("loader_cores", epoch.loader_cpu_s, planned.loader_cpu_s * rates.loader_cores * share),
-        ):
-            if epoch.samples >= _LEAST_COUNTED and used_s > 0 and 0 < planned_s < math.inf:
-                load = min(max(used_s / planned_s, 1 / _MOST_LOAD), _MOST_LOAD)
-                self._load[name] = math.sqrt(load * self._load[name]) if name in self._load else load
+        self._note_load("loader_cores", epoch.loader_cpu_s, planned.loader_cpu_s * rates.loader_cores * share)
+        counts = (epoch.samples - epoch.offloaded, epoch.offloaded)
+        upkeep_s = sum(n * s for n, s in zip(counts, epoch.upkeep_s, strict=True))
+        if epoch.agent_cpu_s > 2 * upkeep_s:  # else too little of it was ops and encodings to say something of them
+            missed_s = sum(n * (new - old) for n, new, old in zip(counts, self._known_upkeep_s, before_s, strict=True))
+            planned_s = planned.agent_cpu_s * rates.agent_cores * share + missed_s
+            self._note_load("agent_cores", epoch.agent_cpu_s, planned_s)
+
+    def _note_load(self, name: str, used_s: float, planned_s: float) -> None:
+        if used_s > 0 and 0 < planned_s < math.inf:
+            load = min(max(used_s / planned_s, 1 / _MOST_LOAD), _MOST_LOAD)
+            self._load[name] = math.sqrt(load * self._load[name]) if name in self._load else load
+
+    @property
+    def _known_upkeep_s(self) -> tuple[float, float]:
+        """As measured, or else as the probes have shown."""
+        file_s, run_s = (new or old for new, old in zip(self._upkeep_s, self.calibration.upkeep_s, strict=True))
+        return file_s, run_s
 
     @property
     def planning_rates(self) -> Rates:
@@ -238,9 +252,9 @@ class Profiler:
 
     def model(self) -> CostModel:
         """What each choice costs."""
-        file_s, run_s = (new or old for new, old in zip(self._upkeep_s, self.calibration.upkeep_s, strict=True))
-        calibration = replace(self.calibration, upkeep_s=(file_s, run_s))
-        return CostModel(self.samples, calibration, self.pipelines.max_cut, self._allowed)
+        calibration = replace(self.calibration, upkeep_s=self._known_upkeep_s)
+        files_here = self._agreement is not None and self._agreement.terms.files_here
+        return CostModel(self.samples, calibration, self.pipelines.max_cut, self._allowed, files_here=files_here)
 
     def table(self, epoch: int) -> ChoiceTable | None:
         """The costs of every choice in an epoch; None while no sample is profiled."""
@@ -314,7 +328,7 @@ class Profiler:
         if self._path is None or self.samples.coverage <= self._saved_coverage:
             return
         figures: dict[str, Any] = {
-            "calibration": self.calibration.to_plain(),
+            "calibration": self.model().calibration.to_plain(),
             "wire_bytes_s": self.rates.wire_bytes_s,
             "gpu_samples_s": self.rates.gpu_samples_s,
         }

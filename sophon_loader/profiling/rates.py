@@ -146,10 +146,10 @@ def gpu_utilisation() -> float | None:
 class EpochMeasure:
     """What an epoch used: seconds, samples, bytes received, CPU seconds on either side, and the step clock's rate.
 
-    `upkeep_s` holds the agent's CPU seconds beside reading, ops and encoding, of a file and of a sample that had ops
-    run there; 0 when there were none. `waiting` is the share of their time for which the loader's workers waited for
-    replies, `queueing` the share of their turnaround for which offloaded samples waited for a worker of the agent; both
-    in [0, 1].
+    `offloaded` counts samples that had ops run at the agent. `upkeep_s` holds the agent's CPU seconds beside reading,
+    ops and encoding, of a file and of an offloaded sample; 0 when there were none. `waiting` is the share of their time
+    for which the loader's workers waited for replies, `queueing` the share of their turnaround for which offloaded
+    samples waited for a worker of the agent; both in [0, 1].
     """
 
     seconds: float
@@ -160,6 +160,7 @@ class EpochMeasure:
     gpu_samples_s: float
     waiting: float
     queueing: float
+    offloaded: int = 0
     upkeep_s: tuple[float, float] = (0.0, 0.0)
 
     def used(self, rates: Rates) -> dict[str, float]:

@@ -21,6 +21,7 @@ from torchvision.datasets import ImageFolder
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, PlanError
 from tests import loaders
+from tests.agent_ops import Gate, waiting
 from tests.loaders import (
     EXPORT,
     POLICIES,
@@ -336,6 +337,24 @@ def test_a_collate_function_sees_the_samples(root: Path, make: Any) -> None:
     assert [len(batch) for batch in batches] == [5] * 9 + [3]
     assert [(digest_of(image), target) for batch in batches for image, target in batch] == reference(root)
     assert all(type(sample) is tuple for batch in batches for sample in batch)
+
+
+def test_the_next_batch_is_on_its_way_while_this_one_is_worked_on(
+    root: Path, make: Any, agent: Agent, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+
+    def answers() -> int:
+        return sum(agent.status()["answers"].values())
+
+    before = answers()
+    dataset = folder(root, v1.Compose([Gate(str(gate)), train_transform()]))
+    batches = iter(make(dataset, batch_size=4, num_workers=1, policy="no-off"))
+    try:
+        wait_until(lambda: waiting(gate) != set() and answers() - before == 8)
+    finally:
+        gate.touch()
+    assert sum(len(labels) for _, labels in batches) == FILES
 
 
 def test_in_any_order(root: Path, make: Any) -> None:

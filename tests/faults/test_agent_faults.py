@@ -77,6 +77,19 @@ def test_overload_is_answered_with_files(hardy: Agent, key: str, gate: Path) -> 
     _recovered(hardy, key)
 
 
+def test_what_waits_behind_a_slow_sample_is_taken_over(hardy: Agent, key: str, gate: Path) -> None:
+    client = hardy.client()
+    slow, quick = _gated(client, gate), client.register(chain_of(Invert()).description)
+    client.send(fetch([key], 2, slow))
+    until(lambda: len(waiting(gate)) == 1, "one worker is at the gate")
+    client.send(fetch([key] * 5, 2, quick, first=1))  # some of them are given to the worker at the gate
+    assert {s.cut for s in client.samples(5).values()} == {2}
+    gate.touch()
+    assert client.samples(1)[0].cut == 2
+    _recovered(hardy, key)
+    assert not client.socket.poll(200), "each is answered once"
+
+
 def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
     client = hardy.client()
     client.send(fetch([key] * 4, 2, _gated(client, gate)))

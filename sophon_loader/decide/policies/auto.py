@@ -144,11 +144,12 @@ class Auto:
         terms = epoch_terms(table, chosen, facts.rates)
         sums = problem.sums(chosen)
         wire, loader, agent = (float(p) for p in prices * (terms.seconds / (float(prices @ sums) or 1.0)))
-        files = float(table.wire_bytes[:, 0].sum(dtype=np.float64)) or 1.0
+        files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
+        sent = f"{sums[0] / files:.0%} of the files' bytes" if files else f"{sums[0] / 1e6:.4g} MB"
         reason = (
             f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
             f"{terms.bottleneck}-bound at {terms.seconds:.4g} s with it, "
-            f"sending {sums[0] / files:.0%} of the files' bytes{facts.caveats()}"
+            f"sending {sent}{facts.caveats()}"
         )
         return Plan(self.name, table.choices, chosen, reason, terms, Prices(wire, loader, agent))
 

@@ -111,3 +111,14 @@ def test_upkeep_is_what_work_leaves_over() -> None:
     for _ in range(32):
         upkeep.count(1.0)  # more than there was: never below zero
     assert upkeep.per_sample_s == pytest.approx(0.7 * 0.0015)
+
+
+def test_a_pause_for_something_else_is_no_upkeep() -> None:
+    seconds = itertools.chain([0.0, 10.0], itertools.count(10.004, step=0.032))
+    upkeep = Upkeep(lambda: next(seconds))
+    for _ in range(1 + 4):
+        upkeep.count(0.0)
+    assert upkeep.per_sample_s == 0
+    for _ in range(32):
+        upkeep.count(0.0)
+    assert upkeep.per_sample_s == pytest.approx(0.004 / 32)
