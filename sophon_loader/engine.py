@@ -36,8 +36,8 @@ from sophon_loader.tail import Split, Tail, split
 _MOST_DEGRADED = 0.05
 """Of an epoch's samples: with more of them at an earlier cut than planned, its CPU seconds say nothing of the plan."""
 
-_LEAST_SPARE = 0.1
-"""Cores that a local agent is counted to have where the loader's processes may use all."""
+_LEAST_SPARE = 0.01
+"""Cores that a local agent is counted to have where the loader's processes may use all: too few to be worth a thing."""
 
 
 class Engine:

@@ -37,7 +37,7 @@ _LEAST_COUNTED = 16
 """Samples of which a mean is taken."""
 _MOST_LOAD = 4.0
 """Of measured to planned CPU seconds: what is beyond is no error of the model but a disturbance."""
-_EXACT_SHARES = 20_000
+_EXACT_SHARES = 2_000
 """Regions that are drawn for planning; one takes about 25 us."""
 _TERM_NAMES = {
     "gpu_samples_s": "gpu",
