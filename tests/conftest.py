@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+# Started in the background by a shell, this process ignores Ctrl-C, and so would the programs that tests send one to.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
