@@ -38,9 +38,9 @@ from torch.utils.data import ConcatDataset, DataLoader
 from tqdm import tqdm
 
 from bench import record
-from bench.link import WARM_EPOCHS, loader_process, one_epoch, serve
+from bench.link import WARM_EPOCHS, one_epoch, serve
 from bench.loading import folder, our_loader, quiet, torch_loader
-from bench.policies import WARM, order, start_agent
+from bench.policies import WARM, loader_process, order, start_agent
 from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import native, offloaded
 from sophon_loader.pipeline import chain
@@ -224,18 +224,12 @@ def compare(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.Name
                 order(process, f"epoch {WARM + warm}")
         rows = []
         for number in tqdm(range(options.rounds), desc="rounds", file=sys.stderr):
-            for name in rotated(options.policies, number):
+            for name in record.in_turns(options.policies, number):
                 before_s, before_io_s = tree_cpu_s(agent.pid), io_cpu_s(agent.pid)
                 row = order(loaders[name], f"epoch {number}")
                 row |= {"agent_s": tree_cpu_s(agent.pid) - before_s, "agent_io_s": io_cpu_s(agent.pid) - before_io_s}
                 rows.append({"round": number, **row, **per_sample(row)})
         return rows
-
-
-def rotated(names: list[str], number: int) -> list[str]:
-    """The names, another one first in every round."""
-    shift = number % len(names)
-    return names[shift:] + names[:shift]
 
 
 def tree_cpu_s(pid: int) -> float:

@@ -49,8 +49,8 @@ from tqdm import tqdm
 
 from bench import record
 from bench.loading import epoch, folder, our_loader, quiet
-from bench.policies import PORT, TORCH, WARM, order, start_agent, told_by
-from bench.testbed import INTERFACE, REPOSITORY, LinkedHosts, LoopbackHosts
+from bench.policies import TORCH, WARM, loader_process, order, start_agent, told_by
+from bench.testbed import INTERFACE, REPOSITORY, LinkedHosts
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.client.connection import Connection
 from sophon_loader.wire.messages import Sample
@@ -351,23 +351,6 @@ def rounds_of(
             rows.append(row)
             tqdm.write(f"  {case}: {row['loader_mbit']:.1f} of {row['stream_mbit']:.1f} Mbit/s", file=sys.stderr)
         return rows
-
-
-@contextlib.contextmanager
-def loader_process(
-    bed: LinkedHosts | LoopbackHosts, module: str, arguments: Sequence[str]
-) -> Iterator[subprocess.Popen[Any]]:
-    """A bench's loader on the loader's host, which takes orders."""
-    command = [sys.executable, "-m", module, "--role", "loader", *arguments]
-    command += ["--address", f"tcp://{bed.agent_host.address}:{PORT}/bench"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
-    process = bed.loader_host.popen(command, cores={0}, **pipes)
-    try:
-        yield process
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        process.wait(TIMEOUT_S)
 
 
 def one_round(

@@ -86,12 +86,6 @@ def say(what: str, figures: str, holds: bool, bar: str) -> None:
     print(f"{what}: {figures} (bar {bar}: {'ok' if holds else 'below'})", flush=True)
 
 
-def in_turns(names: list[str], number: int) -> list[str]:
-    """The names, another one first in every round."""
-    shift = number % len(names)
-    return names[shift:] + names[:shift]
-
-
 # --- throughput -------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +120,7 @@ def compared(loaders: dict[str, DataLoader[Any]], step_s: float, rounds: int, ti
     for loader in loaders.values():
         samples_per_s(loader, step_s)
     return [
-        {name: samples_per_s(loaders[name], step_s) for name in in_turns(list(loaders), number)}
+        {name: samples_per_s(loaders[name], step_s) for name in record.in_turns(list(loaders), number)}
         for number in tqdm(range(rounds), desc=title, file=sys.stderr)
     ]
 
@@ -149,7 +143,7 @@ def first_batch(options: argparse.Namespace) -> dict[str, Any]:
     with running_agent(options.data) as address:
         for number in tqdm(range(-1, options.rounds), desc="first batch", file=sys.stderr):
             row = {}
-            for name in in_turns(["torch", "ours"], number):
+            for name in record.in_turns(["torch", "ours"], number):
                 row[name] = of_process("first-batch", options, "--loader", name, "--address", address)["seconds"]
             rows += [row] if number >= 0 else []  # the first pair fills caches
     spreads = {name: record.spread([row[name] for row in rows]) for name in rows[0]}

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ from tqdm import tqdm
 
 from bench import record
 from bench.loading import folder, torch_loader
-from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
+from bench.testbed import REPOSITORY, LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
 
 POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 PORT = 5555
+END_S = 30.0
+"""How long a loader process may take to end."""
 WARM = 1000
 """Epochs from this number on are not measured."""
 FASTFLOW_STEPS = 20
@@ -181,10 +183,7 @@ def compare(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.Name
     """The rows of all measured epochs."""
     with contextlib.ExitStack() as stack:
         start_agent(bed, data, options)
-        address = f"tcp://{bed.agent_host.address}:{PORT}/bench"
-        loaders = {
-            name: stack.enter_context(loader_process(bed, data, name, address, options)) for name in options.policies
-        }
+        loaders = {name: stack.enter_context(policy_loader(bed, data, name, options)) for name in options.policies}
         for name, process in tqdm(loaders.items(), desc="profiling", file=sys.stderr):
             order(process, "profile")
             for warm in range(warm_epochs(name, options)):
@@ -193,8 +192,7 @@ def compare(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.Name
         rounds = tqdm(total=options.epochs * len(loaders), desc="epochs", file=sys.stderr)
         for number in range(options.epochs):
             names = list(loaders)
-            shift = number % len(names)
-            for name in names[shift:] + names[:shift]:
+            for name in record.in_turns(names, number):
                 rows.append({"round": number, **measured(bed, loaders[name], number)})
                 rounds.update()
         return rows
@@ -226,27 +224,32 @@ def start_agent(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.
 
 @contextlib.contextmanager
 def loader_process(
-    bed: LinkedHosts | LoopbackHosts,
-    data: Path,
-    policy: str,
-    address: str,
-    options: argparse.Namespace,
-    profile: Path | None = None,
+    bed: LinkedHosts | LoopbackHosts, module: str, arguments: Sequence[str]
 ) -> Iterator[subprocess.Popen[Any]]:
-    """A loader of one policy on the loader's host."""
-    command = [sys.executable, "-m", "bench.policies", "--role", "loader", "--policies", policy, "--data", str(data)]
-    command += ["--address", address, "--batch-size", str(options.batch_size), "--step-ms", str(options.step_ms)]
-    command += ["--encodings", options.encodings, "--repeat", str(options.repeat)]
-    if profile is not None:
-        command += ["--profile", str(profile)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    """A bench's loader on the loader's host, which takes orders."""
+    command = [sys.executable, "-m", module, "--role", "loader", *arguments]
+    command += ["--address", f"tcp://{bed.agent_host.address}:{PORT}/bench"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
     process = bed.loader_host.popen(command, cores={0}, **pipes)
     try:
         yield process
     finally:
         if process.stdin is not None:
             process.stdin.close()
-        process.wait(30)
+        process.wait(END_S)
+
+
+def policy_loader(
+    bed: LinkedHosts | LoopbackHosts,
+    data: Path,
+    policy: str,
+    options: argparse.Namespace,
+    profile: Path | None = None,
+) -> contextlib.AbstractContextManager[subprocess.Popen[Any]]:
+    """This bench's loader of one policy."""
+    arguments = ["--policies", policy, "--data", str(data), "--batch-size", str(options.batch_size)]
+    arguments += ["--step-ms", str(options.step_ms), "--encodings", options.encodings, "--repeat", str(options.repeat)]
+    return loader_process(bed, "bench.policies", arguments + (["--profile", str(profile)] if profile else []))
 
 
 def order(process: subprocess.Popen[Any], what: str) -> dict[str, Any]:

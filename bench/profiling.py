@@ -37,17 +37,15 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     with open_testbed(link_mbit=mine.link_mbit) as bed, tempfile.TemporaryDirectory() as folder:
         policies.start_agent(bed, data, options)
-        address = f"tcp://{bed.agent_host.address}:{policies.PORT}/bench"
         profile = Path(folder) / "profile.npz"
-        with policies.loader_process(bed, data, "sophon", address, options, profile) as process:
+        with policies.policy_loader(bed, data, "sophon", options, profile) as process:
             policies.order(process, "epoch 1")  # saves the profile that no-off is given
             policies.order(process, "epoch 2")
         for number in tqdm(range(mine.rounds), desc="rounds", file=sys.stderr):
-            shift = number % len(NAMES)
             seconds = {}
-            for name in NAMES[shift:] + NAMES[:shift]:
+            for name in record.in_turns(NAMES, number):
                 given = profile if name == "no-off" else None
-                with policies.loader_process(bed, data, name, address, options, given) as process:
+                with policies.policy_loader(bed, data, name, options, given) as process:
                     seconds[name] = policies.order(process, "epoch 0")["seconds"]
             ratios = {f"{name}_ratio": seconds[name] / seconds["no-off"] for name in NAMES[1:]}
             rows.append({**seconds, **ratios})

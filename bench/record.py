@@ -42,6 +42,12 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "median": median(values), "max": max(values)}
 
 
+def in_turns(names: Sequence[str], number: int) -> list[str]:
+    """The names, another one first in every round."""
+    shift = number % max(1, len(names))
+    return [*names[shift:], *names[:shift]]
+
+
 def default_data(name: str = "imagenet") -> Path:
     """The shared pictures of that name.
 

@@ -1,6 +1,6 @@
 """Messages of a few byte frames between the broker and one worker process, over a socket pair.
 
-Not ZeroMQ: its threads at either end would cost a sample more CPU time than all else that the agent does around an op.
+Not ZeroMQ: every message would wake up a thread of its at either end.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.jobs import Answer
 
-Then = Callable[[bytes, Answer], None]
 Task = tuple[Callable[[], Answer], Callable[[Answer], None], Sequence[int]]
 
 

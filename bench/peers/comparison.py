@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bench import policies
+from bench import policies, record
 from bench.peers.environments import Installed, Unavailable
 from bench.peers.running import Process, process
 from bench.peers.systems import SYSTEMS, Settings
@@ -92,8 +92,7 @@ class Comparison:
         progress = tqdm(total=self.options.epochs * len(loaders), desc="epochs", file=sys.stderr)
         for number in range(self.options.epochs):
             names = [name for name in loaders if not self.entries[name]["unavailable"]]
-            shift = number % max(1, len(names))
-            for name in names[shift:] + names[:shift]:
+            for name in record.in_turns(names, number):
                 with self.excusing(name):
                     rows.append({"system": name, "round": number, **self.measured(loaders[name], number)})
                 progress.update()
