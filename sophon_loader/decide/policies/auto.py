@@ -162,8 +162,14 @@ class Auto:
 
 
 def _goal(problem: Problem) -> Vector:
-    """float64[3]: traffic as a share of the files' bytes, and the exchange rates of the module's rule."""
-    files = float(problem.wire[0].sum(dtype=np.float64)) or 1.0
+    """float64[3]: traffic as a share of the files' bytes, and the exchange rates of the module's rule.
+
+    Where files need no wire it is a share of what the mean choice would send.
+    """
+    files = float(problem.wire[0].sum(dtype=np.float64))
+    if not files:
+        some = problem.wire[np.isfinite(problem.wire) & (problem.wire > 0)]
+        files = float(some.mean(dtype=np.float64)) * problem.samples if some.size else 1.0
     loader, agent = (float(a.mean(dtype=np.float64)) * problem.samples or 1.0 for a in (problem.loader, problem.agent))
     return np.array([1 / files, LOADER_EXCHANGE / loader, AGENT_EXCHANGE / agent])
 

@@ -77,6 +77,19 @@ def test_above_the_sample_sizes_the_plan_fits_the_whole(job, monkeypatch):
     assert Auto(slack=0).plan(facts).predicted.seconds <= 1.001 * best
 
 
+@every_job
+@pytest.mark.parametrize("samples", [100, 1000])
+def test_files_that_need_no_wire_do_not_make_traffic_outweigh_time(job, samples):
+    """As with agent="local": the files are read by the loader itself."""
+    table = random_table(samples, seed=samples)
+    wire = table.wire_bytes.copy()
+    wire[:, 0] = 0
+    table = ChoiceTable(table.choices, wire, table.agent_s, table.loader_s)
+    best_s = linear_optimum(table, JOBS[job])
+    for slack, most in ((0.0, 1.005), (0.01, 1.01 * (1 + 1e-5))):
+        assert Auto(slack).plan(facts_of(table, JOBS[job])).predicted.seconds <= most * best_s
+
+
 def test_gpu_bound_jobs_are_left_alone():
     plan = Auto().plan(facts_of(random_table(100), Rates(1, 1e9, 8, 8)))
     assert plan.counts() == {FILE: 100}
