@@ -165,7 +165,7 @@ def _folder(dataset: Any) -> Source:
     root = os.fspath(dataset.root)
     below = os.path.join(root, "")
     try:
-        keys = SharedStrings(list(map(itemgetter(0), dataset.samples)), below)
+        keys = SharedStrings(map(itemgetter(0), dataset.samples), below)
     except ValueError as error:
         why = f"{type(dataset).__name__} has samples that do not lie below its root {root}"
         raise NotOffloadable(why) from error
@@ -175,7 +175,7 @@ def _folder(dataset: Any) -> Source:
 def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
     targets = list(map(itemgetter(1), samples))
     if set(map(type, targets)) <= {int}:
-        return _IntTargets(SharedArray(np.asarray(targets, dtype=np.int64)))
+        return _IntTargets(SharedArray(np.fromiter(targets, np.int64, len(targets))))
     return _ObjectTargets(targets)
 
 
