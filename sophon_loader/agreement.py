@@ -13,15 +13,13 @@ from sophon_loader.client.session import Terms
 from sophon_loader.datasets import Offloadable, Source
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError
-from sophon_loader.host import software
+from sophon_loader.host import DECODERS, software, unlike
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.wire.messages import Welcome
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
-_DECODERS = frozenset({"libjpeg", "pillow"})
-"""Of `software`, what roi-jpeg does not depend on: the agent cuts the region that it draws with our own code, and
-only the loader decodes."""
 _BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -55,29 +53,28 @@ def agree(
     """
     base = common_root(data)
     prefixes = tuple(_prefix(source, base, address) for source in data.sources)
-    descriptions = tuple(chain.description for chain in chains)
+    registrations = tuple(registration_of(chain, software()) for chain in chains)
     keep_info = tuple(chain.keeps_info for chain in chains)
     connection = Connection(address, window=1)
     try:
         welcome = connection.greet(options.connect_timeout_s)
-        terms = Terms(address, options, welcome.instance, prefixes, descriptions, keep_info, seed)
+        terms = Terms(address, options, welcome.instance, prefixes, registrations, keep_info, seed)
         _check_files(connection, data, terms)
-        differ = sorted(name for name, here in software().items() if here != welcome.software.get(name))
-        draws_alike = _DECODERS.issuperset(differ)
-        known = _register(connection, chains, options) if draws_alike else tuple(0 for _ in chains)
+        differ = unlike(welcome.software)
+        draws_alike = DECODERS.issuperset(differ)
+        known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)
     finally:
         connection.close()
-    reach = tuple(0 for _ in chains) if differ else known
     offered = tuple(name for name in welcome.encodings if name != "roi-jpeg" or draws_alike)
     notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
     notes += _notes_on_encodings(welcome, address, draws_alike)
-    return Agreement(terms, reach, welcome.cores, offered, tuple(notes))
+    return Agreement(terms, known, welcome.cores, offered, tuple(notes))
 
 
-def _register(connection: Connection, chains: Sequence[Chain], options: OffloadOptions) -> tuple[int, ...]:
+def _register(connection: Connection, terms: Terms) -> tuple[int, ...]:
     """How many leading ops of each chain the agent can run."""
-    timeout_s = options.connect_timeout_s + _BUILD_S
-    return tuple(connection.register(chain.description, timeout_s) for chain in chains)
+    timeout_s = terms.options.connect_timeout_s + _BUILD_S
+    return tuple(connection.register(registration, timeout_s) for registration in terms.registrations)
 
 
 def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from PIL import features
 
+DECODERS = frozenset({"libjpeg", "pillow"})
+"""Of `software`, what roi-jpeg does not depend on: the agent cuts the region that it draws with our own code, and
+only the loader decodes."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -57,9 +61,19 @@ def _quota_v2(group: Path) -> float | None:
     return quota / period if quota > 0 < period else None
 
 
-@cache
-def software() -> Mapping[str, str]:
+def software() -> dict[str, str]:
     """Versions of what decides the value of a pixel, without build tags; equal maps give equal pixels."""
+    torch = sys.modules.get("torch")  # who has not imported it has not changed its default either
+    return {**_versions(), "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32"}
+
+
+def unlike(theirs: Mapping[str, str]) -> list[str]:
+    """Names of the software that another host does not have as this one has it."""
+    return sorted(name for name, here in software().items() if theirs.get(name) != here)
+
+
+@cache
+def _versions() -> Mapping[str, str]:
     found = {"machine": platform.machine(), "libjpeg": _libjpeg()}
     for package in ("pillow", "torch", "torchvision"):
         try:

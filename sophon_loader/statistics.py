@@ -49,7 +49,7 @@ class Totals:
             samples that had ops run there.
         retries: samples asked for more than once.
         fallbacks: samples read from the dataset's own root because the agent was gone.
-        degraded: samples that the agent answered with an earlier cut than asked.
+        degraded: samples that the agent answered with less than was asked for.
         waited_s: seconds for which the loader's workers waited for replies.
         offloaded: samples that had ops run at the agent; queued_s and turnaround_s are the seconds they waited
             there for a worker, and those from asking to the reply, all together.
@@ -114,7 +114,7 @@ class Row:
         if len(sample.op_s) > 1:
             self.add(offloaded=1, queued_s=sample.queued_s, turnaround_s=turnaround_s)
             self.add(offloaded_upkeep_s=sample.upkeep_s)
-        if sample.cut < wanted_cut:
+        if sample.cut < wanted_cut or sample.note:
             self.add(degraded=1)
 
 

@@ -59,9 +59,9 @@ from storage_agent.upkeep import Upkeep
 from storage_agent.workers import Workers
 
 MAX_PIPELINES = 256
-MAX_DESCRIPTION_NBYTES = 4 << 20
-"""As much as pipeline/chain.py makes of one pipeline."""
-MAX_DESCRIPTIONS_NBYTES = 256 << 20
+MAX_REGISTRATION_NBYTES = (4 << 20) + (4 << 10)
+"""As much as pipeline/ makes of one."""
+MAX_REGISTRATIONS_NBYTES = 256 << 20
 MAX_REGISTERING = 64
 MAX_KEYS = 4096
 """Of one AskSizes."""
@@ -79,7 +79,7 @@ MOST_PER_TURN = 64
 @dataclass
 class _Registration:
     client: bytes
-    description: bytes
+    payload: bytes
     deaths: int = 0
 
 
@@ -294,23 +294,23 @@ class Broker:
             max_outstanding=self._settings.max_outstanding,
         )
 
-    def _register(self, client: bytes, message: Register, description: bytes) -> None:
-        if len(description) > MAX_DESCRIPTION_NBYTES or content_hash(description) != message.digest:
-            text = f"pipeline must hash to its digest and have at most {MAX_DESCRIPTION_NBYTES} bytes"
+    def _register(self, client: bytes, message: Register, payload: bytes) -> None:
+        if len(payload) > MAX_REGISTRATION_NBYTES or content_hash(payload) != message.digest:
+            text = f"pipeline must hash to its digest and have at most {MAX_REGISTRATION_NBYTES} bytes"
             self._tell(client, Failed(Failure.BAD_PIPELINE, text, digest=message.digest))
             return
         if refusal := self._no_room(client, 1, waiting=len(self._registering)):
             self._tell(client, Failed(*refusal, digest=message.digest))
             return
-        self._keep(message.digest, description)
-        self._registering.append(_Registration(client, description))
+        self._keep(message.digest, payload)
+        self._registering.append(_Registration(client, payload))
 
-    def _keep(self, digest: str, description: bytes) -> None:
+    def _keep(self, digest: str, registration: bytes) -> None:
         """Remember a pipeline, and forget the oldest beyond the limits."""
         self._pipelines.pop(digest, None)
-        self._pipelines[digest] = description
+        self._pipelines[digest] = registration
         nbytes = sum(map(len, self._pipelines.values()))
-        while len(self._pipelines) > MAX_PIPELINES or nbytes > MAX_DESCRIPTIONS_NBYTES:
+        while len(self._pipelines) > MAX_PIPELINES or nbytes > MAX_REGISTRATIONS_NBYTES:
             nbytes -= len(self._pipelines.popitem(last=False)[1])
 
     def _ask(self, client: bytes, function: Callable[..., Answer], export: str, what: str | list[str]) -> None:
@@ -386,7 +386,7 @@ class Broker:
             if self._registering:
                 registration = self._registering.popleft()
                 worker.registrations.append(registration)
-                self._order(worker, [protocol.REGISTER, registration.description])
+                self._order(worker, [protocol.REGISTER, registration.payload])
             elif (job := self._admission.pop()) is not None:
                 self._give(worker, _Task(job))
         if self._stopping and not self._any_usable:
@@ -515,7 +515,7 @@ class Broker:
         self._admission.finish(registration.client)
         self._tell(
             registration.client,
-            Failed(Failure.BAD_PIPELINE, text, digest=content_hash(registration.description)),
+            Failed(Failure.BAD_PIPELINE, text, digest=content_hash(registration.payload)),
         )
 
     # --- out --------------------------------------------------------------------------------------------------

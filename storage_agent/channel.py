@@ -5,8 +5,10 @@ Not ZeroMQ: every message would wake up a thread of its at either end.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -16,6 +18,7 @@ MOST_FRAMES = 5
 _HEAD = struct.Struct(f"<{1 + MOST_FRAMES}Q")
 """The number of frames, and the size of each in bytes."""
 
+_NO_MEMORY_S = 0.01
 _MOST_AT_ONCE = 4 << 20
 """Bytes after which the end that never waits looks after others."""
 
@@ -60,6 +63,11 @@ class Channel:
                 sent = self._socket.sendmsg(list(self._outbox)[: 2 * MOST_FRAMES])
             except BlockingIOError:
                 return
+            except OSError as error:
+                if error.errno not in (errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                time.sleep(_NO_MEMORY_S)  # the kernel has none for the message now; the other end is well
+                continue
             while self._outbox and sent >= len(self._outbox[0]):
                 sent -= len(self._outbox.popleft())
             if sent:

@@ -22,8 +22,9 @@ from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import encode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of, run_from_file
 from sophon_loader.errors import EncodingError, PipelineError
-from sophon_loader.pipeline.chain import Chain, chain_from
+from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registration import Registration
 from sophon_loader.pipeline.registry import load_ops
 from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
 from sophon_loader.wire.messages import Failed, Failure, Registered
@@ -52,7 +53,10 @@ def main(settings: Settings, broker: Channel) -> None:
         text = f"cannot import {what}: {type(error).__name__}: {error}"
         broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
         return
-    broker.send([protocol.READY])
+    try:
+        broker.send([protocol.READY])
+    except OSError:  # it has stopped in the meantime
+        return
     _serve(broker, Store(settings.exports, settings.max_file_nbytes))
 
 
@@ -78,24 +82,27 @@ def _serve(broker: Channel, store: Store) -> None:
             return
 
 
-def register(description: bytes) -> Answer:
-    """Whether, and how far, a pipeline can be built here."""
-    digest = content_hash(description)
+def register(registration: bytes) -> Answer:
+    """Whether, and how far, a pipeline can be run here."""
+    digest = content_hash(registration)
     try:
-        return Answer(Registered(digest, len(_chain(description))))
+        return Answer(Registered(digest, _pipeline(registration).reach))
     except PipelineError as error:
         return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
 
 
-def answer_job(store: Store, job: Job, description: bytes) -> Answer:
+def answer_job(store: Store, job: Job, registration: bytes) -> Answer:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself."""
     read = read_file(store, job)
     if isinstance(read, Answer):
         return read
     op_s = [read.cpu_s]
     try:
-        cut, encoded = _run(job, read.data, _chain(description), op_s)
-        note = "" if cut == job.item.cut else f"this agent knows only the first {cut} ops"
+        pipeline = _pipeline(registration)
+        cut = min(job.item.cut, pipeline.reach)
+        encoded = _run(job, read.data, pipeline.chain, cut, op_s)
+        short = cut < job.item.cut or (job.item.encoding == "roi-jpeg" and len(pipeline.chain) < 2)
+        note = pipeline.why if short else ""
         answer = sample_answer(job, encoded, cut, len(read.data), op_s, read.queued_s, note)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
@@ -103,9 +110,8 @@ def answer_job(store: Store, job: Job, description: bytes) -> Answer:
     return answer
 
 
-def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> tuple[int, Encoded]:
-    """The cut that was reached and the value there; appends the seconds of each op and of encoding to `op_s`."""
-    cut = min(job.item.cut, len(chain))
+def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> Encoded:
+    """The value at the cut; appends the seconds of each op and of encoding to `op_s`."""
     draw = Draw(job.seed, job.epoch, job.item.sample)
     last = time.thread_time()
 
@@ -124,7 +130,7 @@ def _run(job: Job, data: bytes, chain: Chain, op_s: list[float]) -> tuple[int, E
     if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
         raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
     op_s.append(time.thread_time() - last)
-    return cut, encoded
+    return encoded
 
 
 def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile | bytes:
@@ -141,8 +147,8 @@ def _note_of(error: Exception) -> str:
 
 
 @lru_cache(maxsize=64)
-def _chain(description: bytes) -> Chain:
-    return chain_from(description)
+def _pipeline(registration: bytes) -> Registration:
+    return Registration.from_bytes(registration)
 
 
 def _end_with_parent() -> None:

@@ -16,6 +16,9 @@ import psutil
 import zmq
 
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.host import software
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
 
@@ -142,8 +145,9 @@ class Client:
         assert isinstance(answer, Status)
         return answer.values
 
-    def register(self, description: bytes) -> str:
-        answer = self.ask(Register(content_hash(description)), description)
+    def register(self, chain: Chain) -> str:
+        registration = registration_of(chain, software())
+        answer = self.ask(Register(content_hash(registration)), registration)
         assert isinstance(answer, Registered), answer
         return answer.digest
 

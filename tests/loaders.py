@@ -114,7 +114,7 @@ class Agent:
         for name, path in exports.items():
             command += ["--export", f"{name}={path}"]
         self._command = [*command, *arguments]
-        self._environment = with_modules(modules)
+        self.modules = modules
         self._port = port
         self.start()
 
@@ -126,7 +126,7 @@ class Agent:
                 [*self._command, "--bind", f"tcp://127.0.0.1:{self._port}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=self._environment,
+                env=with_modules(self.modules),
             )
             assert self.process.stdout is not None
             line = self.process.stdout.readline().decode()

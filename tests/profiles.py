@@ -17,7 +17,9 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets import offloadable
 from sophon_loader.encodings.names import encoding_names
+from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.profiler import Profiler
 from sophon_loader.profiling.samples import SampleProfile
@@ -80,7 +82,7 @@ def profiler_of(
         options=OffloadOptions(dead_after_s=0.5),
         instance="i",
         prefixes=("",) * len(data.sources),
-        descriptions=tuple(chain.description for chain in chains),
+        registrations=tuple(registration_of(chain, software()) for chain in chains),
         keep_info=tuple(bool(chain.local_ops) for chain in chains),
         seed=1,
     )

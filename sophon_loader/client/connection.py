@@ -121,9 +121,9 @@ class Connection:
             )
         return answer
 
-    def register(self, description: bytes, timeout_s: float) -> int:
+    def register(self, registration: bytes, timeout_s: float) -> int:
         """Register a pipeline; returns how many leading ops the agent can run."""
-        answer, _ = self._ask(Register(content_hash(description)), description, timeout_s)
+        answer, _ = self._ask(Register(content_hash(registration)), registration, timeout_s)
         if not isinstance(answer, Registered):
             raise self._unexpected(answer)
         return answer.ops

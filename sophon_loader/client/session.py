@@ -28,7 +28,7 @@ class Terms:
     Args:
         instance: the agent's, as it said in its Welcome.
         prefixes: per source, the folder of its root in the address's folder ("" for the folder itself).
-        descriptions: one pipeline description per source.
+        registrations: one per source, see `pipeline/registration.py`.
         keep_info: per source, whether an op at the loader may look at an image's `info`.
         seed: of the run.
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
@@ -39,7 +39,7 @@ class Terms:
     options: OffloadOptions
     instance: str
     prefixes: tuple[str, ...]
-    descriptions: tuple[bytes, ...]
+    registrations: tuple[bytes, ...]
     keep_info: tuple[bool, ...]
     seed: int
     files_here: bool = False
@@ -58,7 +58,7 @@ class Session:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self._digests = [content_hash(description) for description in terms.descriptions]
+        self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
         self.waited_s = 0.0
@@ -135,7 +135,7 @@ class Session:
             self._connection.send(self._fetch(instruction))
         elif isinstance(instruction, RegisterAgain):
             source = instruction.source
-            self._connection.send(Register(self._digests[source]), self.terms.descriptions[source])
+            self._connection.send(Register(self._digests[source]), self.terms.registrations[source])
         elif isinstance(instruction, Say):
             self._connection.send(instruction.message)
 

@@ -18,11 +18,19 @@ Payload = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class Encoded:
-    """A value as it crosses the wire: plain `meta` for the header, and the payload frame."""
+    """A value as it crosses the wire: plain `meta` for the header, and the payload frame.
+
+    Raises:
+        TypeError: the payload is a view of memory with gaps.
+    """
 
     encoding: str
     meta: dict[str, Any]
     payload: Payload
+
+    def __post_init__(self) -> None:
+        if isinstance(self.payload, memoryview):
+            object.__setattr__(self, "payload", self.payload.cast("B"))  # so that its length is that in bytes
 
 
 class Encoding(Protocol):

@@ -136,12 +136,11 @@ class Profiler:
 
     def _probe_requests(self) -> list[ProbeRequest]:
         assert self._agreement is not None
-        requests = []
+        terms, requests = self._agreement.terms, []
         for index in spread_over(len(self._data)):
             source, _ = self._data.locate(index)
-            chain = self.pipelines.chains[source]
-            digest = content_hash(chain.description)
-            key, _ = key_and_path(self._data, self._agreement.terms, index)
+            digest = content_hash(terms.registrations[source])
+            key, _ = key_and_path(self._data, terms, index)
             for choice in self._probed_choices(source):
                 requests.append(ProbeRequest(index, choice.cut, choice.encoding, key, digest))
         return requests

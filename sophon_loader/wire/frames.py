@@ -172,6 +172,6 @@ def _checks_of(cls: type[Message]) -> list[tuple[str, Check]]:
 _CHECKS = {cls: _checks_of(cls) for cls in MESSAGES}
 
 
-def content_hash(description: bytes) -> str:
-    """The name under which a pipeline description is registered: SHA-256, first 32 hex digits."""
-    return hashlib.sha256(description).hexdigest()[:32]
+def content_hash(registration: bytes) -> str:
+    """The name under which a pipeline is registered: SHA-256, first 32 hex digits."""
+    return hashlib.sha256(registration).hexdigest()[:32]

@@ -73,7 +73,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Register:
-    """Loader: a pipeline description (payload frame) under its content hash."""
+    """Loader: a pipeline and the loader's software (payload frame) under their content hash."""
 
     KIND: ClassVar[int] = 4
     digest: str

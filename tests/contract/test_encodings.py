@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sophon_loader.encodings import names, registry
-from sophon_loader.encodings.encoding import MAX_PIXELS
+from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
 from sophon_loader.encodings.names import ALWAYS, OPTIONAL, encoding_names
 from sophon_loader.encodings.registry import PLAIN, decode, encode, encodings
 from sophon_loader.errors import EncodingError
@@ -38,6 +38,14 @@ every_encoding = pytest.mark.parametrize("name", sorted(encodings()))
 
 def test_every_encoding_has_examples() -> None:
     assert set(encodings()) >= set(ALWAYS) and set(BUILT_IN) == set(ACCEPTED) == set(REFUSED)
+
+
+def test_the_length_of_a_payload_is_that_in_bytes() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    encoded = Encoded("other", {}, memoryview(values))
+    assert len(encoded.payload) == values.nbytes and bytes(encoded.payload) == values.tobytes()
+    with pytest.raises(TypeError):
+        Encoded("other", {}, memoryview(values[:, ::2]))
 
 
 def test_the_broker_offers_what_the_workers_have() -> None:

@@ -22,8 +22,10 @@ from torchvision.transforms import v2
 
 from sophon_loader import __version__
 from sophon_loader.encodings.registry import decode, encodings
+from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.wire.frames import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH, content_hash, pack
 from sophon_loader.wire.messages import (
     MESSAGES,
@@ -44,7 +46,7 @@ from sophon_loader.wire.messages import (
     Sizes,
     Welcome,
 )
-from storage_agent.broker import MAX_DESCRIPTION_NBYTES
+from storage_agent.broker import MAX_REGISTRATION_NBYTES
 from tests.agent_ops import Fail, Gate, Invert
 from tests.agents import ROOT, Agent, Client, fetch
 from tests.encoding_examples import difference
@@ -93,7 +95,7 @@ def test_welcome(served: Agent, client: Client) -> None:
 @pytest.mark.parametrize("encoding", ["pixels", "array", "webp", "file", "of-a-later-release"])
 def test_values_at_every_cut(client: Client, keys: list[str], image_tree: Path, encoding: str) -> None:
     chain = chain_of(TRANSFORM)
-    digest = client.register(chain.description)
+    digest = client.register(chain)
     for cut in range(len(chain) + 1):
         client.send(fetch(keys[:5], cut, digest, encoding=encoding))
         for _ in range(5):
@@ -107,7 +109,7 @@ def test_values_at_every_cut(client: Client, keys: list[str], image_tree: Path, 
 
 
 def test_a_users_op(client: Client, keys: list[str], image_tree: Path) -> None:
-    digest = client.register(chain_of(Invert()).description)
+    digest = client.register(chain_of(Invert()))
     client.send(fetch(keys[:1], 2, digest, encoding="pixels"))
     sample, payload = client.receive()
     assert isinstance(sample, Sample) and sample.cut == 2
@@ -116,7 +118,7 @@ def test_a_users_op(client: Client, keys: list[str], image_tree: Path) -> None:
 
 
 def test_an_op_that_fails(client: Client, keys: list[str], image_tree: Path) -> None:
-    digest = client.register(chain_of(Fail()).description)
+    digest = client.register(chain_of(Fail()))
     client.send(fetch(keys[:1], 2, digest))
     sample, payload = client.receive()
     assert isinstance(sample, Sample) and (sample.cut, sample.encoding) == (0, "file")
@@ -126,8 +128,8 @@ def test_an_op_that_fails(client: Client, keys: list[str], image_tree: Path) -> 
 
 def test_an_answer_leaves_when_it_is_ready(client: Client, keys: list[str], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    slow = client.register(chain_of(Gate(str(gate))).description)
-    quick = client.register(chain_of(v2.CenterCrop(8)).description)
+    slow = client.register(chain_of(Gate(str(gate))))
+    quick = client.register(chain_of(v2.CenterCrop(8)))
     client.send(fetch(keys[:1], 2, slow))
     client.send(fetch(keys[1:9], 2, quick, first=100))
     client.send(fetch(keys[9:12], 0, first=200))
@@ -180,7 +182,7 @@ def test_an_unknown_export(client: Client) -> None:
     ("none.jpg", "missing"), ("class_0", "unreadable"), ("x" * MAX_TEXT_LENGTH, "missing"), ("\udcff", "missing"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_had(client: Client, key: str, failure: str) -> None:
-    digest = client.register(chain_of(None).description)
+    digest = client.register(chain_of(None))
     for cut in (0, 1):
         failed = client.failed(fetch([key], cut, digest, first=9))
         assert (failed.failure, failed.ids) == (failure, [9])
@@ -206,7 +208,7 @@ def test_questions_count_as_well(served: Agent, client: Client) -> None:
 
 
 def test_pipelines_that_are_refused(served: Agent, client: Client) -> None:
-    large = bytes(MAX_DESCRIPTION_NBYTES + 1)
+    large = bytes(MAX_REGISTRATION_NBYTES + 1)
     for digest, description in (
         ("0" * 32, b"x"),
         (content_hash(large), large),
@@ -215,17 +217,17 @@ def test_pipelines_that_are_refused(served: Agent, client: Client) -> None:
     ):
         failed = client.failed(Register(digest), description)
         assert (failed.failure, failed.digest, failed.ids) == ("bad-pipeline", digest, [])
-    full = msgpack.packb([["decode", {}], ["v2.Identity", {"x": bytes(MAX_DESCRIPTION_NBYTES - 100)}]])
+    full = msgpack.packb([["decode", {}], ["v2.Identity", {"x": bytes(MAX_REGISTRATION_NBYTES - 100)}]])
     assert client.failed(Register(content_hash(full)), full).failure == "bad-pipeline"
     _alive(served)
 
 
 def test_more_pipelines_than_are_kept(client: Client, keys: list[str]) -> None:
-    descriptions = [chain_of(v2.CenterCrop(n)).description for n in range(1, 301)]
-    for description in descriptions:
-        assert isinstance(client.ask(Register(content_hash(description)), description), Registered)
-    assert client.failed(fetch(keys[:1], 1, content_hash(descriptions[0]))).failure == "unknown-pipeline"
-    client.send(fetch(keys[:1], 1, content_hash(descriptions[-1])))
+    registrations = [registration_of(chain_of(v2.CenterCrop(n)), software()) for n in range(1, 301)]
+    for registration in registrations:
+        assert isinstance(client.ask(Register(content_hash(registration)), registration), Registered)
+    assert client.failed(fetch(keys[:1], 1, content_hash(registrations[0]))).failure == "unknown-pipeline"
+    client.send(fetch(keys[:1], 1, content_hash(registrations[-1])))
     client.samples(1)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.encodings.names import encoding_names
@@ -158,6 +159,48 @@ def test_the_random_numbers_of_another_torch_are_not_trusted(
         assert loader._engine is not None and loader._engine._agreement is not None
         assert "roi-jpeg" not in loader._engine._agreement.encodings
         loader.close()
+
+
+# --- an agent that changes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("policy", ["all-off", Cropping()])
+def test_an_agent_that_comes_back_as_other_software_runs_no_op_any_more(
+    root: Path, expected: list[Samples], tmp_path: Path, policy: Any, workers: int
+) -> None:
+    with agent_for(**{EXPORT: root}) as agent:
+        options = OffloadOptions(connect_timeout_s=20, heartbeat_s=0.3, dead_after_s=30.0, resend_after_s=20, window=4)
+        arguments = {"batch_size": 2, "policy": policy, "seed": 3, "options": options, "num_workers": workers}
+        loader = OffloadingDataLoader(folder(root), agent=agent.address(), **arguments)
+        batches = iter(loader)
+        found = samples_of([next(batches) for _ in range(3)])
+        agent.kill()
+        agent.modules = modules(tmp_path, OTHER_TORCH)
+        agent.start()
+        found += samples_of(batches)
+        report = loader.report().as_dict()
+        loader.close()
+    assert found == expected[0]
+    assert report["fallbacks"] == 0 and report["choices"]["file"] >= 30
+    if isinstance(policy, str) or "roi-jpeg" in encoding_names():
+        assert report["degraded"] >= 30
+
+
+def test_another_default_dtype_is_other_software(root: Path) -> None:
+    """Random numbers and ToTensor are others with it; agents have torch's own."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain = [samples for samples, _ in epochs(root, None, "no-off")]
+        with agent_for(**{EXPORT: root}) as agent:
+            reports = reports_of(epochs(root, agent.address(), "all-off"), plain)
+    finally:
+        torch.set_default_dtype(before)
+    for report in reports:
+        assert set(report["cuts"]) == {0}
+        (note,) = [note for note in report["notes"] if "no op runs at the agent" in note]
+        assert "default dtype torch.float64 here and torch.float32 there" in note
 
 
 # --- no C extension -------------------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ import pytest
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
+from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
 from tests.agent_ops import Crash, Gate, Invert, waiting
 from tests.agents import ROOT, Agent, Client, fetch, until
@@ -44,14 +46,14 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 
 def _gated(client: Client, gate: Path) -> str:
-    return client.register(chain_of(Gate(str(gate))).description)
+    return client.register(chain_of(Gate(str(gate))))
 
 
 def _recovered(one: Agent, key: str) -> None:
     """Both workers are there, and ops run."""
     client = one.client()
     until(lambda: client.status()["workers"] == 2, "dead workers are replaced")
-    client.send(fetch([key] * 3, 2, client.register(chain_of(Invert()).description)))
+    client.send(fetch([key] * 3, 2, client.register(chain_of(Invert()))))
     assert {sample.cut for sample in client.samples(3).values()} == {2}
     until(lambda: client.status()["outstanding"] == 0, "nothing is counted that has been answered")
 
@@ -79,7 +81,7 @@ def test_overload_is_answered_with_files(hardy: Agent, key: str, gate: Path) -> 
 
 def test_what_waits_behind_a_slow_sample_is_taken_over(hardy: Agent, key: str, gate: Path) -> None:
     client = hardy.client()
-    slow, quick = _gated(client, gate), client.register(chain_of(Invert()).description)
+    slow, quick = _gated(client, gate), client.register(chain_of(Invert()))
     client.send(fetch([key], 2, slow))
     until(lambda: len(waiting(gate)) == 1, "one worker is at the gate")
     client.send(fetch([key] * 5, 2, quick, first=1))  # some of them are given to the worker at the gate
@@ -109,7 +111,7 @@ def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
 
 def test_an_op_that_kills_its_worker(hardy: Agent, key: str) -> None:
     client = hardy.client()
-    digest = client.register(chain_of(Crash()).description)
+    digest = client.register(chain_of(Crash()))
     for first in range(0, 12, 4):
         client.send(fetch([key] * 4, 2, digest, first=first))
         assert {s.cut for s in client.samples(4).values()} == {0}
@@ -121,8 +123,8 @@ def test_every_worker_killed_with_work_queued_and_pipelines_to_build(hardy: Agen
     client.send(fetch([key] * 7, 2, _gated(client, gate)))
     pids = until(lambda: len(waiting(gate)) == 2 and waiting(gate), "both workers are at the gate")
     other = hardy.client()
-    description = chain_of(v2.CenterCrop(9)).description
-    other.send(Register(digest_of(description)), description)
+    registration = registration_of(chain_of(v2.CenterCrop(9)), software())
+    other.send(Register(digest_of(registration)), registration)
     other.send(AskListing("d", ""))
     assert isinstance(other.receive()[0], Listing), "readers need no worker"
     for pid in pids:
@@ -133,10 +135,10 @@ def test_every_worker_killed_with_work_queued_and_pipelines_to_build(hardy: Agen
     _recovered(hardy, key)
 
 
-def digest_of(description: bytes) -> str:
+def digest_of(registration: bytes) -> str:
     from sophon_loader.wire.frames import content_hash
 
-    return content_hash(description)
+    return content_hash(registration)
 
 
 # --- clients --------------------------------------------------------------------------------------------------

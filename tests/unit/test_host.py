@@ -65,6 +65,6 @@ def test_some_core_is_always_available() -> None:
 
 def test_software_names_versions_without_build_tags() -> None:
     found = software()
-    assert set(found) == {"machine", "libjpeg", "pillow", "torch", "torchvision"}
+    assert set(found) == {"machine", "libjpeg", "pillow", "torch", "torchvision", "default dtype"}
     assert all(isinstance(value, str) and value and "+" not in value for value in found.values())
     assert found["torch"] != "none" and found["pillow"] != "none"

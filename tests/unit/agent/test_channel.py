@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import select
 import socket
@@ -67,6 +68,29 @@ def test_what_a_worker_does_not_take_is_kept(ends: tuple[Channel, Channel]) -> N
         assert [bytes(frame) for frame in got] == message
         ours.flush()
     assert not ours.waiting
+
+
+class _ShortOfMemory:
+    """A socket whose kernel has no memory for the first two messages."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.refused = 0
+
+    def sendmsg(self, views: list[memoryview]) -> int:
+        if self.refused < 2:
+            self.refused += 1
+            raise OSError(errno.ENOBUFS, "no buffer space available")
+        return self._end.sendmsg(views)
+
+
+def test_a_kernel_short_of_memory_is_no_death() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        short = _ShortOfMemory(ours)
+        Channel(short).send([b"job"])  # type: ignore[arg-type]
+        assert short.refused == 2
+        assert [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"job"]
 
 
 def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:

@@ -15,9 +15,12 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode
-from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.host import software
+from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.registry import _BY_CLASS, _BY_NAME, register_op
 from sophon_loader.wire.frames import MAX_TEXT_LENGTH, content_hash, unpack
 from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
@@ -28,6 +31,14 @@ from tests.encoding_examples import difference, noise
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
+
+
+def _registration(chain: Chain, **others: str) -> bytes:
+    """What a loader with this software, but for `others`, registers."""
+    return registration_of(chain, {**software(), **others})
+
+
+PIPELINE = _registration(CHAIN)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +74,7 @@ def _file(store: Store, key: str = "a/x.jpg") -> bytes:
 @pytest.mark.parametrize("cut", range(1, len(CHAIN) + 1))
 @pytest.mark.parametrize("encoding", ["pixels", "array", "webp"])
 def test_the_value_at_the_cut_is_the_chains_own(store: Store, cut: int, encoding: str) -> None:
-    answer = answer_job(store, _job(cut, encoding), CHAIN.description)
+    answer = answer_job(store, _job(cut, encoding), PIPELINE)
     sample = _sample(answer)
     assert (sample.id, sample.cut, sample.note, sample.file_nbytes) == (7, cut, "", len(_file(store)))
     assert len(sample.op_s) == cut + 2 and all(s >= 0 for s in sample.op_s)
@@ -74,14 +85,14 @@ def test_the_value_at_the_cut_is_the_chains_own(store: Store, cut: int, encoding
 
 
 def test_info_goes_along_when_asked_for(store: Store) -> None:
-    assert "info" not in _sample(answer_job(store, _job(1, "pixels"), CHAIN.description)).meta
-    answer = answer_job(store, _job(1, "pixels", keep_info=True), CHAIN.description)
+    assert "info" not in _sample(answer_job(store, _job(1, "pixels"), PIPELINE)).meta
+    answer = answer_job(store, _job(1, "pixels", keep_info=True), PIPELINE)
     assert decode("pixels", _sample(answer).meta, answer.payload or b"").info["comment"] == b"from a camera"
 
 
 def test_a_dry_run_leaves_the_payload_behind(store: Store) -> None:
     for cut in (0, 1, 3):
-        make = answer_file if cut == 0 else lambda *a: answer_job(*a, CHAIN.description)
+        make = answer_file if cut == 0 else lambda *a: answer_job(*a, PIPELINE)
         wet, dry = (make(store, _job(cut, dry=dry)) for dry in (False, True))
         assert _sample(dry).meta == _sample(wet).meta | {"nbytes": len(wet.payload or b"")} and dry.payload == b""
         assert (_sample(dry).cut, _sample(dry).encoding) == (cut, _sample(wet).encoding)
@@ -108,10 +119,10 @@ class Unheard:
 
 
 def _described(op: type, name: str, *more: Any) -> bytes:
-    """The description of a pipeline with an op registered while it is made, and not any more afterwards."""
+    """The registration of a pipeline with an op registered while it is made, and not any more afterwards."""
     register_op(name, op)
     try:
-        return chain_of(v2.Compose([v2.CenterCrop(8), op(), *more])).description
+        return _registration(chain_of(v2.Compose([v2.CenterCrop(8), op(), *more])))
     finally:
         del _BY_NAME[name], _BY_CLASS[op]
 
@@ -124,8 +135,23 @@ def test_an_unknown_op_ends_the_chain(store: Store) -> None:
     assert _sample(answer_job(store, _job(2), description)).note == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "cuts"), [("pillow", True), ("libjpeg", True), ("torch", False), ("default dtype", False)]
+)
+def test_no_op_runs_for_a_loader_of_other_software(store: Store, name: str, cuts: bool) -> None:
+    registration = _registration(chain_of(v2.Compose([v2.RandomResizedCrop(8), v2.ToImage()])), **{name: "another"})
+    assert register(registration).message == Registered(content_hash(registration), 0)
+    for cut in (1, 2, 3):
+        sample = _sample(answer_job(store, _job(cut), registration))
+        assert (sample.cut, sample.encoding) == (0, "file")
+        assert sample.note.endswith(f"other software: {name} differ from its own")
+    if "roi-jpeg" in encoding_names():
+        sample = _sample(answer_job(store, _job(0, "roi-jpeg"), registration))
+        assert (sample.encoding == "roi-jpeg", sample.note == "") == (cuts, cuts)
+
+
 def test_every_op_is_known() -> None:
-    assert register(CHAIN.description).message == Registered(content_hash(CHAIN.description), len(CHAIN))
+    assert register(PIPELINE).message == Registered(content_hash(PIPELINE), len(CHAIN))
 
 
 @pytest.mark.parametrize("description", [
@@ -136,10 +162,12 @@ def test_every_op_is_known() -> None:
     b"\x92" + msgpack.packb(["decode", {}]) + b"\x92\xa1a" + b"\x81\xa1a" * 1000 + b"\x80",
     b"\x91" * 1000 + b"\x01", b"\x91\x81\x90\x01", b"\x91\x92\x01\xd4\xff\x00",
 ])  # fmt: skip
-def test_a_bad_pipeline(description: bytes) -> None:
-    answer = register(description)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_bad_pipeline(description: bytes, wrapped: bool) -> None:
+    registration = msgpack.packb([software(), description]) if wrapped else description
+    answer = register(registration)
     assert isinstance(answer.message, Failed), answer
-    assert answer.message.failure == "bad-pipeline" and answer.message.digest == content_hash(description)
+    assert answer.message.failure == "bad-pipeline" and answer.message.digest == content_hash(registration)
     assert 10 < len(answer.message.text) < 4000 and answer.message.ids == []
 
 
@@ -184,7 +212,7 @@ def _registered() -> Any:
 ], ids=lambda error: type(error).__name__)  # fmt: skip
 def test_an_op_that_fails_gives_the_file_and_the_traceback(store: Store, error: BaseException) -> None:
     Fails.error = error
-    answer = answer_job(store, _job(2), chain_of(Fails()).description)
+    answer = answer_job(store, _job(2), _registration(chain_of(Fails())))
     sample = _sample(answer)
     assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(store))
     assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
@@ -193,7 +221,7 @@ def test_an_op_that_fails_gives_the_file_and_the_traceback(store: Store, error: 
 
 
 def test_a_corrupt_image_gives_the_file(store: Store) -> None:
-    answer = answer_job(store, _job(1, key="a/broken.jpg"), CHAIN.description)
+    answer = answer_job(store, _job(1, key="a/broken.jpg"), PIPELINE)
     assert "op 0 (decode)" in _sample(answer).note and answer.payload == _file(store, "a/broken.jpg")
 
 
@@ -202,14 +230,14 @@ def test_a_corrupt_image_gives_the_file(store: Store) -> None:
 ], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_a_value_that_does_not_travel_gives_the_file(store: Store, value: Any) -> None:
     Gives.value = value
-    answer = answer_job(store, _job(2), chain_of(Gives()).description)
+    answer = answer_job(store, _job(2), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "EncodingError" in _sample(answer).note and answer.payload == _file(store)
 
 
 def test_info_that_does_not_travel_gives_the_file(store: Store) -> None:
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"big": 1 << 70}
-    answer = answer_job(store, _job(2, keep_info=True), chain_of(Gives()).description)
+    answer = answer_job(store, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "info" in _sample(answer).note
     assert unpack(answer.frames()[1]) == answer.message
 
@@ -219,14 +247,15 @@ def test_a_header_over_the_limit_gives_the_file(store: Store, monkeypatch: pytes
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"icc_profile": bytes(1100)}
     monkeypatch.setattr("storage_agent.worker._NOTE_LIMIT", 300)
-    answer = answer_job(store, _job(2, keep_info=True), chain_of(Gives()).description)
+    answer = answer_job(store, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "MessageTooLong" in _sample(answer).note
     assert unpack(answer.frames()[1]) == answer.message
 
 
 def test_a_pipeline_that_cannot_be_built_gives_the_file(store: Store) -> None:
-    for description in (b"", msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]])):
-        answer = answer_job(store, _job(1), description)
+    large = msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]])
+    for registration in (b"", msgpack.packb([software(), large]), msgpack.packb([[], large]), msgpack.packb([{}, "x"])):
+        answer = answer_job(store, _job(1), registration)
         assert _sample(answer).cut == 0 and "PipelineError" in _sample(answer).note
 
 
@@ -235,7 +264,7 @@ def test_a_pipeline_that_cannot_be_built_gives_the_file(store: Store) -> None:
     ({"export": "e"}, "unknown-export"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_had(store: Store, changed: dict[str, Any], failure: str) -> None:
-    for answer in (answer_file(store, _job(0, **changed)), answer_job(store, _job(1, **changed), CHAIN.description)):
+    for answer in (answer_file(store, _job(0, **changed)), answer_job(store, _job(1, **changed), PIPELINE)):
         assert isinstance(answer.message, Failed) and answer.payload is None
         assert (answer.message.failure, answer.message.ids) == (failure, [7])
 
@@ -251,7 +280,7 @@ def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
 
 
 def test_frames_begin_with_what_the_broker_counts(store: Store) -> None:
-    answer = answer_job(store, _job(2, "pixels"), CHAIN.description)
+    answer = answer_job(store, _job(2, "pixels"), PIPELINE)
     counted, header, payload = answer.frames()
     kind, cpu_s = msgpack.unpackb(counted)
     assert kind == "pixels" and cpu_s == pytest.approx(sum(_sample(answer).op_s))

@@ -21,7 +21,8 @@ from tests.encoding_examples import ACCEPTED
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
 LIMITS = {
     "MAX_HEADER_NBYTES": frames, "MAX_PAYLOAD_NBYTES": frames, "MAX_TEXT_LENGTH": frames, "MAX_KEYS": broker,
-    "MAX_DESCRIPTION_NBYTES": broker, "MAX_PIPELINES": broker, "MAX_REGISTERING": broker, "MAX_KEY_NBYTES": store,
+    "MAX_DESCRIPTION_NBYTES": chain, "MAX_REGISTRATION_NBYTES": broker,
+    "MAX_PIPELINES": broker, "MAX_REGISTERING": broker, "MAX_KEY_NBYTES": store,
 }  # fmt: skip
 FROM_AGENT = re.compile(r"^Agent:")
 
@@ -88,10 +89,10 @@ def test_failures() -> None:
 def test_limits() -> None:
     written = {name: int(value) for name, value, _ in _table("Limits")}
     assert written == {name: getattr(module, name) for name, module in LIMITS.items()}
-    assert chain.MAX_DESCRIPTION_NBYTES == broker.MAX_DESCRIPTION_NBYTES
+    assert chain.MAX_DESCRIPTION_NBYTES < broker.MAX_REGISTRATION_NBYTES
     for module in (frames, broker):
         assert {name for name in vars(module) if name.startswith("MAX_")} <= {*LIMITS, "MAX_EARLY_DEATHS"} | {
-            "MAX_DESCRIPTIONS_NBYTES"
+            "MAX_REGISTRATIONS_NBYTES"
         }
 
 

@@ -1,0 +1,56 @@
+"""What a loader registers with an agent: a pipeline, and the software that must make its pixels.
+
+The software goes along so that an agent that comes back as another one, after an upgrade say, does not run ops for a
+loader that agreed with the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgpack
+
+from sophon_loader.errors import PipelineError
+from sophon_loader.host import DECODERS, unlike
+from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
+
+
+def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
+    """Msgpack `[software, description]`: the loader's software, and the chain as `Chain.description` has it."""
+    packed: bytes = msgpack.packb([software, chain.description])
+    return packed
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A pipeline as this process can serve it.
+
+    Args:
+        chain: its leading ops as far as they are known here; Decode alone where random numbers could differ.
+        reach: how many of them may run here.
+        why: why these are not all, if so.
+    """
+
+    chain: Chain
+    reach: int
+    why: str
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Registration:
+        """The inverse of `registration_of`, on another host.
+
+        Raises:
+            PipelineError: it is none, or an op refuses its parameters.
+        """
+        try:
+            software, description = msgpack.unpackb(data)
+            differ = unlike(software)
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+            raise PipelineError(f"a registration must be [software, description]: {error}") from error
+        if not isinstance(description, bytes):
+            raise PipelineError(f"a description must be bytes, got {type(description).__name__}")
+        chain = chain_from(description)
+        if differ:
+            why = f"the loader has agreed with an agent of other software: {', '.join(differ)} differ from its own"
+            return Registration(chain if DECODERS.issuperset(differ) else Chain((DECODE,)), 0, why)
+        return Registration(chain, len(chain), f"this agent knows only the first {len(chain)} ops")
