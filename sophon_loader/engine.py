@@ -187,8 +187,8 @@ class Engine:
 
     def _measure_before(self) -> None:
         profiler = self._profiler
-        if self._policy.needs_profile and profiler.samples.known.any() and math.isinf(profiler.rates.wire_bytes_s):
-            profiler.measure_wire()  # the first epoch did not wait for the wire, so it has not shown what that can do
+        if self._policy.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
+            profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown what that can do
         if profiler.samples.recording and self._plans_by_cost:
             profiler.start_probing()
 

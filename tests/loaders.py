@@ -113,7 +113,7 @@ class Agent:
         command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--workers", str(workers)]
         for name, path in exports.items():
             command += ["--export", f"{name}={path}"]
-        self._command = [*command, *arguments]
+        self._command, self.arguments = command, arguments
         self.modules = modules
         self._port = port
         self.start()
@@ -123,7 +123,7 @@ class Agent:
         deadline_s = time.monotonic() + _START_S
         while True:
             self.process = subprocess.Popen(
-                [*self._command, "--bind", f"tcp://127.0.0.1:{self._port}"],
+                [*self._command, *self.arguments, "--bind", f"tcp://127.0.0.1:{self._port}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=with_modules(self.modules),

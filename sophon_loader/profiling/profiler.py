@@ -26,7 +26,7 @@ from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, Prober, ProbeRequest, spread_over
-from sophon_loader.profiling.rates import EpochMeasure, StepClock, measure_wire, revised
+from sophon_loader.profiling.rates import EpochMeasure, StepClock, measure_wire, revised, wire_may_do_more
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
 from sophon_loader.statistics import Totals
@@ -96,6 +96,7 @@ class Profiler:
         agent_cores = agreement.agent_cores if agreement else math.inf
         self.rates = Rates(math.inf, math.inf, loader_cores, max(agent_cores, 1e-3))
         self.notes: tuple[str, ...] = ()
+        self._wire_may_do_more = False
         self._probes: list[Probe] = []
         self._prober: Prober | None = None
         self._calibration: Calibration | None = None
@@ -111,8 +112,14 @@ class Profiler:
 
     # --- measuring --------------------------------------------------------------------------------------------
 
+    @property
+    def knows_wire(self) -> bool:
+        """Whether the wire's rate is known, and not only that it is at least what an epoch has used."""
+        return math.isfinite(self.rates.wire_bytes_s) and not self._wire_may_do_more
+
     def measure_wire(self) -> None:
         """Measure the wire by a burst of files, while the workers do not use it; nothing if the agent is gone."""
+        self._wire_may_do_more = False
         if self._agreement is None:
             return
         terms = self._agreement.terms
@@ -121,7 +128,8 @@ class Profiler:
         connection = Connection(terms.address, window)
         try:
             with contextlib.suppress(AgentUnreachable):
-                self.rates = replace(self.rates, wire_bytes_s=measure_wire(connection, keys, window))
+                found, known = measure_wire(connection, keys, window), self.rates.wire_bytes_s
+                self.rates = replace(self.rates, wire_bytes_s=max(found, known) if math.isfinite(known) else found)
         finally:
             connection.close()
 
@@ -199,7 +207,9 @@ class Profiler:
         self._upkeep_s = tuple(new or old for new, old in zip(epoch.upkeep_s, self._upkeep_s, strict=True))
         if planned is not None and epoch.samples >= _LEAST_COUNTED:
             self._learn_load(epoch, planned, before_s)
-        self.rates = revised(self.rates, epoch, self._most_loader_cores)
+        before = self.rates
+        self.rates = revised(before, epoch, self._most_loader_cores)
+        self._wire_may_do_more = wire_may_do_more(before, self.rates, epoch)
         if self.samples.recording:
             if not epoch.offloaded:
                 self._learn_overhead(epoch)

@@ -28,6 +28,8 @@ _WAITING_LONG = 0.6
 """One that waits for more than this is held up by nothing else."""
 _NEAR = 0.9
 """A resource that is in use for this share of an epoch may be its limit."""
+_FASTER = 1.1
+"""A wire that does more than this times what was known of it has become faster."""
 _HELD_UP = 0.7
 """A training step that takes this share of an epoch holds the loader up."""
 _QUEUEING = 0.8
@@ -206,6 +208,11 @@ def revised(rates: Rates, epoch: EpochMeasure, most_loader_cores: float = math.i
     if near or epoch.waiting >= _WAITING_LONG:
         return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
     return rates
+
+
+def wire_may_do_more(before: Rates, after: Rates, epoch: EpochMeasure) -> bool:
+    """Whether an epoch has shown that the wire is faster than was known before, but not how fast it is."""
+    return after.wire_bytes_s > _FASTER * before.wire_bytes_s and not epoch.waiting >= _WAITING_LONG
 
 
 def _with(rates: Rates, name: str, value: float) -> Rates:

@@ -314,6 +314,20 @@ def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) 
             assert report["samples"] == 24 and report["fallbacks"] == 0
 
 
+def test_a_wire_that_becomes_faster_is_used(root: Path, make: Any) -> None:
+    """The plan sends little, so an epoch alone does not show how fast the wire has become."""
+    with agent_for("--limit-mbit", "3", all=root) as agent:
+        loader = make(agent=agent)
+        narrow = epochs(loader, 3)[-1]
+        assert narrow["rates"]["wire_bytes_s"] < 2 * 3e6 / 8
+        agent.kill()
+        agent.arguments = ()
+        agent.start()
+        wide = epochs(loader, 4)[-1]
+    assert wide["rates"]["wire_bytes_s"] > 5 * wide["wire_bytes"] / wide["seconds"], "loopback"
+    assert wide["wire_bytes"] > narrow["wire_bytes"]
+
+
 def test_an_agent_that_is_gone_when_the_wire_is_to_be_measured(root: Path, make: Any) -> None:
     with agent_for(all=root) as agent:
         loader = make(agent=agent, tree="mixed")

@@ -140,6 +140,23 @@ def test_an_agent_that_is_gone_leaves_the_wire_unmeasured(root: Path, monkeypatc
     assert math.isinf(profiler.rates.wire_bytes_s)
 
 
+def test_a_wire_that_has_become_faster_is_measured_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiler = profiler_of(root)
+    fill(profiler)
+    found = iter([1e6, 9e6, 1e5])
+    monkeypatch.setattr(module, "measure_wire", lambda *arguments: next(found))
+    assert not profiler.knows_wire
+    profiler.measure_wire()
+    assert profiler.knows_wire and profiler.rates.wire_bytes_s == 1e6
+    profiler.learn(epoch(seconds=1.0, wire_bytes=2e6, waiting=0.1))
+    assert not profiler.knows_wire and profiler.rates.wire_bytes_s == 2e6
+    profiler.measure_wire()
+    assert profiler.knows_wire and profiler.rates.wire_bytes_s == 9e6
+    profiler.learn(epoch(seconds=1.0, wire_bytes=1e7, waiting=0.1))
+    profiler.measure_wire()
+    assert profiler.rates.wire_bytes_s == 1e7, "a burst that gets less than an epoch got says nothing"
+
+
 # --- what is told to a policy ---------------------------------------------------------------------------------
 
 

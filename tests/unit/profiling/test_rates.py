@@ -13,7 +13,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.decide.facts import Rates
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.profiling import rates as module
-from sophon_loader.profiling.rates import WINDOW_STEPS, EpochMeasure, StepClock, measure_wire, revised
+from sophon_loader.profiling.rates import WINDOW_STEPS, EpochMeasure, StepClock, measure_wire, revised, wire_may_do_more
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Sample
 
 
@@ -292,6 +292,24 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
         SEEN,
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("known", "changes", "more"),
+    [
+        (10e6, {"wire_bytes": 120e6}, True),
+        (10e6, {"wire_bytes": 105e6}, False),
+        (10e6, {"wire_bytes": 120e6, "waiting": 0.5}, True),
+        (10e6, {"wire_bytes": 120e6, "waiting": 0.8}, False),  # then that is its rate
+        (math.inf, {"wire_bytes": 120e6}, False),  # measured in any case
+        (10e6, {"wire_bytes": 0}, False),
+    ],
+)
+def test_a_wire_that_did_more_than_was_known_may_do_more_still(
+    known: float, changes: dict[str, Any], more: bool
+) -> None:
+    before, epoch = replace(BEFORE, wire_bytes_s=known), replace(EPOCH, **changes)
+    assert wire_may_do_more(before, revised(before, epoch), epoch) is more
 
 
 @pytest.mark.parametrize("case", CASES)
