@@ -14,8 +14,6 @@ Bars, for 1 280 000 samples on one core: sophon < 1 s, auto < 2 s, every policy 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 import tracemalloc
@@ -24,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import record
 from sophon_loader.decide import FILE, POLICIES, Choice, ChoiceTable, Facts, Policy, Rates
 
 SECONDS_BARS = {"sophon": 1.0, "auto": 2.0}
@@ -129,17 +128,9 @@ def main(argv: list[str] | None = None) -> int:
         numbers = f"{one.seconds:>9.3f}{one.seconds_worst:>8.3f}{one.bytes_per_sample:>10.1f}"
         print(f"{one.job:<7}{one.policy:<12}{numbers}  {one.reason}")
     missed = [text for one in results for text in misses(one)] if options.samples <= BARS_HOLD_UP_TO else []
-    if options.json:
-        head = {
-            "command": ["python", "-m", "bench.planner", *(sys.argv[1:] if argv is None else argv)],
-            "versions": {"python": platform.python_version(), "numpy": np.__version__},
-            "machine": platform.processor() or platform.machine(),
-            "seed": options.seed,
-            "samples": options.samples,
-            "choices": [str(choice) for choice in CHOICES],
-            "jobs": {job: asdict(rates) for job, rates in JOBS.items()},
-        }
-        options.json.write_text(json.dumps({**head, "results": [asdict(one) for one in results]}, indent=1))
+    settings = {"seed": options.seed, "samples": options.samples, "choices": [str(choice) for choice in CHOICES]}
+    settings |= {"jobs": {job: asdict(rates) for job, rates in JOBS.items()}}
+    record.write(options.json, "bench.planner", {"settings": settings, "results": [asdict(one) for one in results]})
     print("\n".join(f"MISSED: {text}" for text in missed) or "all bars kept")
     return 1 if missed else 0
 

@@ -10,11 +10,11 @@ from bench import planner
 def test_a_small_run_writes_what_it_measured(tmp_path, capsys):
     out = tmp_path / "planner.json"
     assert planner.main(["--samples", "2000", "--repeats", "1", "--json", str(out)]) in (0, 1)
-    found = json.loads(out.read_text())
+    found = json.loads(out.read_text())["rows"]
     assert {(one["job"], one["policy"]) for one in found["results"]} == {
         (job, policy) for job in planner.JOBS for policy in planner.POLICIES
     }
-    assert found["samples"] == 2000
+    assert found["settings"]["samples"] == 2000
     assert "auto" in capsys.readouterr().out
 
 
