@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from sophon_loader.agreement import Agreement, agree, common_root, own_address
+from sophon_loader.batches import BatchMemory, Collate
 from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
@@ -73,6 +74,7 @@ class Engine:
         self._processes = rows
         self._profile_path = profile_path
         self._statistics = Statistics(rows, encoding_names())
+        self._memory = BatchMemory(rows)
         self._plan = SharedPlan(len(data), encoding_names())
         self._iteration = self._epoch = 0
         self._whole: tuple[Chain, ...] = ()
@@ -141,7 +143,7 @@ class Engine:
     @property
     def collate_fn(self) -> Any:
         """What the workers shall make batches with."""
-        return self._split.collate_fn
+        return Collate(self._split.collate_fn, self._memory, self._split.arrange)
 
     def _notes(self) -> tuple[str, ...]:
         local = sorted({label for chain in self._split.chains for label in chain.local_ops[:1]})
@@ -297,6 +299,7 @@ class Engine:
         if self._local_agent is not None:
             self._local_agent.close()
             self._local_agent = None
+        self._memory.forget_ended()
 
     def _forget_dataset(self) -> None:
         if self._dataset is not None:

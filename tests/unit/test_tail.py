@@ -20,7 +20,7 @@ from sophon_loader.engine import EpochIterator
 from sophon_loader.errors import ConfigError, PipelineError
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.tail import Split, collate_pixels, device_of, split
+from sophon_loader.tail import Split, channels_last, device_of, split
 from tests.loaders import as_list, times_two
 
 CPU = torch.device("cpu")
@@ -95,10 +95,15 @@ def reason(*pipelines: list[Any], collate_fn: Any = default_collate) -> str:
     return note
 
 
+def collated(samples: list[Any]) -> Any:
+    """A batch for the tail."""
+    return default_collate(channels_last(samples))
+
+
 def by_batch(steps: list[Any]) -> Any:
     parts = moved(steps)
     assert parts.tail is not None
-    return parts.tail(parts.collate_fn(run(parts.chains[0])))
+    return parts.tail(collated(run(parts.chains[0])))
 
 
 def outcome(make: Callable[[], Any]) -> Any:
@@ -178,7 +183,7 @@ def test_sizes_may_change_from_batch_to_batch() -> None:
     assert parts.tail is not None
     for side in (8, 9, 8):
         images = [(torch.full((3, side, side + 1), value, dtype=torch.uint8), value) for value in (0, 255)]
-        found = parts.tail(collate_pixels(images))[0]
+        found = parts.tail(collated(images))[0]
         expected = v1.Normalize(MEAN, STD)(torch.stack([image for image, _ in images]) / 255)
         assert torch.equal(found, expected)
 
@@ -186,7 +191,7 @@ def test_sizes_may_change_from_batch_to_batch() -> None:
 def test_images_of_several_sizes_fail_as_in_torch() -> None:
     samples = [(torch.zeros(3, side, 4, dtype=torch.uint8), 0) for side in (4, 5)]
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
-        collate_pixels(samples)
+        collated(samples)
 
 
 def test_an_error_names_the_op() -> None:
@@ -202,7 +207,7 @@ def test_the_user_s_objects_are_left_alone_and_may_change() -> None:
     parts = moved([v1.ToTensor(), normalize])
     assert parts.tail is not None and vars(normalize) == {**vars(normalize), "mean": MEAN, "std": STD}
     normalize.mean[0] = 9.0
-    assert torch.equal(parts.tail(parts.collate_fn(run(parts.chains[0])))[0], expected)
+    assert torch.equal(parts.tail(collated(run(parts.chains[0])))[0], expected)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -211,7 +216,7 @@ def test_on_cuda_it_waits_for_nothing_and_gives_what_the_ops_give_there(maker: s
     rest = [v2.ToDtype(torch.float32, scale=True), v1.Normalize(MEAN, STD), v2.Normalize(MEAN, STD)]
     parts = split([chain_of(v1.Compose([MAKERS[maker](), *rest]))], default_collate, torch.device("cuda"))
     assert parts.tail is not None
-    images, targets = parts.collate_fn(run(parts.chains[0]))
+    images, targets = collated(run(parts.chains[0]))
     batch = [images.pin_memory(), targets]
     parts.tail(batch)  # takes mean and std there
     torch.cuda.set_sync_debug_mode("error")
@@ -297,7 +302,7 @@ def test_what_only_shows_in_a_worker_has_a_remedy() -> None:
         run(head)
     (head,) = moved([v1.Lambda(lambda image: image.convert("F")), v1.ToTensor()]).chains
     with pytest.raises(PipelineError, match=r"8 bits, got torch.float32; use tail='loader'"):
-        collate_pixels(run(head))
+        collated(run(head))
 
 
 # --- the argument, and whose time it is -----------------------------------------------------------------------
