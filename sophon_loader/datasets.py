@@ -173,10 +173,9 @@ def _folder(dataset: Any) -> Source:
 
 
 def _targets_of(samples: Sequence[tuple[str, Any]]) -> Callable[[int], Any]:
-    targets = list(map(itemgetter(1), samples))
-    if set(map(type, targets)) <= {int}:
-        return _IntTargets(SharedArray(np.fromiter(targets, np.int64, len(targets))))
-    return _ObjectTargets(targets)
+    if set(map(type, map(itemgetter(1), samples))) <= {int}:
+        return _IntTargets(SharedArray(np.fromiter(map(itemgetter(1), samples), np.int64, len(samples))))
+    return _ObjectTargets([target for _, target in samples])
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -25,6 +25,17 @@ class SharedArray:
         self._tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
         self._tensor.share_memory_()  # type: ignore[no-untyped-call]  # which copies
         self.array: NDArray[Any] = self._tensor.numpy()
+
+    @classmethod
+    def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:
+        """One-dimensional arrays one behind the other, copied once."""
+        dtype = torch.from_numpy(np.empty(0, as_type)).dtype
+        length = sum(map(len, parts))
+        memory = torch.UntypedStorage._new_shared(length * dtype.itemsize)  # type: ignore[no-untyped-call]
+        shared = cls.__new__(cls)
+        shared.__setstate__(torch.empty(0, dtype=dtype).set_(memory))
+        np.concatenate(parts, out=shared.array, casting="same_kind")
+        return shared
 
     def __len__(self) -> int:
         return len(self.array)
@@ -50,31 +61,31 @@ class SharedStrings:
 
     def __init__(self, strings: Iterable[str], below: str = "") -> None:
         # Some at a time, so that what is made of them stays in the cache: twice as fast as one long text.
-        rest, count, parts = iter(strings), 0, []
-        start = b"\0" + below.encode("utf-8", "surrogateescape")
+        rest, nbytes, parts, starts = iter(strings), 0, [], []
+        first = b"\0" + below.encode("utf-8", "surrogateescape")
         while some := list(islice(rest, _AT_ONCE)):
             text = "\0".join(("", *some)).encode("utf-8", "surrogateescape")
-            kept = text.replace(start, b"\0")
-            if len(text) - len(kept) != (len(start) - 1) * len(some):
+            kept = np.frombuffer(text.replace(first, b"\0"), np.uint8)
+            if len(text) - len(kept) != (len(first) - 1) * len(some):
                 raise ValueError(f"strings must begin with {below!r}")
+            found = np.flatnonzero(kept == 0)
+            if len(found) != len(some):
+                raise ValueError("strings must have no NUL character")
             parts.append(kept)
-            count += len(some)
-        blob = np.frombuffer(bytearray().join((*parts, b"\0")), np.uint8)
-        ends = np.flatnonzero(blob == 0)
-        if len(ends) != count + 1:
-            raise ValueError("strings must have no NUL character")
-        self._ends = SharedArray(ends)
-        self._blob = SharedArray(blob)
+            starts.append(found + nbytes)
+            nbytes += len(kept)
+        self._starts = SharedArray.joined([*starts, np.array([nbytes])], np.int32 if nbytes < 1 << 31 else np.int64)
+        self._blob = SharedArray.joined([*parts, np.zeros(1, np.uint8)], np.uint8)
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._starts) - 1
 
     def fingerprint(self) -> bytes:
         """A hash of all strings in their order."""
-        digest = sha256(self._ends.array.tobytes())
+        digest = sha256(self._starts.array.tobytes())
         digest.update(self._blob.array.tobytes())
         return digest.digest()
 
     def __getitem__(self, row: int) -> str:
-        ends = self._ends.array
-        return self._blob.array[ends[row] + 1 : ends[row + 1]].tobytes().decode("utf-8", "surrogateescape")
+        starts = self._starts.array
+        return self._blob.array[starts[row] + 1 : starts[row + 1]].tobytes().decode("utf-8", "surrogateescape")

@@ -35,6 +35,8 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.version import VERSIONS
 
 MAX_LISTING_NBYTES = 1 << 30
+_NOBLOCK = int(zmq.NOBLOCK)
+"""As a number: with pyzmq's enumeration a call takes longer."""
 
 
 class Connection:
@@ -60,6 +62,8 @@ class Connection:
         self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         self._socket.setsockopt(zmq.IPV6, address.endpoint.startswith("tcp://["))
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
         try:
             self._socket.connect(address.endpoint)
         except zmq.ZMQError as error:
@@ -83,17 +87,29 @@ class Connection:
             WireError: the agent broke the protocol.
         """
         try:
-            if not self._socket.poll(max(0, int(1000 * timeout_s))):
-                return None
-            frames = self._socket.recv_multipart(copy=False)
+            frames = self._frames()
+            if not frames and timeout_s > 0 and self._poller.poll(int(1000 * timeout_s)):
+                frames = self._frames()
         except zmq.ZMQError as error:  # closed, at the end of this process
             raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
+        if not frames:
+            return None
         self.received_nbytes += sum(len(frame) for frame in frames)
         if len(frames) > 2:
             raise MalformedMessage(f"a message must have one or two frames, got {len(frames)} from {self.address}")
         message = unpack(frames[0].buffer)
         check_frames(message, len(frames[1]) if len(frames) == 2 else None)
         return message, frames[1].buffer if len(frames) == 2 else b""
+
+    def _frames(self) -> list[zmq.Frame]:
+        """The frames of a message that has arrived; [] when there is none."""
+        try:
+            frames = [self._socket.recv(_NOBLOCK, copy=False)]
+            while frames[-1].more:
+                frames.append(self._socket.recv(_NOBLOCK, copy=False))
+        except zmq.Again:
+            return []
+        return frames
 
     def close(self) -> None:
         """Close the socket; unsent requests are thrown away."""

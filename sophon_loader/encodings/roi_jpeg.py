@@ -79,7 +79,7 @@ def part_of(data: bytes, chain: Chain, draw: Draw, *, most_share: float = 1.0) -
     if kept_size is None or len(cropped.data) >= len(data):
         return "the part is no smaller than the whole"
     kept = Region(region.left - cropped.dx, region.top - cropped.dy, *kept_size)
-    return PartOfFile(cropped.data, Window(kept, *size, region))
+    return PartOfFile(cropped.data, Window(kept, *size))
 
 
 def run_from_file(

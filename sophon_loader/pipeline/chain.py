@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgpack
@@ -40,18 +40,14 @@ DECODE = Op("decode", decode, (), OpSpec("decode", {}))
 
 @dataclass(frozen=True)
 class Window:
-    """Where an image that was cut before decoding lies in its whole: kept rectangle and full size, px.
-
-    `region` is what op 1 will read of the whole, where that has been drawn already.
-    """
+    """Where an image that was cut before decoding lies in its whole: kept rectangle and full size, px."""
 
     kept: Region
     full_width: int
     full_height: int
-    region: Region | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chain:
     """A pipeline: op 0 (Decode) and the user's transforms in order. Stage s is the value after s ops."""
 
@@ -133,8 +129,7 @@ class Chain:
             if op.draws:
                 seed_generators(op.draws, op_seed(draw, position))
             try:
-                part = window if position == 1 else None
-                value = op.call(value) if part is None else _run_cropped(op, value, part)
+                value = op.call(value) if window is None or position != 1 else self._run_cropped(value, window, draw)
             except Exception as error:
                 add_note(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
@@ -142,16 +137,20 @@ class Chain:
                 after(position + 1, value)
         return value
 
+    def _run_cropped(self, image: Any, window: Window, draw: Draw) -> Any:
+        crop, region = self.ops[1].crop, self.region(window.full_width, window.full_height, draw)
+        if crop is None or region is None:
+            raise PipelineError(f"op must have a known region to run on a part of an image, got {self.ops[1].label}")
+        if not window.kept.contains(region):
+            raise PipelineError(f"the part kept must hold the region {region}, got {window.kept}")
+        return crop.finish(image, region.shifted(window.kept.left, window.kept.top))
+
     def region(self, width: int, height: int, draw: Draw) -> Region | None:
         """What op 1 will read of a `width` x `height` px image; None if that is not known beforehand.
 
-        Seeds the global generators: call it within `isolated()`.
+        May seed the global generators: call it within `isolated()`.
         """
-        if len(self.ops) < 2 or self.ops[1].crop is None:
-            return None
-        op = self.ops[1]
-        seed_generators(op.draws, op_seed(draw, 1))
-        return self.ops[1].crop.locate(width, height)
+        return None if len(self.ops) < 2 or self.ops[1].crop is None else _located(self, width, height, draw)
 
 
 @contextmanager
@@ -167,15 +166,13 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _run_cropped(op: Op, image: Any, window: Window) -> Any:
-    region = window.region
-    if region is None and op.crop is not None:
-        region = op.crop.locate(window.full_width, window.full_height)
-    if op.crop is None or region is None:
-        raise PipelineError(f"op must have a known region to run on a part of an image, got {op.label}")
-    if not window.kept.contains(region):
-        raise PipelineError(f"the part kept must hold the region {region}, got {window.kept}")
-    return op.crop.finish(image, region.shifted(window.kept.left, window.kept.top))
+@lru_cache(maxsize=1 << 12)
+def _located(chain: Chain, width: int, height: int, draw: Draw) -> Region | None:
+    """Remembered: a worker asks when it chooses what to ask the agent for, and again when it runs the op."""
+    op = chain.ops[1]
+    assert op.crop is not None
+    seed_generators(op.draws, op_seed(draw, 1))
+    return op.crop.locate(width, height)
 
 
 def chain_of(transform: Callable[[Any], Any] | None) -> Chain:

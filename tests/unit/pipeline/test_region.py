@@ -175,3 +175,13 @@ def test_an_op_without_a_region_does_not_run_on_a_part(transform: Any) -> None:
 def test_only_the_first_op_behind_decode_has_a_region() -> None:
     assert chain_of(None).region(20, 20, Draw(0, 0, 0)) is None
     assert chain_of(v1.Compose([v1.Pad(1), v1.RandomCrop(8)])).region(20, 20, Draw(0, 0, 0)) is None
+
+
+def test_a_remembered_region_is_that_of_its_pipeline_draw_and_size() -> None:
+    asked = [(3000 + w, 3000, Draw(s, e, i)) for w in (0, 900) for s in (1, 2) for e in (1, 2) for i in (1, 2)]
+    narrow, wide = (chain_of(v1.RandomResizedCrop(8, scale)) for scale in ((0.1, 0.2), (0.8, 0.9)))
+    for _ in range(2):  # the second time out of memory
+        for chain, scale in ((narrow, (0.1, 0.2)), (wide, (0.8, 0.9))):
+            fresh = [chain_of(v1.RandomResizedCrop(8, scale)).region(*one) for one in asked]
+            assert [chain.region(*one) for one in asked] == fresh
+            assert len(set(map(str, fresh))) == len(asked)
