@@ -108,7 +108,7 @@ def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
     return owner.transform, labels
 
 
-_Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int64]]
+_Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int32]]
 
 
 def _parts(dataset: Any) -> _Parts:
@@ -122,7 +122,7 @@ def _parts(dataset: Any) -> _Parts:
     if type(dataset) is ConcatDataset:
         return _joined([_parts(part) for part in dataset.datasets])
     source, length = _source(dataset)
-    return [(source, dataset)], np.zeros(length, np.int16), np.arange(length, dtype=np.int64)
+    return [(source, dataset)], np.zeros(length, np.int16), np.arange(length, dtype=np.int32)
 
 
 def _joined(parts: list[_Parts]) -> _Parts:

@@ -48,6 +48,11 @@ class SharedArray:
         self.array = tensor.numpy()
 
 
+def _narrow(largest: int) -> type[np.int32] | type[np.int64]:
+    """A type for numbers up to `largest`."""
+    return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+
+
 class SharedStrings:
     """Many strings in two arrays, instead of a list whose objects every worker would come to copy.
 
@@ -72,9 +77,10 @@ class SharedStrings:
             if len(found) != len(some):
                 raise ValueError("strings must have no NUL character")
             parts.append(kept)
-            starts.append(found + nbytes)
+            # Narrow at once: memory that is new to the process is most of what all this costs.
+            starts.append((found + nbytes).astype(_narrow(nbytes + len(kept))))
             nbytes += len(kept)
-        self._starts = SharedArray.joined([*starts, np.array([nbytes])], np.int32 if nbytes < 1 << 31 else np.int64)
+        self._starts = SharedArray.joined([*starts, np.array([nbytes])], _narrow(nbytes))
         self._blob = SharedArray.joined([*parts, np.zeros(1, np.uint8)], np.uint8)
 
     def __len__(self) -> int:
