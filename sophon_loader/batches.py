@@ -30,7 +30,7 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torchvision.tv_tensors import TVTensor
 
-from sophon_loader.shared import SharedArray
+from sophon_loader.shared import SharedArray, shared_tensor
 
 CollateFn = Callable[[list[Any]], Any]
 
@@ -57,6 +57,7 @@ os.register_at_fork(before=_count_fork)
 class _Piece:
     """Memory of a worker; `use` numbers what it was last lent for, `known` is whether the main process has it."""
 
+    number: int
     memory: Tensor
     use: int = 0
     known: bool = False
@@ -91,22 +92,22 @@ class BatchMemory:
 
     # --- a worker's side --------------------------------------------------------------------------------------
 
-    def lend(self, nbytes: int) -> Tensor | None:
-        """uint8[nbytes] of this worker's memory, until the main process has dropped what was made of it."""
+    def lend(self, nbytes: int) -> _Piece | None:
+        """A piece of at least `nbytes`, until the main process has dropped what was made of it or its `use` is 0."""
         if self._uses >> 32 != os.getpid():  # forked since
             self._start()
         with self._lending:
             for number in range(MOST_PIECES):
                 if number == len(self._pieces):
-                    self._pieces.append(_Piece(_shared(nbytes)))
+                    self._pieces.append(_Piece(number, shared_tensor(nbytes, torch.uint8)))
                 piece, ended = self._pieces[number], int(self._ended.array[self._row, number])
                 if piece.use and ended & ~_ABANDONED != piece.use:
                     continue
                 if piece.memory.numel() < nbytes or (piece.use and ended & _ABANDONED):
-                    piece.memory, piece.known = _shared(nbytes), False
+                    piece.memory, piece.known = shared_tensor(nbytes, torch.uint8), False
                 self._uses += 1
                 piece.use = self._uses
-                return piece.memory[:nbytes]
+                return piece
         return None
 
     @property
@@ -115,35 +116,24 @@ class BatchMemory:
         assert worker is not None, "only workers have memory to lend"
         return int(worker.id)
 
-    def take_back(self, lent: Tensor) -> None:
-        """What was lent is not needed."""
-        number = self._number(lent)
-        if number is not None:
-            self._pieces[number].use = 0
-
-    def _number(self, tensor: Tensor) -> int | None:
-        start = tensor.data_ptr()
-        return next((n for n, piece in enumerate(self._pieces) if piece.memory.data_ptr() == start), None)
-
     def reduced(self, tensor: Tensor) -> Any:
         """How to pickle a tensor: see `object.__reduce__`; NotImplemented for torch's way."""
         if not _is_ordinary(tensor):
             return NotImplemented
-        number = self._number(tensor)
-        if number is None:
-            if tensor.nbytes <= SMALL_NBYTES:
-                return _copied, (tensor.reshape(-1).view(torch.uint8).numpy().tobytes(), tensor.dtype, tensor.shape)
+        start = tensor.data_ptr()
+        piece = next((piece for piece in self._pieces if piece.memory.data_ptr() == start), None)
+        if piece is None:
+            data = tensor.reshape(-1).view(torch.uint8)
+            if len(data) <= SMALL_NBYTES:
+                return _copied, (data.numpy().tobytes(), tensor.dtype, tensor.shape)
             shared = tensor.is_shared()  # type: ignore[no-untyped-call]
-            lent = None if shared else self.lend(tensor.nbytes)
-            if lent is None:
+            piece = None if shared else self.lend(len(data))
+            if piece is None:
                 return NotImplemented
-            lent.copy_(tensor.reshape(-1).view(torch.uint8))
-            number = self._number(lent)
-        assert number is not None
-        piece = self._pieces[number]
+            piece.memory[: len(data)] = data
         memory = None if piece.known else piece.memory.untyped_storage()
         piece.known = True
-        return _attached, (self._name, self._row, number, piece.use, memory, tensor.dtype, tensor.shape)
+        return _attached, (self._name, self._row, piece.number, piece.use, memory, tensor.dtype, tensor.shape)
 
     # --- the main process's side ------------------------------------------------------------------------------
 
@@ -172,10 +162,6 @@ class BatchMemory:
         """Let the memory of workers that have ended go, as soon as the last tensor over it does."""
         for pid in [pid for pid in list(self._mapped) if not psutil.pid_exists(pid)]:
             del self._mapped[pid]
-
-
-def _shared(nbytes: int) -> Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _give_back(ended: SharedArray, row: int, number: int, use: int, pid: int, forks: int) -> None:
@@ -248,25 +234,25 @@ class Collate:
             return self._collate_fn(samples)
         if self._collate_fn is not default_collate:
             return _Batch(self._collate_fn(samples), self._memory)
-        lent: list[Tensor] = []
+        lent: list[_Piece] = []
         rules: dict[Any, Any] = {**default_collate_fn_map, Tensor: partial(self._stack, lent)}
         try:
             return _Batch(collate(samples, collate_fn_map=rules), self._memory)
         except Exception:
-            for one in lent:
-                self._memory.take_back(one)
+            for piece in lent:
+                piece.use = 0
             raise
 
-    def _stack(self, lent: list[Tensor], tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Tensor:
-        first, memory = tensors[0], None
+    def _stack(self, lent: list[_Piece], tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Tensor:
+        first, nbytes, piece = tensors[0], 0, None
         if all(type(one) is type(first) for one in tensors) and _is_dense(first) and _stacks_to_plain(first):
             nbytes = len(tensors) * first.nbytes
-            memory = self._memory.lend(nbytes) if nbytes > SMALL_NBYTES else None
-        if memory is None:
+            piece = self._memory.lend(nbytes) if nbytes > SMALL_NBYTES else None
+        if piece is None:
             made: Tensor = default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
             return made
-        lent.append(memory)
-        batch = memory.view(first.dtype).view((len(tensors), *first.shape))
+        lent.append(piece)
+        batch = piece.memory[:nbytes].view(first.dtype).view((len(tensors), *first.shape))
         return torch.stack([one.as_subclass(Tensor) for one in tensors], out=batch)
 
 

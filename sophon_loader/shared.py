@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 _AT_ONCE = 1024
 
 
+def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """`length` values in new shared memory, not set to anything; `share_memory_` would copy what nobody needs."""
+    memory = torch.UntypedStorage._new_shared(length * dtype.itemsize)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(memory)
+
+
 class SharedArray:
     """A numeric array in shared memory; `array` is the view to read and write.
 
@@ -29,11 +35,8 @@ class SharedArray:
     @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:
         """One-dimensional arrays one behind the other, copied once."""
-        dtype = torch.from_numpy(np.empty(0, as_type)).dtype
-        length = sum(map(len, parts))
-        memory = torch.UntypedStorage._new_shared(length * dtype.itemsize)  # type: ignore[no-untyped-call]
         shared = cls.__new__(cls)
-        shared.__setstate__(torch.empty(0, dtype=dtype).set_(memory))
+        shared.__setstate__(shared_tensor(sum(map(len, parts)), torch.from_numpy(np.empty(0, as_type)).dtype))
         np.concatenate(parts, out=shared.array, casting="same_kind")
         return shared
 
@@ -81,7 +84,7 @@ class SharedStrings:
             starts.append((found + nbytes).astype(_narrow(nbytes + len(kept))))
             nbytes += len(kept)
         self._starts = SharedArray.joined([*starts, np.array([nbytes])], _narrow(nbytes))
-        self._blob = SharedArray.joined([*parts, np.zeros(1, np.uint8)], np.uint8)
+        self._blob = SharedArray.joined([*parts, np.zeros(1, np.uint8)], np.uint8)  # never empty
 
     def __len__(self) -> int:
         return len(self._starts) - 1

@@ -202,10 +202,14 @@ def test_errors_are_those_of_torch(make: Callable[[int], Any]) -> None:
 
 
 def test_memory_is_used_again() -> None:
-    ours = loader(labelled, persistent_workers=True)
+    memory = BatchMemory(1)
+    ours = loader(labelled, memory, persistent_workers=True)
     found = addresses(ours)
     assert len(found) == 20 and len(set(found)) <= 4
+    (mapped,) = (dict(pieces) for pieces in memory._mapped.values())
     assert set(addresses(ours)) <= set(found)
+    (later,) = memory._mapped.values()
+    assert all(later[number] is piece for number, piece in mapped.items())  # told of once, not for every batch
 
 
 def test_batches_that_are_kept_stay_as_they_are() -> None:
