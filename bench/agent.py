@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--memory-of", choices=("torch", "ours"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    data = options.data or record.default_data()
+    data = (options.data or record.default_data()).resolve()
     if options.memory_of:
         print(worker_mb(options.memory_of, data))
         return 0
@@ -94,8 +94,8 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
     asked = answered = nbytes = 0
     while nbytes < mb * 1_000_000 or answered < asked:
         while nbytes < mb * 1_000_000 and asked - answered <= window - PER_MESSAGE:
-            items = [Item(asked + i, 0, 0, "file", keys[(asked + i) % len(keys)]) for i in range(PER_MESSAGE)]
-            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, items))
+            items = [Item(asked + i, 0, 0, 0, "file", keys[(asked + i) % len(keys)]) for i in range(PER_MESSAGE)]
+            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, ["file"], items))
             asked += PER_MESSAGE
         reply = connection.receive(10.0)
         if reply is None or not isinstance(reply[0], Sample):

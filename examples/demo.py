@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="loader workers; default %(default)s")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME")
     options = parser.parse_args()
-    data = options.data or default_data()
+    data = (options.data or default_data()).resolve()
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(224),

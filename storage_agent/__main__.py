@@ -8,13 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from sophon_loader import __version__
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
 from storage_agent.broker import Broker
-from storage_agent.settings import Settings
+from storage_agent.settings import Settings, folder_of
 
 EXAMPLE = """examples:
   sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://127.0.0.1:5555 --workers 8
@@ -73,11 +72,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_serve)
 
 
-def _export(text: str) -> tuple[str, Path]:
+def _export(text: str) -> tuple[str, str]:
     name, separator, folder = text.partition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, got {text!r}")
-    return name, Path(folder)
+    return name, folder
 
 
 def _seconds(text: str) -> float:
@@ -92,7 +91,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"export name must be given once, got {twice[0]!r} twice")
     settings = Settings(
-        exports=dict(parsed.export),
+        exports={name: folder_of(name, text) for name, text in parsed.export},
         bind=parsed.bind,
         workers=parsed.workers if parsed.workers is not None else math.ceil(cores_available()),
         readers=parsed.readers,
@@ -109,8 +108,9 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 
 def _announce(broker: Broker, settings: Settings) -> None:
-    exports = ", ".join(f"{name}={folder}" for name, folder in settings.exports.items())
-    print(f"sophon-agent: serving {exports} at {broker.address} with {settings.workers} workers", flush=True)
+    exports = ", ".join(f"{name}={os.path.realpath(folder)}" for name, folder in settings.exports.items())
+    said = f"sophon-agent: serving {exports} at {broker.address} with {settings.workers} workers"
+    print(said.encode("utf-8", "backslashreplace").decode(), flush=True)  # a folder's name need not be UTF-8
 
 
 def _stop_when_stdin_closes() -> None:

@@ -28,7 +28,8 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.host import cores_available, software
-from sophon_loader.wire.frames import MAX_HEADER_NBYTES, check_frames, content_hash, pack, unpack
+from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
+from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
@@ -341,8 +342,9 @@ class Broker:
             self._tell(client, Failed(failure, text, ids, fetch.digest))
             return
         now_s = time.monotonic()
+        allowed = [name for name in self._encodings if name in fetch.allowed]
         for item in fetch.items:
-            fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry)
+            fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry, allowed)
             job = Job(client, *fields, received_s=now_s, upkeep_s=self._upkeep.per_sample_s, item=item)
             if item.cut == 0 and item.encoding == "file":
                 self._read(job)

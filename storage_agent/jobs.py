@@ -26,7 +26,8 @@ _FAILURES: dict[type, str] = {
 class Job:
     """A sample that `client` (ZeroMQ routing id) wants, with what its Fetch said for all of its samples.
 
-    `received_s` is when it came, `upkeep_s` what a sample lately cost the agent beside reading, ops and encoding.
+    `allowed` are the encodings that the loader accepts and this agent has, `received_s` is when it came, `upkeep_s`
+    what a sample lately cost the agent beside reading, ops and encoding.
     """
 
     client: bytes
@@ -36,6 +37,7 @@ class Job:
     epoch: int
     keep_info: bool
     dry: bool
+    allowed: list[str]
     received_s: float
     upkeep_s: float
     item: Item

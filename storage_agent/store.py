@@ -14,6 +14,8 @@ from sophon_loader.errors import SampleError, SampleMissing, SampleOutsideExport
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The file names that torchvision's ImageFolder takes."""
 MAX_KEY_NBYTES = 4096
+NO_FILE, OUTSIDE = -1, -2
+"""Instead of a size."""
 _HAS_PROC = os.path.isdir("/proc/self/fd")
 
 
@@ -70,13 +72,21 @@ class Store:
             os.close(descriptor)
 
     def size(self, export: str, key: str) -> int:
-        """The file's size in bytes, -1 when there is no such file in the export."""
+        """The file's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves the export.
+
+        Whether a file lies at an absolute key or one with `..` is not said.
+
+        Raises:
+            UnknownExport.
+        """
         try:
-            self._path(export, key)
             status = os.stat(self._joined(export, key))
-        except OSError:
-            return -1
-        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+            self._path(export, key)
+        except SampleOutsideExport:
+            return OUTSIDE
+        except OSError:  # SampleMissing is one
+            return NO_FILE
+        return status.st_size if stat.S_ISREG(status.st_mode) else NO_FILE
 
     def tree(self, export: str, prefix: str) -> list[tuple[str, list[str]]]:
         """(class, its files) in the order in which torchvision's ImageFolder has them.

@@ -5,6 +5,7 @@ Speaks to the broker over one channel: says READY once, then answers each job it
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -26,7 +27,8 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import Registration
 from sophon_loader.pipeline.registry import load_ops
-from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, content_hash
+from sophon_loader.wire.frames import content_hash
+from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Failed, Failure, Registered
 from storage_agent import worker_protocol as protocol
 from storage_agent.channel import Channel
@@ -51,7 +53,8 @@ def main(settings: Settings, broker: Channel) -> None:
             importlib.import_module(what)
     except Exception as error:  # the boundary to user code
         text = f"cannot import {what}: {type(error).__name__}: {error}"
-        broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
+        with contextlib.suppress(OSError):  # it has ended, as another worker has said so before
+            broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
         return
     try:
         broker.send([protocol.READY])
@@ -112,7 +115,7 @@ def answer_job(store: Store, job: Job, registration: bytes) -> Answer:
 
 def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> Encoded:
     """The value at the cut; appends the seconds of each op and of encoding to `op_s`."""
-    draw = Draw(job.seed, job.epoch, job.item.sample)
+    draw = Draw(job.seed, job.epoch, job.item.sample, job.item.occurrence)
     last = time.thread_time()
 
     def after(stage: int, value: object) -> None:
@@ -126,7 +129,8 @@ def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> En
     else:
         value = _part_or_file(job, data, chain, draw)
     last = time.thread_time() if cut > 0 else last
-    encoded = encode(value, job.item.encoding if cut > 0 or value is not data else "file", keep_info=job.keep_info)
+    name = job.item.encoding if cut > 0 or value is not data else "file"
+    encoded = encode(value, name, keep_info=job.keep_info, allowed=job.allowed)
     if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
         raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
     op_s.append(time.thread_time() - last)
@@ -140,7 +144,9 @@ def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile
 
 
 def _note_of(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
+    # An encoding's text says it all, and may come with every sample.
+    shown = traceback.format_exception_only if isinstance(error, EncodingError) else traceback.format_exception
+    text = "".join(shown(error))
     if len(text) > 2 * _NOTE_LIMIT:
         text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
     return f"{type(error).__name__} at the agent:\n{text}"

@@ -16,6 +16,7 @@ import psutil
 import zmq
 
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.encodings.names import encoding_names
 from sophon_loader.host import software
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
@@ -172,7 +173,15 @@ class Client:
         self.context.term()
 
 
-def fetch(keys: Sequence[str], cut: int = 0, digest: str = "", first: int = 0, encoding: str = "file") -> Fetch:
+def fetch(
+    keys: Sequence[str],
+    cut: int = 0,
+    digest: str = "",
+    first: int = 0,
+    encoding: str = "file",
+    allowed: Sequence[str] = encoding_names(),
+    occurrence: int = 0,
+) -> Fetch:
     """Ask for files, with ids from `first` on."""
-    items = [Item(first + n, n, cut, encoding, key) for n, key in enumerate(keys)]
-    return Fetch("d", digest, seed=1, epoch=0, keep_info=False, dry=False, items=items)
+    items = [Item(first + n, n, occurrence, cut, encoding, key) for n, key in enumerate(keys)]
+    return Fetch("d", digest, seed=1, epoch=0, keep_info=False, dry=False, allowed=list(allowed), items=items)

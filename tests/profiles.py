@@ -85,9 +85,10 @@ def profiler_of(
         registrations=tuple(registration_of(chain, software()) for chain in chains),
         keep_info=tuple(bool(chain.local_ops) for chain in chains),
         seed=1,
+        allowed=encoding_names(),
     )
     arguments = {"reach": reach, "agent_cores": 1.0, "encodings": encoding_names(), "notes": ()} | changes
-    return Profiler(data, chains, Agreement(terms, **arguments), 1, path, encoding_names())
+    return Profiler(data, chains, Agreement(terms, **arguments), 1, path)
 
 
 def fill(profiler: Profiler, file_nbytes: int = 5000) -> None:

@@ -15,7 +15,9 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.failures import error_of
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, UnknownExport
-from sophon_loader.wire.frames import MAX_PAYLOAD_NBYTES, check_frames, content_hash, pack, unpack
+from sophon_loader.wire.fields import check_of, short
+from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
+from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
@@ -35,6 +37,7 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.version import VERSIONS
 
 MAX_LISTING_NBYTES = 1 << 30
+_LISTED = check_of(list[list[str]])
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
 
@@ -145,10 +148,15 @@ class Connection:
         return answer.ops
 
     def sizes(self, keys: list[str], timeout_s: float) -> Sizes:
-        """The sizes of some files by their keys in the export (-1: no such file)."""
+        """The sizes of some files by their keys in the export (-1: no such file, -2: it lies outside)."""
         answer, _ = self._ask(AskSizes(self.address.export, keys), None, timeout_s)
         if not isinstance(answer, Sizes):
             raise self._unexpected(answer)
+        if len(answer.nbytes) != len(keys):
+            raise MalformedMessage(
+                f"Sizes.nbytes must have one entry for each of {len(keys)} keys, got {len(answer.nbytes)} from "
+                f"{self.address}"
+            )
         return answer
 
     def file(self, key: str, timeout_s: float) -> bytes:
@@ -158,12 +166,13 @@ class Connection:
             SampleError: it cannot be had.
         """
         self._asked += 1
-        item = Item(self._asked, 0, 0, "file", self.address.key(key))
+        item = Item(self._asked, 0, 0, 0, "file", self.address.key(key))
         end_s = now_s() + timeout_s
-        answer, payload = self._ask(Fetch(self.address.export, "", 0, 0, False, False, [item]), None, timeout_s)
+        fetch = Fetch(self.address.export, "", 0, 0, False, False, ["file"], [item])
+        answer, payload = self._ask(fetch, None, timeout_s)
         while _is_late(answer, self._asked):
             answer, payload = self._answer(max(0.0, end_s - now_s()), timeout_s)
-        if not isinstance(answer, Sample):
+        if not isinstance(answer, Sample) or (answer.cut, answer.encoding) != (0, "file"):
             raise self._unexpected(answer)
         return bytes(payload)
 
@@ -174,9 +183,14 @@ class Connection:
             raise self._unexpected(answer)
         try:
             packed = zlib.decompressobj().decompress(payload, MAX_LISTING_NBYTES)
-            files: list[list[str]] = msgpack.unpackb(packed, unicode_errors="surrogateescape")
-        except (zlib.error, ValueError) as error:
+            files = msgpack.unpackb(packed, unicode_errors="surrogateescape")
+        except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
             raise MalformedMessage(f"listing must be readable, got {error} from {self.address}") from error
+        if not (_LISTED(files) and len(files) == len(answer.classes)):
+            raise MalformedMessage(
+                f"listing must have a list of names for each of its {len(answer.classes)} classes, got "
+                f"{short(files)} from {self.address}"
+            )
         return list(zip(answer.classes, files, strict=True))
 
     def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:

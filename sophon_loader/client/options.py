@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import TypeGuard
 
 from sophon_loader.errors import ConfigError
 
@@ -35,9 +36,25 @@ class OffloadOptions:
     agent_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"window must be at least 1, got {self.window}")
+        if type(self.window) is not int or self.window < 1:
+            raise ConfigError(f"window must be a whole number of samples from 1 on, got {self.window!r}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"{field.name} must be a positive number of seconds, got {value}")
+            if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
+                raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
+        if self.agent_workers is not None and (type(self.agent_workers) is not int or self.agent_workers < 1):
+            raise ConfigError(
+                f"agent_workers must be a number of processes from 1 on or None, got {self.agent_workers!r}"
+            )
+        limit = self.agent_limit_mbit
+        if limit is not None and not (_is_number(limit) and 0 < limit < math.inf):
+            raise ConfigError(f"agent_limit_mbit must be a positive number of Mbit/s or None, got {limit!r}")
+        names = self.agent_ops
+        if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+            raise ConfigError(
+                f"agent_ops must be a tuple of module names, got {names!r}; write ('my_ops',), for example"
+            )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -32,13 +32,18 @@ class BatchId(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One sample to be had. `source` tells datasets of one loader apart, `key` is relative to the export."""
+    """One sample to be had.
+
+    `source` tells datasets of one loader apart, `key` is relative to the export, and `occurrence` is how often this
+    iteration has met the sample before.
+    """
 
     source: int
     sample: int
     cut: int
     encoding: str
     key: str
+    occurrence: int = 0
 
     @property
     def is_file(self) -> bool:
@@ -102,9 +107,12 @@ class Requests:
 
     Args:
         files_here: what is wanted as a file is not asked for.
+        gone: begin as if the agent had been given up just now.
     """
 
-    def __init__(self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False) -> None:
+    def __init__(
+        self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False, gone: bool = False
+    ) -> None:
         self._options = options
         self._files_here = files_here
         self._instance = instance
@@ -115,22 +123,20 @@ class Requests:
         self._asked: dict[int, float] = {}
         self._ready: dict[BatchId, deque[Reply]] = {}
         self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
-        self._heard_s = now_s
-        self._pinged_s = now_s
-        self._doubted_s: float | None = None  # when it was first pinged since it was last heard
+        self._heard_s = self._pinged_s = now_s - (self._heartbeat_s if gone else 0.0)
+        # When it was first pinged since it was last heard.
+        self._doubted_s: float | None = now_s - options.dead_after_s if gone else None
         self._progress_s = now_s
         self._pause_until_s = now_s
         self._resends = 0
-        self.gone = False
+        self.gone = gone
         self.retries = 0
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead)."""
         if not self.gone:
-            self._heard_s, self._doubted_s = (
-                now_s,
-                None,
-            )  # the loader may have been away; the agent's silence counts from here
+            self._heard_s = now_s  # the loader may have been away; the agent's silence counts from here
+            self._doubted_s = None
         if batch not in self._ready:
             self._ready[batch] = deque()
             for position, one in enumerate(wanted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,13 @@ from sophon_loader.client.failures import error_of
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register
+from sophon_loader.wire.limits import MAX_UINT
+from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample
 
-Want = Callable[[], Sequence[Wanted] | None]
+Want = Callable[[], Sequence[Wanted]]
+LookAhead = Callable[[], tuple[BatchId, Sequence[Wanted]] | None]
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
 
@@ -31,6 +34,7 @@ class Terms:
         registrations: one per source, see `pipeline/registration.py`.
         keep_info: per source, whether an op at the loader may look at an image's `info`.
         seed: of the run.
+        allowed: names of the encodings that the agent may answer in; `file` always is one.
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
             here instead.
     """
@@ -42,6 +46,7 @@ class Terms:
     registrations: tuple[bytes, ...]
     keep_info: tuple[bool, ...]
     seed: int
+    allowed: tuple[str, ...]
     files_here: bool = False
 
     def key(self, source: int, key: str) -> str:
@@ -54,13 +59,17 @@ class Session:
     """Fetches batches of samples; one per process, used by one thread.
 
     `waited_s` adds up the seconds for which there was no reply to work on.
+
+    Args:
+        gone: the agent was silent lately; it is asked whether it is alive, and counts as gone until it answers.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, *, gone: bool = False) -> None:
         self.terms = terms
+        self._allowed = frozenset({"file", *terms.allowed})
         self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window)
-        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
+        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
         self.waited_s = 0.0
 
     @property
@@ -69,34 +78,39 @@ class Session:
         return self._connection.received_nbytes
 
     @property
+    def gone(self) -> bool:
+        """Whether the agent has been given up, until it answers again."""
+        return self._requests.gone
+
+    @property
     def retries(self) -> int:
         """Samples asked for again so far."""
         return self._requests.retries
 
-    def replies(self, batch: BatchId, want: Want, ahead: tuple[BatchId, Want] | None) -> Generator[Reply, None, None]:
-        """The batch's replies in order of arrival, while the look-ahead batch is being asked for.
+    def replies(self, batch: BatchId, want: Want, look_ahead: LookAhead | None) -> Generator[Reply, None, None]:
+        """The batch's replies in order of arrival, while the batch behind it is being asked for.
 
         Every wanted sample gets exactly one reply. Closing the iterator early drops what is missing.
 
         Args:
             want: gives the samples of the batch; called only if it has not been asked for before.
-            ahead: likewise; its `want` may give None for a batch that is not to be asked for yet.
+            look_ahead: gives the batch that comes behind it and its samples, or None as long as that is not known;
+                called before each reply until it gives one.
         """
-        kept = [batch] if ahead is None else [batch, ahead[0]]
-        self._requests.drop(keep=kept)
+        ahead: list[BatchId] = []
+        self._requests.drop(keep=[batch])
         try:
-            self._want(batch, want)
-            if ahead is not None:
-                self._want(*ahead)
+            if not self._requests.knows(batch):
+                self._do(self._requests.want(batch, want(), now_s()))
+            else:
+                self._do(self._requests.want(batch, (), now_s()))
             for _ in range(self._requests.missing(batch)):
+                if look_ahead is not None and not ahead and (found := look_ahead()) is not None:
+                    ahead.append(found[0])
+                    self._do(self._requests.want(*found, now_s()))
                 yield self._next(batch)
         finally:
-            self._requests.drop(keep=kept[1:])
-
-    def _want(self, batch: BatchId, want: Want) -> None:
-        wanted = () if self._requests.knows(batch) else want()
-        if wanted is not None:
-            self._do(self._requests.want(batch, wanted, now_s()))
+            self._requests.drop(keep=ahead)
 
     def _next(self, batch: BatchId) -> Reply:
         if self.terms.files_here:  # so that the agent is not left waiting while this process works on its own files
@@ -115,6 +129,11 @@ class Session:
             if message.digest:
                 return  # a pipeline could not be registered again: the answer to its samples decides
             raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
+        if isinstance(message, Sample) and message.encoding not in self._allowed:
+            raise MalformedMessage(
+                f"an agent must answer in an encoding that was allowed, one of {sorted(self._allowed)}, got "
+                f"{reprlib.repr(message.encoding)} from {self.terms.address}"
+            )
         self._do(self._requests.receive(message, payload, now_s()))
 
     def _wait(self) -> tuple[Message, Payload] | None:
@@ -144,14 +163,16 @@ class Session:
         items = []
         for number in ask.ids:
             one = self._requests.wanted(number)
-            items.append(Item(number, one.sample, one.cut, one.encoding, terms.key(one.source, one.key)))
+            key = terms.key(one.source, one.key)
+            items.append(Item(number, one.sample, one.occurrence, one.cut, one.encoding, key))
         return Fetch(
             export=terms.address.export,
             digest=self._digests[ask.source],
-            seed=terms.seed,
-            epoch=ask.batch.epoch,
+            seed=terms.seed & MAX_UINT,  # as `op_seed` does: any int is a seed
+            epoch=ask.batch.epoch & MAX_UINT,
             keep_info=terms.keep_info[ask.source],
             dry=False,
+            allowed=list(terms.allowed),
             items=items,
         )
 

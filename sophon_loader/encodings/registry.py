@@ -5,6 +5,7 @@ Packages outside add encodings through the entry point group `sophon_loader.enco
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -42,22 +43,32 @@ def encodings() -> dict[str, Encoding]:
     return {encoding.name: encoding for encoding in own + others}
 
 
-def encode(value: Any, name: str, *, keep_info: bool = False) -> Encoded:
-    """Encode `value` as `name`, or plainly if that encoding does not take it.
+def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collection[str] | None = None) -> Encoded:
+    """Encode `value` as `name`, or plainly if that encoding does not take it or is not allowed.
 
     Args:
         keep_info: carry a PIL image's `info` too (an op the registry does not know may look at it).
+        allowed: names of the encodings to choose from, `file` always being one; None for all.
 
     Raises:
-        EncodingError: no encoding takes this value.
+        EncodingError: no encoding takes this value, or none that is allowed.
     """
     known = encodings()
-    for candidate in (name, *PLAIN):
-        if candidate in known and known[candidate].accepts(value):
+    refused: list[str] = []
+    for candidate in dict.fromkeys((name, *PLAIN)):
+        if candidate not in known or not known[candidate].accepts(value):
+            continue
+        if allowed is None or candidate in allowed or candidate == "file":
             encoded = known[candidate].encode(value)
             break
+        refused.append(candidate)
     else:
-        raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+        if not refused:
+            raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+        raise EncodingError(
+            f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
+            f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"
+        )
     if keep_info and isinstance(value, Image.Image) and value.info:
         encoded.meta["info"] = _plain_info(value)
     return encoded

@@ -1,4 +1,4 @@
-"""Random numbers that depend on (seed, epoch, sample index, op position) and on nothing else.
+"""Random numbers that depend on (seed, epoch, sample index, occurrence, op position) and on nothing else.
 
 Each op that draws runs with the global generators it uses seeded for that op alone, so a sample is the same
 wherever and after whatever it is computed. `preserved` gives the caller's generators back unchanged.
@@ -18,23 +18,33 @@ import torch
 
 _MASK = (1 << 64) - 1
 _PACK = struct.Struct("<QQQQ").pack
+_PACK_AGAIN = struct.Struct("<QQQQQ").pack
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Which random numbers a sample gets: the run's seed (any int), the epoch and the sample's index."""
+    """Which random numbers a sample gets.
+
+    Args:
+        seed: of the run, any int.
+        index: of the sample.
+        occurrence: how often this iteration has met the index before: 0 for the first time.
+    """
 
     seed: int
     epoch: int
     index: int
+    occurrence: int = 0
 
 
 def op_seed(draw: Draw, position: int) -> int:
     """A seed in [0, 2**64) for the op at `position`.
 
-    BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples.
+    BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples. The occurrence
+    is a fifth one where it is not 0; then more bytes are hashed, so the seed is not one of the others.
     """
-    packed = _PACK(draw.seed & _MASK, draw.epoch & _MASK, draw.index & _MASK, position)
+    four = (draw.seed & _MASK, draw.epoch & _MASK, draw.index & _MASK, position)
+    packed = _PACK_AGAIN(*four, draw.occurrence & _MASK) if draw.occurrence else _PACK(*four)
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
+from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import SophonError
+from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Fetch, Item, Sample
 
 MOST_PROBES = 64
@@ -74,8 +76,9 @@ class Prober(threading.Thread):
             connection.close()
 
     def _try(self, connection: Connection, request: ProbeRequest) -> bool:
-        item = Item(0, request.index, request.cut, request.encoding, request.key)
-        fetch = Fetch(self._address.export, request.digest, self._seed, PROBE_EPOCH, False, True, [item])
+        item = Item(0, request.index, 0, request.cut, request.encoding, request.key)
+        seed, allowed = self._seed & MAX_UINT, [*PLAIN, request.encoding]
+        fetch = Fetch(self._address.export, request.digest, seed, PROBE_EPOCH, False, True, allowed, [item])
         connection.send(fetch)
         answer = connection.receive(self._timeout_s)
         if answer is None:

@@ -7,23 +7,17 @@ payload frame, which this module never touches: it goes between socket and encod
 from __future__ import annotations
 
 import hashlib
-import reprlib
-import types
-from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgpack
 
 from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch
+from sophon_loader.wire.fields import Check, check_of, misfit, short
+from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Fetch, Hello, Item, Message, Refused, Welcome
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
-
-MAX_HEADER_NBYTES = 8 << 20
-MAX_PAYLOAD_NBYTES = 1 << 30
-MAX_TEXT_LENGTH = 1 << 16
-"""Characters of one text field."""
 
 # File names are bytes to the operating system; those that are not UTF-8 must cross as well.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
@@ -59,17 +53,17 @@ def unpack(header: bytes | memoryview) -> Message:
     spoken = (HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS
     if type(version) is not int or version not in spoken:
         raise VersionMismatch(
-            f"message version must be one of {list(spoken)}, got {_short(version)}; "
+            f"message version must be one of {list(spoken)}, got {short(version)}; "
             "install the same release of sophon_loader on both hosts"
         )
     if cls is None:
-        raise MalformedMessage(f"message kind must be one of {sorted(_BY_KIND)}, got {_short(kind)}")
+        raise MalformedMessage(f"message kind must be one of {sorted(_BY_KIND)}, got {short(kind)}")
     checks = _CHECKS[cls]
     if len(values) != len(checks):
         raise MalformedMessage(f"{cls.__name__} must have {len(checks)} fields, got {len(values)}")
-    for (name, check), value in zip(checks, values, strict=True):
+    for (name, hint, check), value in zip(checks, values, strict=True):
         if not check(value):
-            raise MalformedMessage(f"{cls.__name__}.{name} must fit its type, got {_short(value)}")
+            raise MalformedMessage(misfit(hint, value, f"{cls.__name__}.{name}"))
     if cls is Fetch:
         values[-1] = [Item(*item) for item in values[-1]]
     return cls(*values)
@@ -107,66 +101,18 @@ def _row(header: bytes | memoryview) -> list[Any]:
     try:
         row = msgpack.unpackb(header, raw=False, strict_map_key=False, unicode_errors="surrogateescape")
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise MalformedMessage(f"message header must be msgpack, got {_short(bytes(header[:40]))}: {error}") from None
+        raise MalformedMessage(f"message header must be msgpack, got {short(bytes(header[:40]))}: {error}") from None
     except TypeError as error:  # an unhashable map key
         raise MalformedMessage(f"message header must have plain map keys: {error}") from None
     if not isinstance(row, list) or len(row) < 2:
-        raise MalformedMessage(f"message header must be [version, kind, ...], got {_short(row)}")
+        raise MalformedMessage(f"message header must be [version, kind, ...], got {short(row)}")
     return row
 
 
-def _short(value: Any) -> str:
-    """Like repr, but bounded in length and depth, since what is shown may be anything."""
-    text = reprlib.repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-Check = Callable[[Any], bool]
-
-
-def _check_of(hint: Any) -> Check:
-    """A predicate for the few kinds of annotation that messages.py uses."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return lambda value: True
-    if hint is Item:
-        return _is_item
-    if origin is list:
-        inner = _check_of(arguments[0])
-        return lambda value: isinstance(value, list) and all(map(inner, value))
-    if origin is dict:
-        key, item = map(_check_of, arguments)
-        return lambda value: isinstance(value, dict) and all(map(key, value)) and all(map(item, value.values()))
-    if origin in (Union, types.UnionType):
-        options = [_check_of(argument) for argument in arguments]
-        return lambda value: any(option(value) for option in options)
-    if hint is float:
-        return lambda value: type(value) in (int, float)
-    if hint is str:
-        return _is_text
-    return lambda value: type(value) is hint
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str and len(value) <= MAX_TEXT_LENGTH
-
-
-def _is_item(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == len(Item._fields)
-        and type(value[0]) is int
-        and type(value[1]) is int
-        and type(value[2]) is int
-        and value[2] >= 0
-        and _is_text(value[3])
-        and _is_text(value[4])
-    )
-
-
-def _checks_of(cls: type[Message]) -> list[tuple[str, Check]]:
-    hints = get_type_hints(cls)
-    return [(f.name, _check_of(hints[f.name])) for f in fields(cls)]
+def _checks_of(cls: type[Message]) -> list[tuple[str, Any, Check]]:
+    """(name, type, check) of each field."""
+    hints = get_type_hints(cls, include_extras=True)
+    return [(f.name, hints[f.name], check_of(hints[f.name])) for f in fields(cls)]
 
 
 _CHECKS = {cls: _checks_of(cls) for cls in MESSAGES}

@@ -1,4 +1,4 @@
-"""Every message, as a frozen dataclass whose fields are, in order, the fields on the wire.
+"""Every message, as a frozen dataclass whose fields are, in order, the fields on the wire; fields.py has their types.
 
 `docs/wire.md` is the specification; `tests/unit/wire/test_specification.py` holds the two together.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
+
+from sophon_loader.wire.fields import Cores, FileSize, KeySize, Natural, Positive, Seconds, Stage, Times
 
 
 class Failure:
@@ -26,11 +28,16 @@ class Failure:
 
 
 class Item(NamedTuple):
-    """One wanted sample of a Fetch: `id` is the loader's own number, `sample` the sample's index."""
+    """One wanted sample of a Fetch.
 
-    id: int
-    sample: int
-    cut: int
+    `id` is the loader's own number, `sample` the sample's index, and `occurrence` how often the iteration has met it
+    before: 0 for the first time.
+    """
+
+    id: Natural
+    sample: Natural
+    occurrence: Natural
+    cut: Stage
     encoding: str
     key: str
 
@@ -53,13 +60,13 @@ class Welcome:
     """
 
     KIND: ClassVar[int] = 2
-    version: int
+    version: Positive
     instance: str
     exports: list[str]
     encodings: list[str]
     software: dict[str, str]
-    cores: float
-    max_outstanding: int
+    cores: Cores
+    max_outstanding: Positive
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,19 @@ class Register:
 
 @dataclass(frozen=True)
 class Registered:
-    """Agent: how many leading ops of that pipeline it can run (1 = Decode alone)."""
+    """Agent: how many leading ops of that pipeline it can run (1 = Decode alone, 0 = none, its software is another)."""
 
     KIND: ClassVar[int] = 5
     digest: str
-    ops: int
+    ops: Stage
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding.
+    """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding that is allowed.
 
     `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
+    `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not.
     """
 
     KIND: ClassVar[int] = 6
@@ -102,6 +110,7 @@ class Fetch:
     epoch: int
     keep_info: bool
     dry: bool
+    allowed: list[str]
     items: list[Item]
 
 
@@ -111,18 +120,18 @@ class Sample:
 
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
     encoding (reading alone at cut 0); `upkeep_s` those that a sample lately cost the agent beside them; `queued_s`
-    the seconds it waited before. `note` says why the cut is earlier than asked ("" otherwise).
+    the seconds it waited before. `note` says why the cut is earlier than asked, or the file whole ("" otherwise).
     """
 
     KIND: ClassVar[int] = 7
-    id: int
-    cut: int
+    id: Natural
+    cut: Stage
     encoding: str
     meta: dict[str, Any]
-    file_nbytes: int
-    op_s: list[float]
-    upkeep_s: float
-    queued_s: float
+    file_nbytes: FileSize
+    op_s: Times
+    upkeep_s: Seconds
+    queued_s: Seconds
     note: str
 
 
@@ -133,7 +142,7 @@ class Failed:
     KIND: ClassVar[int] = 8
     failure: str
     text: str
-    ids: list[int] = field(default_factory=list)
+    ids: list[Natural] = field(default_factory=list)
     digest: str = ""
 
 
@@ -195,11 +204,14 @@ class AskSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Agent: bytes per key in the order asked, -1 where there is no such file; `root` is the export's."""
+    """Agent: bytes per key in the order asked; `root` is the export's.
+
+    -1 where there is no such file, -2 where the key, or the link that it is, leaves the export.
+    """
 
     KIND: ClassVar[int] = 16
     root: str
-    nbytes: list[int]
+    nbytes: list[KeySize]
 
 
 Message = (

@@ -139,6 +139,31 @@ def test_a_value_that_nothing_carries(value: Any) -> None:
         encode(value, "array")
 
 
+@pytest.mark.parametrize(("make", "wanted", "allowed", "chosen"), [
+    (image, "webp", ["webp"], "webp"), (image, "webp", ["pixels", "array"], "pixels"), (image, "webp", [], None),
+    (image, "file", ["pixels"], "pixels"), (image, "file", ["file"], None), (image, "array", ["array"], None),
+    (image, "of-a-later-release", ["of-a-later-release", "pixels"], "pixels"), (image, "pixels", ["webp"], None),
+    (lambda: tensor(3, 4), "pixels", ["pixels"], None), (lambda: tensor(3, 4), "pixels", ["array"], "array"),
+    (lambda: tensor(3, 4), "webp", ["webp", "pixels", "jxl"], None), (lambda: tensor(3, 4), "webp", None, "array"),
+    (lambda: b"a file", "file", [], "file"), (part_of_file, "roi-jpeg", ["file", "pixels", "array"], None),
+])  # fmt: skip
+def test_only_what_is_allowed_is_used(make: Any, wanted: str, allowed: list[str] | None, chosen: str | None) -> None:
+    if "roi-jpeg" in (wanted, chosen) and "roi-jpeg" not in encodings():
+        pytest.skip("the C extension is not built")
+    value = make()
+    if chosen is not None:
+        encoded = encode(value, wanted, allowed=allowed)
+        assert encoded.encoding == chosen
+        assert difference(value, decode(chosen, encoded.meta, encoded.payload)) == ""
+        return
+    assert allowed is not None
+    with pytest.raises(EncodingError, match="must be one that the loader allows") as caught:
+        encode(value, wanted, allowed=allowed)
+    named = {name for name in encodings() if f"{name}, which" in str(caught.value) or f"{name} or" in str(caught.value)}
+    takers = {name for name in (wanted, *PLAIN) if name in encodings() and encodings()[name].accepts(value)}
+    assert str(allowed) in str(caught.value) and named == takers
+
+
 def test_memory_layout_matters_to_an_op() -> None:
     """Why strides travel: a sum over a view rounds differently from one over the same numbers without gaps."""
     views = [tensor_of_normal_numbers(seed)[:, 20:244, 31:255] for seed in range(8)]

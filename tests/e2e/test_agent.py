@@ -26,7 +26,8 @@ from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.wire.frames import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH, content_hash, pack
+from sophon_loader.wire.frames import content_hash, pack
+from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
     MESSAGES,
     AskListing,
@@ -46,6 +47,7 @@ from sophon_loader.wire.messages import (
     Sizes,
     Welcome,
 )
+from sophon_loader.wire.version import VERSIONS
 from storage_agent.broker import MAX_REGISTRATION_NBYTES
 from tests.agent_ops import Fail, Gate, Invert
 from tests.agents import ROOT, Agent, Client, fetch
@@ -84,9 +86,9 @@ def _alive(served: Agent) -> None:
 
 
 def test_welcome(served: Agent, client: Client) -> None:
-    welcome = client.ask(Hello([7, 1], "a test"))
+    welcome = client.ask(Hello([7, 1, VERSIONS[-1]], "a test"))
     assert isinstance(welcome, Welcome)
-    assert (welcome.version, welcome.exports, welcome.max_outstanding) == (1, ["d"], 1024)
+    assert (welcome.version, welcome.exports, welcome.max_outstanding) == (VERSIONS[-1], ["d"], 1024)
     assert sorted(welcome.encodings) == sorted(encodings()) and 0 < welcome.cores <= 2
     assert welcome.software["torch"] == torch.__version__.split("+")[0]
     assert client.ask(Ping()) == Pong(welcome.instance)
@@ -106,6 +108,41 @@ def test_values_at_every_cut(client: Client, keys: list[str], image_tree: Path, 
                 wanted = chain.run(data, 0, cut, Draw(1, 0, sample.id))
             assert difference(wanted, decode(sample.encoding, sample.meta, payload)) == ""
             assert sample.file_nbytes == len(data)
+
+
+def test_an_index_that_is_met_again(client: Client, keys: list[str], image_tree: Path) -> None:
+    chain = chain_of(TRANSFORM)
+    digest = client.register(chain)
+    data = (image_tree / keys[0]).read_bytes()
+    seen = set()
+    for occurrence in (0, 1, 2, (1 << 64) - 1):
+        client.send(fetch(keys[:1], len(chain), digest, encoding="array", occurrence=occurrence))
+        sample, payload = client.receive()
+        assert isinstance(sample, Sample) and sample.cut == len(chain)
+        with chain.isolated():
+            wanted = chain.run(data, 0, len(chain), Draw(1, 0, 0, occurrence))
+        assert difference(wanted, decode(sample.encoding, sample.meta, payload)) == ""
+        seen.add(bytes(payload))
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(("cut", "asked", "allowed", "sent"), [
+    (1, "webp", ["pixels"], "pixels"), (4, "pixels", ["pixels"], "file"), (4, "pixels", ["array"], "array"),
+    (1, "array", [], "file"), (1, "of-a-later-release", ["of-a-later-release"], "file"),
+    (0, "roi-jpeg", ["webp"], "file"),
+])  # fmt: skip
+def test_only_what_is_allowed_is_sent(
+    client: Client, keys: list[str], image_tree: Path, cut: int, asked: str, allowed: list[str], sent: str
+) -> None:
+    digest = client.register(chain_of(TRANSFORM))
+    client.send(fetch(keys[:3], cut, digest, encoding=asked, allowed=allowed))
+    for _ in range(3):
+        sample, payload = client.receive()
+        assert isinstance(sample, Sample)
+        assert (sample.cut, sample.encoding) == (0 if sent == "file" else cut, sent)
+        if sent == "file":
+            assert payload == (image_tree / keys[sample.id]).read_bytes()
+            assert ("is not allowed" in sample.note) or asked == "roi-jpeg"
 
 
 def test_a_users_op(client: Client, keys: list[str], image_tree: Path) -> None:
@@ -155,8 +192,8 @@ def test_listing(client: Client, image_tree: Path) -> None:
 
 
 def test_sizes(client: Client, keys: list[str], image_tree: Path) -> None:
-    asked = [*keys[:3], "none.jpg", "../x", "class_0"]
-    wanted = [(image_tree / key).stat().st_size for key in keys[:3]] + [-1, -1, -1]
+    asked = [*keys[:3], "none.jpg", "../x", "class_0", str(image_tree / keys[0])]
+    wanted = [(image_tree / key).stat().st_size for key in keys[:3]] + [-1, -2, -1, -2]
     assert client.ask(AskSizes("d", asked)) == Sizes(str(image_tree.resolve()), wanted)
     assert client.failed(AskSizes("none", asked)).failure == "unknown-export"
 
@@ -172,7 +209,7 @@ def test_an_unknown_pipeline(client: Client, keys: list[str]) -> None:
 
 
 def test_an_unknown_export(client: Client) -> None:
-    failed = client.failed(Fetch("none", "", 0, 0, False, False, [Item(3, 0, 0, "file", "x")]))
+    failed = client.failed(Fetch("none", "", 0, 0, False, False, [], [Item(3, 0, 0, 0, "file", "x")]))
     assert (failed.failure, failed.ids) == ("unknown-export", [3]) and "['d']" in failed.text
 
 
@@ -238,18 +275,21 @@ def test_another_version(served: Agent, client: Client) -> None:
     refused = client.ask(Hello([99], "of the future"))
     assert isinstance(refused, Refused) and refused.failure == "version"
     assert "[99]" in refused.text and "same release" in refused.text
-    client.socket.send(msgpack.packb([2, 9]))
-    answer, _ = client.receive()
-    assert isinstance(answer, Refused) and answer.failure == "version"
+    for version in (VERSIONS[0] - 1, VERSIONS[-1] + 1):  # the release before, the one after
+        client.socket.send(msgpack.packb([version, 9]))
+        answer, _ = client.receive()
+        assert isinstance(answer, Refused) and answer.failure == "version" and "same release" in answer.text
     assert isinstance(client.ask(Hello(list(range(1000, 1_600_000)), "talkative")), Refused)
     _alive(served)
 
 
 MALFORMED: list[list[bytes]] = [
-    [b""], [b"hello"], [b"\xc1"], [msgpack.packb([1, 200])], [msgpack.packb([1, 6, "d"])], [pack(Ping()), b"payload"],
-    [pack(Ping()), b"a", b"b"], [pack(Ping()), b"", b"", b""], [pack(Register("x"))], [pack(Register("x")), b"a", b"b"],
-    [pack(fetch(["x"])), b"payload"], [b"", pack(Ping())], [msgpack.packb([1, 9, 1])],
-    [b"\x93\x01\x06" + b"\x91" * 1015 + b"\x01"],
+    [b""], [b"hello"], [b"\xc1"], [msgpack.packb([VERSIONS[-1], 200])], [msgpack.packb([VERSIONS[-1], 6, "d"])],
+    [pack(Ping()), b"payload"], [pack(Ping()), b"a", b"b"], [pack(Ping()), b"", b"", b""],
+    [pack(Register("x"))], [pack(Register("x")), b"a", b"b"],
+    [pack(fetch(["x"])), b"payload"], [b"", pack(Ping())], [msgpack.packb([VERSIONS[-1], 9, 1])],
+    [pack(fetch(["x"], cut=65))], [pack(fetch(["x"], first=-1))], [pack(fetch(["x"], occurrence=-1))],
+    [bytes([0x93, VERSIONS[-1], 6]) + b"\x91" * 1015 + b"\x01"],
     [pack(example(Pong))], [pack(example(Welcome))], [pack(example(Sample)), b"x"], [pack(example(Listing)), b"x"],
 ]  # fmt: skip
 
@@ -277,10 +317,10 @@ def test_names_as_long_as_they_may_be(served: Agent, client: Client) -> None:
     """The refusal names what it refuses, and must not be too long itself."""
     odd = "\U000e0001" * MAX_TEXT_LENGTH
     for fetched in (
-        Fetch(odd, "", 0, 0, False, False, [Item(1, 0, 0, "file", "x")]),
-        Fetch("d", odd, 0, 0, False, False, [Item(1, 0, 1, "file", "x")]),
-        Fetch("d", "", 0, 0, False, False, [Item(1, 0, 0, odd, odd)]),
-        Fetch("d", odd, 0, 0, False, False, [Item((1 << 64) - n, 0, 1, "", "") for n in range(1, 500_000)]),
+        Fetch(odd, "", 0, 0, False, False, [], [Item(1, 0, 0, 0, "file", "x")]),
+        Fetch("d", odd, 0, 0, False, False, [], [Item(1, 0, 0, 1, "file", "x")]),
+        Fetch("d", "", 0, 0, False, False, [odd], [Item(1, 0, 0, 0, odd, odd)]),
+        Fetch("d", odd, 0, 0, False, False, [], [Item((1 << 64) - n, 0, 0, 1, "", "") for n in range(1, 500_000)]),
         AskListing("d", odd),
         AskListing(odd, ""),
         AskSizes(odd, []),
@@ -300,7 +340,7 @@ def test_a_stream_of_mutated_messages(served: Agent, client: Client) -> None:
         for _ in range(rng.randint(0, 3)):
             header[rng.randrange(len(header))] = rng.randrange(256)
         client.socket.send_multipart([bytes(header), *(rng.randbytes(3) for _ in range(rng.randint(0, 2)))])
-    client.send(Hello([1], "still there?"))
+    client.send(Hello(list(VERSIONS), "still there?"))
     while not isinstance(client.receive()[0], Welcome):
         pass
     _alive(served)
@@ -317,6 +357,29 @@ def test_bytes_that_are_no_zeromq(served: Agent) -> None:
 def test_no_image_is_harmed(image_tree: Path, keys: list[str]) -> None:
     for key in keys:
         Image.open(io.BytesIO((image_tree / key).read_bytes())).load()
+
+
+# --- sophon-agent serve ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("folder", "rule"), [
+    ("", "must be NAME=FOLDER with a folder, got 'd='"),
+    ("tests", "must be an absolute folder, or begin with ./; got 'tests'"),
+    ("./none", "must be an existing folder, got "), ("{empty}", "must be a folder with something in it, got "),
+])  # fmt: skip
+def test_a_folder_that_is_none_is_never_served(folder: str, rule: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "storage_agent", "serve", "--bind", "tcp://127.0.0.1:0"]
+    command += ["--export", f"d={folder.format(empty=tmp_path)}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"sophon-agent: export 'd' {rule}") and done.stderr.count("\n") == 1
+
+
+def test_a_relative_folder_is_served_and_said_in_full(image_tree: Path, tmp_path: Path) -> None:
+    relative = Path(os.path.relpath(image_tree, ROOT))  # where the tests' agents run
+    one = Agent(relative, tmp_path / "stderr")
+    assert relative.parts[0] == ".." and one.address and f"serving d={image_tree.resolve()} at " in one.said
+    assert one.end() == 0
 
 
 # --- sophon-agent status --------------------------------------------------------------------------------------

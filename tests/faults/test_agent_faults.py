@@ -18,6 +18,7 @@ from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
+from sophon_loader.wire.version import VERSIONS
 from tests.agent_ops import Crash, Gate, Invert, waiting
 from tests.agents import ROOT, Agent, Client, fetch, until
 
@@ -178,7 +179,7 @@ def test_a_client_that_comes_back_under_its_old_name(hardy: Agent, key: str) -> 
     first.send(fetch([key] * 100))
     first.receive()
     second = hardy.client(ROUTING_ID=b"one and the same")
-    second.send(Hello([1], "again"))
+    second.send(Hello(list(VERSIONS), "again"))
     until(lambda: isinstance(second.receive()[0], Welcome), "the newcomer is served")
     _recovered(hardy, key)
 
@@ -278,6 +279,7 @@ def test_ops_that_cannot_be_imported(tmp_path: Path, module: str, text: str, mon
 
 
 def test_an_address_that_is_taken(agent: Callable[..., Agent], tmp_path: Path, hardy: Agent) -> None:
+    (tmp_path / "x.jpg").touch()
     for address in (hardy.address, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
         done = _serve("--export", f"d={tmp_path}", "--bind", address)
         assert done.returncode == 1 and done.stderr.startswith("sophon-agent: bind must be an address of this host")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ class _Broker:
         ready()
 
 
+@pytest.fixture(autouse=True)
+def something(tmp_path: Path) -> None:
+    """An export must not be empty."""
+    (tmp_path / "something").touch()
+
+
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> type[_Broker]:
     monkeypatch.setattr(program, "Broker", _Broker)
@@ -40,12 +47,12 @@ def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureF
     assert said == f"sophon-agent: serving d={tmp_path} at tcp://127.0.0.1:4711 with {made.workers} workers\n"
 
 
-def test_everything_given(broker: type[_Broker], tmp_path: Path) -> None:
+def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
-        f"serve --export d={tmp_path} --export e=x=y --bind tcp://*:0 --workers 3 --readers 2 --ops a.b --ops c "
+        f"serve --export d={tmp_path} --export e=./x=y --bind tcp://*:0 --workers 3 --readers 2 --ops a.b --ops c "
         "--limit-mbit 12.5 --max-file-mb 7 --max-queued 9"
     )
-    (tmp_path / "x=y").mkdir()
+    (tmp_path / "x=y" / "z").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert program.main(shlex.split(text)) == 0
@@ -59,6 +66,7 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path) -> None:
             max_file_nbytes=7 << 20,
             max_queued=9,
         )
+        assert f"serving d={tmp_path}, e={tmp_path}/x=y at tcp://" in capsys.readouterr().out
 
 
 def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +76,45 @@ def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pyt
         assert out == "" and error.startswith("sophon-agent: ") and error.count("\n") == 1
     assert program.main(["serve", "--export", f"d={tmp_path / 'none'}"]) == 1
     assert "must be an existing folder" in capsys.readouterr().err
+
+
+def test_the_folder_that_is_served_is_said_in_full(
+    broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / os.fsdecode(b"caf\xe9")
+    (data / "deep").mkdir(parents=True)
+    (tmp_path / "alias").symlink_to(data)
+    monkeypatch.chdir(data / "deep")
+    for folder in ("..", "../", "../../alias", str(tmp_path / "alias"), "./.."):
+        assert program.main(["serve", "--export", f"d={folder}"]) == 0
+        said = capsys.readouterr().out
+        assert f"serving d={tmp_path}/caf\\udce9 at {_Broker.address} with " in said
+        said.encode()
+
+
+@pytest.mark.parametrize(("folder", "rule"), [
+    ("", "must be NAME=FOLDER with a folder, got 'd='"),
+    ("data", "must be an absolute folder, or begin with ./; got 'data'"),
+    ("~/data", "must be an absolute folder, or begin with ./; got '~/data'"),
+    ("/none", "must be an existing folder, got /none"), ("./none", "must be an existing folder, got {here}/none"),
+    ("./something", "must be an existing folder, got {here}/something"),
+    ("./void", "must be a folder with something in it, got {here}/void"),
+])  # fmt: skip
+def test_an_export_that_must_be_an_accident(
+    broker: type[_Broker], folder: str, rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("data", "void"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "x.jpg").touch()
+    assert program.main(["serve", "--export", f"good={tmp_path}", "--export", f"d={folder}"]) == 1
+    out, error = capsys.readouterr()
+    assert (
+        out == ""
+        and error.startswith(f"sophon-agent: export 'd' {rule.format(here=tmp_path)}")
+        and error.count("\n") == 1
+    )
 
 
 def test_an_export_given_twice(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import zlib
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.registry import _BY_CLASS, _BY_NAME, register_op
-from sophon_loader.wire.frames import MAX_TEXT_LENGTH, content_hash, unpack
+from sophon_loader.wire.frames import content_hash, unpack
+from sophon_loader.wire.limits import MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
+from storage_agent.channel import Channel
 from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
+from storage_agent.settings import Settings
 from storage_agent.store import Store
-from storage_agent.worker import answer_job, register
+from storage_agent.worker import answer_job, main, register
 from tests.encoding_examples import difference, noise
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
@@ -51,10 +55,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
-    item = Item(changed.pop("id", 7), changed.pop("sample", 3), cut, encoding, changed.pop("key", "a/x.jpg"))
+    place = (changed.pop("id", 7), changed.pop("sample", 3), changed.pop("occurrence", 0))
+    item = Item(*place, cut, encoding, changed.pop("key", "a/x.jpg"))
     whole = {
         "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
-        "received_s": 0.0, "upkeep_s": 0.0, "item": item,
+        "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0, "item": item,
     }  # fmt: skip
     return Job(**(whole | changed))
 
@@ -82,6 +87,63 @@ def test_the_value_at_the_cut_is_the_chains_own(store: Store, cut: int, encoding
     with CHAIN.isolated():
         wanted = CHAIN.run(_file(store), 0, cut, Draw(11, 2, 3))
     assert difference(wanted, decode(sample.encoding, sample.meta, answer.payload)) == ""
+
+
+@pytest.mark.parametrize("occurrence", [0, 1, 5, (1 << 64) - 1])
+def test_an_index_that_is_met_again_has_draws_of_its_own(store: Store, occurrence: int) -> None:
+    answer = answer_job(store, _job(3, occurrence=occurrence), PIPELINE)
+    with CHAIN.isolated():
+        wanted, first = (CHAIN.run(_file(store), 0, 3, Draw(11, 2, 3, n)) for n in (occurrence, 0))
+    assert answer.payload is not None
+    found = decode(_sample(answer).encoding, _sample(answer).meta, answer.payload)
+    assert difference(wanted, found) == ""
+    assert (difference(first, found) == "") == (occurrence == 0)
+
+
+@pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
+def test_the_part_of_a_file_is_that_of_the_occurrence(store: Store) -> None:
+    parts = set()
+    for occurrence in range(4):
+        sample = _sample(answer_job(store, _job(0, "roi-jpeg", occurrence=occurrence), PIPELINE))
+        parts.add(tuple(sample.meta["part"]) if sample.encoding == "roi-jpeg" else ())
+    assert len(parts) > 1
+
+
+# --- what is allowed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cut", "asked", "allowed", "sent"), [
+    (1, "webp", ["webp"], "webp"), (1, "webp", ["pixels"], "pixels"), (1, "pixels", ["file", "array"], None),
+    (4, "pixels", ["pixels", "array"], "array"), (4, "pixels", ["file", "pixels"], None), (4, "array", [], None),
+    (1, "of-a-later-release", ["pixels"], "pixels"), (1, "file", [], None), (0, "webp", [], "file"),
+    (0, "file", [], "file"),
+])  # fmt: skip
+def test_nothing_else_than_what_is_allowed_is_sent(
+    store: Store, cut: int, asked: str, allowed: list[str], sent: str | None
+) -> None:
+    answer = answer_job(store, _job(cut, asked, allowed=allowed), PIPELINE)
+    sample = _sample(answer)
+    if sent is not None:
+        assert (sample.cut, sample.encoding, sample.note) == (cut, sent, "")
+        return
+    assert (sample.cut, sample.encoding, answer.payload) == (0, "file", _file(store))
+    taking = "array" if cut == 4 else "pixels"
+    assert f"{taking}, which would take this" in sample.note and "is not allowed" in sample.note
+    assert "Traceback" not in sample.note and len(sample.note) < 400
+    assert len(sample.op_s) == 1
+
+
+@pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
+@pytest.mark.parametrize("allowed", [[], ["file"], ["file", "pixels", "array", "webp"], ["roi-jpeg"]])
+def test_a_part_of_a_file_must_be_allowed(store: Store, allowed: list[str]) -> None:
+    answer = answer_job(store, _job(0, "roi-jpeg", sample=1, allowed=allowed), PIPELINE)
+    sample = _sample(answer)
+    assert _sample(answer_job(store, _job(0, "roi-jpeg", sample=1), PIPELINE)).encoding == "roi-jpeg"
+    if "roi-jpeg" in allowed:
+        assert (sample.encoding, sample.note) == ("roi-jpeg", "")
+    else:
+        assert (sample.encoding, answer.payload) == ("file", _file(store))
+        assert "roi-jpeg" in sample.note and "is not allowed" in sample.note
 
 
 def test_info_goes_along_when_asked_for(store: Store) -> None:
@@ -269,6 +331,20 @@ def test_a_file_that_cannot_be_had(store: Store, changed: dict[str, Any], failur
         assert (answer.message.failure, answer.message.ids) == (failure, [7])
 
 
+@pytest.mark.parametrize("ops", [(), ("tests.no_such_module",)], ids=["ready", "broken"])
+def test_a_worker_whose_broker_has_gone_ends_quietly(
+    tmp_path: Path, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker has said that the ops are broken before, say."""
+    (tmp_path / "x.jpg").touch()
+    for name in ("signal.signal", "torch.set_num_threads"):  # of this process
+        monkeypatch.setattr(f"storage_agent.worker.{name}", lambda *_: None)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        main(Settings({"d": tmp_path}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
+
+
 # --- on the way -----------------------------------------------------------------------------------------------
 
 
@@ -290,7 +366,7 @@ def test_frames_begin_with_what_the_broker_counts(store: Store) -> None:
 
 def test_sizes(store: Store) -> None:
     answer = answer_sizes(store, "d", ["a/x.jpg", "a/none.jpg", "../x", "a"])
-    assert answer.message == Sizes(store.root("d"), [len(_file(store)), -1, -1, -1])
+    assert answer.message == Sizes(store.root("d"), [len(_file(store)), -1, -2, -1])
     refused = answer_sizes(store, "e", ["x"]).message
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
 

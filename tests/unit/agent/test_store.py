@@ -105,7 +105,7 @@ def test_a_file_name_that_is_not_utf8(store: Store, root: Path) -> None:
 def test_a_key_that_is_no_path_below_the_export(store: Store, key: str) -> None:
     with pytest.raises(SampleOutsideExport, match="key must be a path relative to export 'd'"):
         store.read("d", key)
-    assert store.size("d", key) == -1
+    assert store.size("d", key) == -2
     if key:  # "" is the export itself
         with pytest.raises(SampleOutsideExport):
             store.tree("d", key)
@@ -119,8 +119,19 @@ def test_a_link_that_leaves_the_export(store: Store, root: Path, anywhere: None)
     for key in ("a/out.jpg", "a/relative.jpg", "far/secret.jpg", "far", "twin/secret.jpg"):
         with pytest.raises(SampleOutsideExport, match="a link that leaves it"):
             store.read("d", key)
-        assert store.size("d", key) == -1
+        assert store.size("d", key) == -2
     assert store.read("d", "far/data/a/x.jpg") == b"pixels"  # it comes back
+    assert store.size("d", "far/data/a/x.jpg") == 6
+
+
+def test_a_link_to_nothing_outside_is_no_file(store: Store, root: Path) -> None:
+    (root / "gone.jpg").symlink_to("/none/of/this/exists.jpg")
+    (root / "far").symlink_to(root.parent)
+    assert [store.size("d", key) for key in ("gone.jpg", "far/gone.jpg", "far/secret.jpg")] == [-1, -1, -2]
+
+
+def test_a_key_from_outside_tells_nothing_of_what_is_there(store: Store) -> None:
+    assert {store.size("d", key) for key in ("/etc/passwd", "/etc/none", "../secret.jpg", "../none", "a/..")} == {-2}
 
 
 @pytest.mark.parametrize("key", [

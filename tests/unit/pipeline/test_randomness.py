@@ -1,7 +1,8 @@
-"""Seeds: fixed for ever, different in each of their four numbers, and the caller's generators given back."""
+"""Seeds: fixed for ever, different in each of their five numbers, and the caller's generators given back."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -38,15 +39,39 @@ def test_seeds_stay_as_they_were_released(place: tuple[int, int, int, int], seed
     assert op_seed(Draw(run_seed, epoch, index), position) == seed
 
 
+@pytest.mark.parametrize(
+    ("place", "occurrence", "seed"),
+    [
+        ((0, 0, 0, 0), 0, 0xA141AF8A4A120DC5),
+        ((2**64 - 1, 7, 2**40, 9), 0, 0xB4AF8D917811DEFB),
+        ((0, 0, 0, 0), 1, 0xFC02D1DBAA373513),
+        ((1, 2, 3, 4), 1, 0xEF3EA2409FC089FD),
+        ((1, 2, 3, 4), 2, 0xDB7913B69D90A199),
+        ((-1, 0, 0, 1), 2**64 - 1, 0x15B3405B23247E8F),
+    ],
+)
+def test_an_index_that_is_met_again_has_seeds_of_its_own(
+    place: tuple[int, int, int, int], occurrence: int, seed: int
+) -> None:
+    """The first time it has those of every release so far."""
+    run_seed, epoch, index, position = place
+    assert op_seed(Draw(run_seed, epoch, index, occurrence), position) == seed
+    assert (op_seed(Draw(run_seed, epoch, index), position) == seed) == (occurrence == 0)
+
+
+def test_a_draw_is_the_first_one_unless_it_says_otherwise() -> None:
+    assert Draw(1, 2, 3) == Draw(1, 2, 3, 0) != Draw(1, 2, 3, 1)
+
+
 @given(_PLACES, _PLACES)
 def test_different_places_have_different_seeds(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     assert (op_seed(Draw(*a[:3]), a[3]) == op_seed(Draw(*b[:3]), b[3])) == (a == b)
 
 
 def test_no_two_of_a_grid_of_places_share_a_seed() -> None:
-    sides = (range(12), range(12), range(12), range(12))
-    seeds = {op_seed(Draw(s, e, i), p) for s in sides[0] for e in sides[1] for i in sides[2] for p in sides[3]}
-    assert len(seeds) == 12**4
+    sides = (range(8), range(8), range(8), range(8), range(8))
+    seeds = {op_seed(Draw(s, e, i, o), p) for s, e, i, o, p in itertools.product(*sides)}
+    assert len(seeds) == 8**5
 
 
 def test_one_seed_up_is_not_one_index_down() -> None:

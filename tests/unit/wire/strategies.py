@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import types
 from dataclasses import fields
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgpack
 from hypothesis import strategies as st
 
+from sophon_loader.wire.fields import AtMost
 from sophon_loader.wire.messages import MESSAGES, Item, Message
 
 INTEGERS = st.integers(-(1 << 63), (1 << 64) - 1)
@@ -23,7 +23,6 @@ _LEAVES = (
 PLAIN = st.recursive(
     _LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
 )
-ITEMS = st.builds(Item, INTEGERS, INTEGERS, st.integers(0, (1 << 64) - 1), NAMES, NAMES)
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
@@ -32,20 +31,24 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if hint is Any:
         return PLAIN
     if hint is Item:
-        return ITEMS
+        return st.builds(Item, *map(values_of, get_type_hints(Item, include_extras=True).values()))
+    if origin is Annotated:
+        base, limit = arguments
+        if isinstance(limit, AtMost):
+            return st.lists(values_of(get_args(base)[0]), max_size=limit.entries)
+        if base is int:
+            return st.integers(limit.least, limit.most)
+        return st.floats(limit.least, limit.most) | st.integers(1, int(limit.most))
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=5)
     if origin is dict:
         return st.dictionaries(*map(values_of, arguments), max_size=4)
-    if origin in (Union, types.UnionType):
-        return st.one_of(*map(values_of, arguments))
-    simple = {int: INTEGERS, str: NAMES, bool: st.booleans(), float: st.floats(allow_nan=False) | st.integers(0, 9)}
-    return simple[hint]
+    return {int: INTEGERS, str: NAMES, bool: st.booleans()}[hint]
 
 
 def messages_of(cls: type[Message]) -> st.SearchStrategy[Message]:
     """Messages of one kind."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     return st.builds(cls, **{field.name: values_of(hints[field.name]) for field in fields(cls)})
 
 
@@ -60,7 +63,7 @@ def example(cls: type[Message], **given: Any) -> Message:
     for name, hint in hints.items():
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is list:
-            made[name] = [plain.get(arguments[0], Item(1, 2, 3, "file", "k"))]
+            made[name] = [plain.get(arguments[0], Item(1, 2, 0, 3, "file", "k"))]
         elif origin is dict:
             made[name] = {"x": "y"}
     return cls(**(made | given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -13,17 +13,22 @@ from sophon_loader.client import failures
 from sophon_loader.encodings import names
 from sophon_loader.encodings.registry import encode, encodings
 from sophon_loader.pipeline import chain
-from sophon_loader.wire import frames, messages, version
+from sophon_loader.wire import fields as types
+from sophon_loader.wire import frames, limits, messages, version
 from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Failure, Item
 from storage_agent import broker, store
 from tests.encoding_examples import ACCEPTED
 
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
 LIMITS = {
-    "MAX_HEADER_NBYTES": frames, "MAX_PAYLOAD_NBYTES": frames, "MAX_TEXT_LENGTH": frames, "MAX_KEYS": broker,
-    "MAX_DESCRIPTION_NBYTES": chain, "MAX_REGISTRATION_NBYTES": broker,
+    "MAX_HEADER_NBYTES": limits, "MAX_PAYLOAD_NBYTES": limits, "MAX_TEXT_LENGTH": limits, "MAX_OPS": limits,
+    "MAX_KEYS": broker, "MAX_DESCRIPTION_NBYTES": chain, "MAX_REGISTRATION_NBYTES": broker,
     "MAX_PIPELINES": broker, "MAX_REGISTERING": broker, "MAX_KEY_NBYTES": store,
 }  # fmt: skip
+NAMED: dict[Any, str] = {
+    getattr(types, name): name for name in vars(types) if get_origin(vars(types)[name]) is Annotated
+}
+"""The names of the types that have a limit."""
 FROM_AGENT = re.compile(r"^Agent:")
 
 
@@ -64,13 +69,37 @@ def test_every_message_class_is_listed() -> None:
 
 def test_items() -> None:
     cell = next(row[1] for row in _table("Framing") if row[0] == "`Item`")
-    assert re.findall(r"`(\w+): (\w+)`", cell) == [(name, hint.__name__) for name, hint in get_type_hints(Item).items()]
+    hints = get_type_hints(Item, include_extras=True)
+    assert re.findall(r"`(\w+): (\w+)`", cell) == [
+        (name, NAMED.get(hint) or hint.__name__) for name, hint in hints.items()
+    ]
+    assert f"array of the {['', '', '', '', '', 'five', 'six', 'seven'][len(hints)]} fields" in cell
 
 
 def test_types() -> None:
     written = {re.sub(r"\[.*", "", row[0].strip("`")) for row in _table("Framing")}
-    used = {re.sub(r"\[.*", "", str(field.type)) for cls in MESSAGES for field in fields(cls)}
-    assert used | {"Item"} == written
+    used = {name for cls in MESSAGES for field in fields(cls) for name in re.findall(r"\w+", str(field.type))}
+    assert used | {"float"} == written | {"Any"}, "float is what Seconds and Cores are"
+    assert set(NAMED.values()) <= used
+
+
+def _number(text: str) -> float:
+    base, _, rest = text.partition("^")
+    exponent, _, less = rest.partition("-") if not rest.startswith("-") else (rest, "", "")
+    power = abs(int(base)) ** int(exponent or 1)
+    return (-power if base.startswith("-") else power) - int(less or 0)
+
+
+def test_the_limits_of_types() -> None:
+    cells = {row[0].strip("`"): row[1] for row in _table("Framing")}
+    for hint, name in NAMED.items():
+        base, limit = get_args(hint)
+        if isinstance(limit, types.AtMost):
+            entries, inner = re.findall(r"^array of at most (\d+) `(\w+)`$", cells[name])[0]
+            assert (int(entries), inner) == (limit.entries, NAMED[get_args(base)[0]])
+            continue
+        kind, least, most = re.findall(r"^`(int|float)` from (\S+) to ([^\s:]+)", cells[name])[0]
+        assert kind == base.__name__ and (_number(least), _number(most)) == (limit.least, limit.most), name
 
 
 def test_versions() -> None:
@@ -90,10 +119,10 @@ def test_limits() -> None:
     written = {name: int(value) for name, value, _ in _table("Limits")}
     assert written == {name: getattr(module, name) for name, module in LIMITS.items()}
     assert chain.MAX_DESCRIPTION_NBYTES < broker.MAX_REGISTRATION_NBYTES
-    for module in (frames, broker):
-        assert {name for name in vars(module) if name.startswith("MAX_")} <= {*LIMITS, "MAX_EARLY_DEATHS"} | {
-            "MAX_REGISTRATIONS_NBYTES"
-        }
+    assert chain.MAX_OPS == limits.MAX_OPS
+    untold = {"MAX_EARLY_DEATHS", "MAX_REGISTRATIONS_NBYTES", "MAX_UINT"}
+    for module in (frames, limits, broker):
+        assert {name for name in vars(module) if name.startswith("MAX_")} <= {*LIMITS} | untold
 
 
 def test_encodings() -> None:

@@ -1,0 +1,243 @@
+"""What a loader makes of an agent that breaks docs/wire.md: a MalformedMessage, whatever it could have done with it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from sophon_loader import OffloadingDataLoader
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.client.session import Session, Terms
+from sophon_loader.errors import MalformedMessage
+from sophon_loader.host import software
+from sophon_loader.pipeline.randomness import Draw, op_seed
+from sophon_loader.wire.frames import pack, unpack
+from sophon_loader.wire.messages import (
+    AskSizes,
+    Fetch,
+    Hello,
+    Listing,
+    Message,
+    Register,
+    Registered,
+    Sample,
+    Sizes,
+    Welcome,
+)
+from sophon_loader.wire.version import VERSIONS
+from tests.loaders import folder, make_tree
+
+Frames = list[bytes]
+KEYS = ["a", "b", "c"]
+WAIT_S = 10.0
+
+
+class Liar:
+    """An agent that answers every message with what `answer` makes of it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.answer: Callable[[Any], Frames] = lambda message: []
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.address = Address.parse(f"tcp://127.0.0.1:{port}/d")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ended.is_set():
+            if self._socket.poll(20):
+                client, header, *_ = self._socket.recv_multipart()
+                self.heard.append(unpack(header))
+                self._socket.send_multipart([client, *self.answer(self.heard[-1])])
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._socket.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    one = Liar()
+    yield one
+    one.end()
+
+
+@pytest.fixture
+def connection(liar: Liar) -> Iterator[Connection]:
+    one = Connection(liar.address, window=1)
+    yield one
+    one.close()
+
+
+# --- questions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [[], [1], [1, 2], [1, 2, 3, 4], [1] * 9999], ids=len)
+def test_sizes_of_other_keys_than_asked(liar: Liar, connection: Connection, nbytes: list[int]) -> None:
+    liar.answer = lambda _: [pack(Sizes("/data", nbytes))]
+    with pytest.raises(
+        MalformedMessage, match=rf"Sizes\.nbytes must have one entry .* 3 keys, got {len(nbytes)} from tcp"
+    ):
+        connection.sizes(KEYS, WAIT_S)
+
+
+def test_sizes_that_fit(liar: Liar, connection: Connection) -> None:
+    liar.answer = lambda _: [pack(Sizes("/data", [5, -1, -2]))]
+    assert connection.sizes(KEYS, WAIT_S).nbytes == [5, -1, -2]
+
+
+@pytest.mark.parametrize("nbytes", [-3, -(1 << 63), 1 << 63])
+def test_sizes_that_are_none(liar: Liar, connection: Connection, nbytes: int) -> None:
+    liar.answer = lambda _: [pack(Sizes("/data", [1, 2, nbytes]))]
+    with pytest.raises(MalformedMessage, match=rf"Sizes\.nbytes\[2\] must be an integer from -2 to .*, got {nbytes}"):
+        connection.sizes(KEYS, WAIT_S)
+
+
+@pytest.mark.parametrize("files", [
+    [], [["x.jpg"]], [["x.jpg"], [], []], None, 5, "ab", {"a": [], "b": []}, ["x", "y"], [["x"], "y"], [["x"], [5]],
+    [["x"], [b"y"]], [["x"], None], [["x"], [["y"]]], {}, {b"": 1},
+], ids=repr)  # fmt: skip
+def test_a_listing_that_does_not_fit_its_classes(liar: Liar, connection: Connection, files: Any) -> None:
+    liar.answer = lambda _: [pack(Listing(["a", "b"])), zlib.compress(msgpack.packb(files))]
+    with pytest.raises(
+        MalformedMessage, match=r"listing must have a list of names for each of its 2 classes, got .*tcp"
+    ):
+        connection.listing(WAIT_S)
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x92\x90", b"\x92\x90\x90\x90", b"\x81\x90\x01", b"\x91" * 2000])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_listing_that_is_none(liar: Liar, connection: Connection, packed: bytes, compressed: bool) -> None:
+    liar.answer = lambda _: [pack(Listing(["a", "b"])), zlib.compress(packed) if compressed else packed]
+    with pytest.raises(MalformedMessage, match="listing must be readable"):
+        connection.listing(WAIT_S)
+
+
+def test_a_listing_that_fits(liar: Liar, connection: Connection) -> None:
+    liar.answer = lambda _: [pack(Listing(["a", "b"])), zlib.compress(msgpack.packb([["x.jpg"], []]))]
+    assert connection.listing(WAIT_S) == [("a", ["x.jpg"]), ("b", [])]
+
+
+@pytest.mark.parametrize("changes", [{"cut": 1}, {"encoding": "pixels"}, {"encoding": "pixels", "cut": 1}], ids=repr)
+def test_a_file_that_is_something_else(liar: Liar, connection: Connection, changes: dict[str, Any]) -> None:
+    liar.answer = lambda fetch: [pack(replace(_sample(fetch), **changes)), b"x"]
+    with pytest.raises(MalformedMessage, match="answer must fit the question"):
+        connection.file("x.jpg", WAIT_S)
+    liar.answer = lambda fetch: [pack(_sample(fetch)), b"x"]
+    assert connection.file("x.jpg", WAIT_S) == b"x"
+    assert isinstance(liar.heard[0], Fetch) and liar.heard[0].allowed == ["file"]
+
+
+# --- samples --------------------------------------------------------------------------------------------------
+
+
+def _sample(fetch: Fetch, encoding: str = "file", cut: int = 0) -> Sample:
+    return Sample(fetch.items[0].id, cut, encoding, {}, 1, [0.0], 0.0, 0.0, "")
+
+
+def _replies(liar: Liar, wanted: Wanted, seed: int = 0, epoch: int = 0) -> list[Reply]:
+    """What a session gets that accepts `webp` and `pixels`."""
+    options = OffloadOptions(dead_after_s=WAIT_S)
+    session = Session(Terms(liar.address, options, "i", ("",), (b"",), (False,), seed, ("webp", "pixels")))
+    try:
+        return list(session.replies(BatchId(1, epoch, 0), lambda: [wanted], None))
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    "encoding", ["array", "roi-jpeg", "jxl", "", "WEBP", "of-a-later-release", "x" * 60_000], ids=lambda e: e[:9]
+)
+def test_an_encoding_that_was_not_allowed(liar: Liar, encoding: str) -> None:
+    liar.answer = lambda fetch: [pack(_sample(fetch, encoding, 1)), b"x"]
+    rule = r"must answer in an encoding that was allowed, one of \['file', 'pixels', 'webp'\], got .{2,60} from tcp"
+    with pytest.raises(MalformedMessage, match=rule) as caught:
+        _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg"))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("encoding", ["file", "webp", "pixels"])
+def test_an_encoding_that_was_allowed(liar: Liar, encoding: str) -> None:
+    liar.answer = lambda fetch: [pack(_sample(fetch, encoding, 1)), b"x"]
+    (reply,) = _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg"))
+    assert reply.sample is not None and reply.sample.encoding == encoding
+    (fetch,) = liar.heard
+    assert isinstance(fetch, Fetch) and fetch.allowed == ["webp", "pixels"]
+
+
+@pytest.mark.parametrize("occurrence", [0, 1, 7])
+@pytest.mark.parametrize("seed", [0, -1, -(1 << 63) - 5, (1 << 64) + 3, 1 << 200])
+def test_what_random_numbers_depend_on_is_asked_with(liar: Liar, seed: int, occurrence: int) -> None:
+    liar.answer = lambda fetch: [pack(_sample(fetch)), b"x"]
+    _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg", occurrence), seed=seed, epoch=seed)
+    (fetch,) = liar.heard
+    assert isinstance(fetch, Fetch)
+    (item,) = fetch.items
+    assert (item.sample, item.occurrence) == (3, occurrence)
+    there = Draw(fetch.seed, fetch.epoch, item.sample, item.occurrence)
+    assert op_seed(there, 2) == op_seed(Draw(seed, seed, 3, occurrence), 2)
+
+
+def test_a_sample_of_absurd_numbers(liar: Liar) -> None:
+    liar.answer = lambda fetch: [pack(replace(_sample(fetch), op_s=[float("nan")])), b"x"]
+    with pytest.raises(MalformedMessage, match=r"Sample\.op_s\[0\] must be a number from 0 to 1e\+09, got nan"):
+        _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg"))
+
+
+# --- a whole loader -------------------------------------------------------------------------------------------
+
+
+def _polite(root: Path, sample: Callable[[Fetch], Frames]) -> Callable[[Any], Frames]:
+    """The answers of an agent that does all well but for its samples."""
+
+    def answer(message: Any) -> Frames:
+        if isinstance(message, Hello):
+            offered = ["file", "pixels", "array"]
+            return [pack(Welcome(VERSIONS[-1], "i", ["d"], offered, dict(software()), 1.0, 64))]
+        if isinstance(message, AskSizes):
+            return [pack(Sizes(str(root), [(root / key).stat().st_size for key in message.keys]))]
+        if isinstance(message, Register):
+            return [pack(Registered(message.digest, 2))]
+        assert isinstance(message, Fetch)
+        return sample(message)
+
+    return answer
+
+
+@pytest.mark.parametrize(("changes", "rule"), [
+    ({"cut": 3}, "must not go past cut 2, got 3"), ({"encoding": "webp"}, "an encoding that was allowed"),
+    ({"meta": {}}, "must send what 'pixels' is in docs/wire.md"),
+    ({"meta": {"mode": "RGB", "size": [1 << 40, 1 << 40]}}, "must send what 'pixels' is in docs/wire.md"),
+    ({"meta": {"mode": "RGB", "size": [-1, float("nan")]}}, "must send what 'pixels' is in docs/wire.md"),
+    ({"cut": 65}, "Sample.cut must be an integer from 0 to 64, got 65"), ({}, None),
+])  # fmt: skip
+def test_a_sample_that_breaks_the_rules(liar: Liar, tmp_path: Path, changes: dict[str, Any], rule: str | None) -> None:
+    root = make_tree(tmp_path)
+    good = {"cut": 2, "encoding": "pixels", "meta": {"mode": "RGB", "size": [1, 1]}}
+    liar.answer = _polite(root, lambda fetch: [pack(replace(_sample(fetch), **(good | changes))), b"xyz"])
+    loader = OffloadingDataLoader(folder(root), batch_size=1, agent=str(liar.address), policy="resize-off", seed=3)
+    try:
+        if rule is None:
+            next(iter(loader))
+        else:
+            with pytest.raises(MalformedMessage, match=re.escape(rule)):
+                next(iter(loader))
+    finally:
+        loader.close()
