@@ -201,6 +201,7 @@ class CostModel:
     Args:
         reach: the last stage the agent can reach.
         allowed: encodings that may be used.
+        plain: the stages at which a value may cross as it is; None for all that the agent can reach.
         files_here: what would cross as a file is read by the loader itself: no wire, no agent.
     """
 
@@ -211,13 +212,15 @@ class CostModel:
         reach: int,
         allowed: Collection[str],
         *,
+        plain: range | None = None,
         files_here: bool = False,
     ) -> None:
         self._profile = profile
         self._files_here = files_here
         self.calibration = calibration
         stages = min(reach, profile.ops)
-        choices = [FILE, *(Choice(stage, "pixels") for stage in range(1, stages + 1))]
+        reached = range(1, stages + 1)
+        choices = [FILE, *(Choice(stage, "pixels") for stage in reached if plain is None or stage in plain)]
         if calibration.roi is not None and ROI.encoding in allowed:
             choices.append(ROI)
         choices += [

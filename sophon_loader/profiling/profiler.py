@@ -25,8 +25,16 @@ from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
+from sophon_loader.profiling.guard import Retry
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, Prober, ProbeRequest, spread_over
-from sophon_loader.profiling.rates import EpochMeasure, StepClock, measure_wire, revised, wire_may_do_more
+from sophon_loader.profiling.rates import (
+    FASTER,
+    EpochMeasure,
+    Healing,
+    StepClock,
+    measure_wire,
+    wire_may_do_more,
+)
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
 from sophon_loader.statistics import Totals
@@ -37,6 +45,8 @@ _LEAST_COUNTED = 16
 """Samples of which a mean is taken."""
 _MOST_LOAD = 4.0
 """Of measured to planned CPU seconds: what is beyond is no error of the model but a disturbance."""
+_MODEL_ERROR = 1.25
+"""Times that the model may be wrong about CPU seconds; it was by up to 24 % (docs/results.md, "Fewer agent cores")."""
 _EXACT_SHARES = 2_000
 """Regions that are drawn for planning; one takes about 25 us."""
 _TERM_NAMES = {
@@ -65,6 +75,13 @@ class Pipelines:
         cuts = [chain.resize_cut for chain in self.chains if chain.resize_cut is not None]
         return max(cuts) if cuts and max(cuts) <= self.max_cut else None
 
+    def plain_cuts(self, allowed: Collection[str]) -> range:
+        """The stages from 1 on at which a value may cross as it is: images as `pixels`, tensors as `array`."""
+        images = min(self.max_cut, max((chain.image_stages for chain in self.chains), default=0))
+        first = 1 if "pixels" in allowed else images + 1
+        last = self.max_cut if "array" in allowed else images
+        return range(first, last + 1)
+
 
 class Profiler:
     """Measures a run and remembers it.
@@ -73,7 +90,6 @@ class Profiler:
         agreement: None without an agent; then nothing is planned, but rates are still told.
         processes: loader processes.
         path: where profiles are kept, or None.
-        allowed: encodings that may be used on the wire.
     """
 
     def __init__(
@@ -83,12 +99,10 @@ class Profiler:
         agreement: Agreement | None,
         processes: int,
         path: Path | None,
-        allowed: Collection[str],
     ) -> None:
         self._data = data
         self._agreement = agreement
-        offered = agreement.encodings if agreement else ()
-        self._allowed = frozenset(name for name in allowed if name in offered)
+        self._allowed = frozenset(agreement.encodings if agreement else ())
         self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
         self.clock = StepClock()
         self.samples = SampleProfile(len(data), max((len(chain) for chain in chains), default=1))
@@ -96,7 +110,11 @@ class Profiler:
         agent_cores = agreement.agent_cores if agreement else math.inf
         self.rates = Rates(math.inf, math.inf, loader_cores, max(agent_cores, 1e-3))
         self.notes: tuple[str, ...] = ()
+        self._offered_agent_cores = agreement.agent_cores if agreement else 0.0
+        self._healing = Healing()
         self._wire_may_do_more = False
+        self._best_wire_bytes_s = 0.0
+        self._wire_retry = Retry()
         self._probes: list[Probe] = []
         self._prober: Prober | None = None
         self._calibration: Calibration | None = None
@@ -109,6 +127,11 @@ class Profiler:
         if path is not None:
             self._reuse(path)
         self.samples.recording = agreement is not None and self.samples.coverage < 1
+
+    def resize(self, processes: int) -> None:
+        """There is another number of loader processes now."""
+        self._most_loader_cores = min(cores_available(), float(processes))
+        self.rates = replace(self.rates, loader_cores=self._most_loader_cores)
 
     # --- measuring --------------------------------------------------------------------------------------------
 
@@ -208,8 +231,11 @@ class Profiler:
         if planned is not None and epoch.samples >= _LEAST_COUNTED:
             self._learn_load(epoch, planned, before_s)
         before = self.rates
-        self.rates = revised(before, epoch, self._most_loader_cores)
-        self._wire_may_do_more = wire_may_do_more(before, self.rates, epoch)
+        self.rates = self._healing.revised(
+            before, epoch, self._most_loader_cores, self._offered_agent_cores, planned=planned is not None
+        )
+        came_down = self._wire_came_down(before)
+        self._wire_may_do_more = wire_may_do_more(before, self.rates, epoch) or came_down
         if self.samples.recording:
             if not epoch.offloaded:
                 self._learn_overhead(epoch)
@@ -217,6 +243,21 @@ class Profiler:
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
         self._save()
+
+    def _wire_came_down(self, before: Rates) -> bool:
+        """Whether the wire's rate is lower than it once was, and it is time to see by a burst if it still has to be.
+
+        An epoch may have blamed the wire for what was the agent's fault, or have met it in a bad moment. Later ones
+        need not show it: their plan sends only as much as that rate allows, so that something else is the limit too.
+        """
+        rates = [rate for rate in (before.wire_bytes_s, self.rates.wire_bytes_s) if math.isfinite(rate)]
+        self._best_wire_bytes_s = max([self._best_wire_bytes_s, *rates])
+        if not self.rates.wire_bytes_s * FASTER < self._best_wire_bytes_s:
+            self._wire_retry.succeeded()
+            return False
+        due = self._wire_retry.due
+        (self._wire_retry.failed if due else self._wire_retry.passed)()
+        return due
 
     def _learn_load(self, epoch: EpochMeasure, planned: Terms, before_s: tuple[float, ...]) -> None:
         """How the CPU seconds of an epoch compare to those that were planned for it, with the upkeep of `before_s`."""
@@ -228,11 +269,16 @@ class Profiler:
             missed_s = sum(n * (new - old) for n, new, old in zip(counts, self._known_upkeep_s, before_s, strict=True))
             planned_s = planned.agent_cpu_s * rates.agent_cores * share + missed_s
             self._note_load("agent_cores", epoch.agent_cpu_s, planned_s)
+        elif self._load.get("agent_cores", 1.0) > _MODEL_ERROR:
+            # A plan that avoids the agent because of it would never show that it was only a disturbance.
+            self._load["agent_cores"] = math.sqrt(self._load["agent_cores"])
 
     def _note_load(self, name: str, used_s: float, planned_s: float) -> None:
+        """A disturbance can only make work take more CPU seconds: that it took far fewer is believed at once."""
         if used_s > 0 and 0 < planned_s < math.inf:
             load = min(max(used_s / planned_s, 1 / _MOST_LOAD), _MOST_LOAD)
-            self._load[name] = math.sqrt(load * self._load[name]) if name in self._load else load
+            known = self._load.get(name, load)
+            self._load[name] = load if load * _MODEL_ERROR < known else math.sqrt(load * known)
 
     @property
     def _known_upkeep_s(self) -> tuple[float, float]:
@@ -263,7 +309,9 @@ class Profiler:
         """What each choice costs."""
         calibration = replace(self.calibration, upkeep_s=self._known_upkeep_s)
         files_here = self._agreement is not None and self._agreement.terms.files_here
-        return CostModel(self.samples, calibration, self.pipelines.max_cut, self._allowed, files_here=files_here)
+        plain = self.pipelines.plain_cuts(self._allowed)
+        reach = self.pipelines.max_cut
+        return CostModel(self.samples, calibration, reach, self._allowed, plain=plain, files_here=files_here)
 
     def table(self, epoch: int) -> ChoiceTable | None:
         """The costs of every choice in an epoch; None while no sample is profiled."""
@@ -301,9 +349,12 @@ class Profiler:
 
     def facts(self, table: ChoiceTable | None) -> Facts:
         """What a policy plans from."""
-        pipelines = self.pipelines
+        plain, resize_cut = self.pipelines.plain_cuts(self._allowed), self.pipelines.resize_cut
+        compressed = resize_cut or 0 if not self._allowed.isdisjoint(COMPRESSED) else 0
+        max_cut = plain[-1] if plain else compressed
         coverage = self.samples.coverage if table is not None else 0.0
-        return Facts(len(self._data), self.planning_rates, table, pipelines.max_cut, pipelines.resize_cut, coverage)
+        resize_cut = resize_cut if resize_cut in plain else None
+        return Facts(len(self._data), self.planning_rates, table, max_cut, resize_cut, coverage)
 
     # --- keeping ----------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Auto:
 
     name = "auto"
     needs_profile = True
+    guarded = True  # the loader may leave the plan for epochs that are shorter without it (profiling.guard)
 
     def __init__(self, slack: float = 0.01) -> None:
         if not 0 <= slack <= 1:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from sophon_loader.decide.facts import FILE, Choice
+from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import AgentUnreachable
@@ -155,6 +156,98 @@ def test_a_wire_that_has_become_faster_is_measured_again(root: Path, monkeypatch
     profiler.learn(epoch(seconds=1.0, wire_bytes=1e7, waiting=0.1))
     profiler.measure_wire()
     assert profiler.rates.wire_bytes_s == 1e7, "a burst that gets less than an epoch got says nothing"
+
+
+# --- what must be able to come back ---------------------------------------------------------------------------
+
+
+def test_a_wire_that_came_down_is_measured_again_until_it_is_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an epoch that blamed the wire, the plan sends so little that no epoch shows it to be faster."""
+    profiler, bursts = profiler_of(root), 0
+    profiler.learn(epoch(wire_bytes=120e6))
+    assert profiler.knows_wire and profiler.rates.wire_bytes_s == pytest.approx(12e6)
+    profiler.learn(epoch(wire_bytes=24e6, queueing=0.7))
+    monkeypatch.setattr(module, "measure_wire", lambda *arguments: 1e6)
+    due = []
+    for number in range(40):
+        assert profiler.rates.wire_bytes_s == pytest.approx(2.4e6)
+        if not profiler.knows_wire:
+            due.append(number)
+            profiler.measure_wire()
+        profiler.learn(epoch(wire_bytes=23e6, waiting=0.5, queueing=0.9, agent_cpu_s=9.0))  # bound by the agent
+    assert due == [0, 2, 5, 10, 19, 36]
+    monkeypatch.setattr(module, "measure_wire", lambda *arguments: 11.9e6)
+    while bursts < 20 and profiler.rates.wire_bytes_s < 11e6:
+        bursts += 1
+        if not profiler.knows_wire:
+            profiler.measure_wire()
+        profiler.learn(epoch(wire_bytes=23e6, waiting=0.5, queueing=0.9, agent_cpu_s=9.0))
+    assert profiler.knows_wire and profiler.rates.wire_bytes_s == pytest.approx(11.9e6)
+    profiler.learn(epoch(wire_bytes=24e6, queueing=0.7))
+    assert not profiler.knows_wire, "the next time it is measured at once"
+
+
+@pytest.mark.parametrize("nbytes", [110e6, 120e6, 130e6])
+def test_a_wire_that_is_as_it_was_is_not_measured_again(root: Path, nbytes: float) -> None:
+    profiler = profiler_of(root)
+    profiler.learn(epoch(wire_bytes=120e6))
+    profiler.learn(epoch(wire_bytes=nbytes))
+    assert profiler.knows_wire
+
+
+def test_the_agent_s_cores_come_back_to_what_it_offers(root: Path) -> None:
+    profiler = profiler_of(root, agent_cores=2.0)
+    profiler.learn(epoch(queueing=0.9, agent_cpu_s=10.0))
+    assert profiler.rates.agent_cores == pytest.approx(1.0)
+    profiler.learn(epoch(agent_cpu_s=4.0), PLANNED)
+    assert profiler.rates.agent_cores == pytest.approx(1.5)
+    profiler.learn(epoch(agent_cpu_s=4.0), PLANNED)
+    assert profiler.rates.agent_cores == pytest.approx(2.0)
+
+
+def test_the_loader_s_cores_come_back_in_epochs_that_wait_for_long(root: Path) -> None:
+    profiler = profiler_of(root)
+    most = profiler.rates.loader_cores
+    profiler.learn(epoch(waiting=0.0, loader_cpu_s=5.0 * most))
+    assert profiler.rates.loader_cores == pytest.approx(most / 2)
+    profiler.learn(epoch(waiting=0.8, loader_cpu_s=1.9 * most))
+    assert profiler.rates.loader_cores == pytest.approx(0.95 * most)
+
+
+PLANNED = Terms(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)
+"""What a plan says of an epoch at one core on either side."""
+
+
+def loads(root: Path, agent_s: list[float]) -> list[float]:
+    """The agent's load after epochs that took so many of its CPU seconds, 2 being planned."""
+    profiler, seen = profiler_of(root), []
+    for used_s in agent_s:
+        profiler.rates = Rates(math.inf, math.inf, 1.0, 1.0)
+        planned = PLANNED.at(profiler.rates, profiler.planning_rates)
+        # What is planned stays 2 CPU seconds: a load is no part of the work.
+        assert planned.agent_cpu_s * profiler.planning_rates.agent_cores == pytest.approx(2.0)
+        measure = epoch(samples=COUNT, offloaded=COUNT if used_s else 0, agent_cpu_s=used_s, queueing=0.6)
+        profiler._learn_load(measure, planned, (0.0, 0.0))
+        seen.append(profiler._load.get("agent_cores", 1.0))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("agent_s", "expected"),
+    [
+        ([2.2, 2.2, 2.0], [1.1, 1.1, 1.1**0.5]),  # an error of the model, learnt and averaged
+        ([2.0, 8.0, 2.0], [1.0, 2.0, 1.0]),  # a disturbed epoch, and the next one
+        ([8.0, 2.2], [4.0, 1.1]),
+        ([80.0, 2.0], [4.0, 1.0]),
+        ([8.0, 0.0, 0.0, 0.0, 0.0], [4.0, 2.0, 2**0.5, 2**0.25, 2**0.25]),  # nothing offloaded that could show it
+        ([2.4, 0.0, 0.0], [1.2, 1.2, 1.2]),  # what a model may err by is kept
+        ([1.6, 0.0], [0.8, 0.8]),
+    ],
+)
+def test_a_load_learnt_from_a_disturbed_epoch_is_forgotten(
+    root: Path, agent_s: list[float], expected: list[float]
+) -> None:
+    assert loads(root, agent_s) == pytest.approx(expected)
 
 
 # --- what is told to a policy ---------------------------------------------------------------------------------
@@ -341,7 +434,7 @@ def test_a_profile_that_cannot_be_written_costs_nothing_but_itself(root: Path, t
 
 def test_without_an_agent_nothing_is_kept(root: Path, tmp_path: Path) -> None:
     with_one = profiler_of(root)
-    profiler = Profiler(with_one._data, with_one.pipelines.chains, None, 1, tmp_path / "p", encoding_names())
+    profiler = Profiler(with_one._data, with_one.pipelines.chains, None, 1, tmp_path / "p")
     profiler.learn(epoch())
     profiler.measure_wire()
     profiler.start_probing()

@@ -13,7 +13,15 @@ from sophon_loader.client.address import Address
 from sophon_loader.decide.facts import Rates
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.profiling import rates as module
-from sophon_loader.profiling.rates import WINDOW_STEPS, EpochMeasure, StepClock, measure_wire, revised, wire_may_do_more
+from sophon_loader.profiling.rates import (
+    WINDOW_STEPS,
+    EpochMeasure,
+    Healing,
+    StepClock,
+    measure_wire,
+    revised,
+    wire_may_do_more,
+)
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Sample
 
 
@@ -229,12 +237,14 @@ IDLE = replace(SEEN, loader_cores=0.8)
 """The loader waited for nothing: what it did in these seconds is what it can."""
 HELD_UP = {"gpu_samples_s": 120.0}
 """The training step takes 8.3 of the 10 seconds."""
+WAITED = {"waiting": 0.8, "loader_cpu_s": 4.0}
+"""The loader waited for 8 of the 10 seconds, and used its two cores in the others."""
 
 CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
     "nothing held the loader up": (BEFORE, {}, IDLE),
     "it waited a little": (BEFORE, {"waiting": 0.2}, replace(SEEN, loader_cores=1.0)),
     "the training step held it up": (BEFORE, HELD_UP, replace(BEFORE, **HELD_UP)),
-    "wire-bound: the wire ran at its rate": (BEFORE, {"waiting": 0.8}, replace(SEEN, wire_bytes_s=5e6)),
+    "wire-bound: the wire ran at its rate": (BEFORE, WAITED, replace(SEEN, wire_bytes_s=5e6)),
     "it waited for a part, on a wire with room": (BEFORE, {"waiting": 0.5}, replace(SEEN, loader_cores=1.6)),
     "it waited for a part, on a wire near its limit": (
         BEFORE,
@@ -243,12 +253,12 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
     ),
     "wire-bound, never measured": (
         replace(BEFORE, wire_bytes_s=math.inf),
-        {"waiting": 0.8},
+        WAITED,
         replace(SEEN, wire_bytes_s=5e6),
     ),
     "agent-bound by queueing": (
         BEFORE,
-        {"waiting": 0.8, "queueing": 0.9},
+        {**WAITED, "queueing": 0.9},
         replace(SEEN, agent_cores=0.6),
     ),
     "queueing without waiting is nobody's limit": (BEFORE, {"queueing": 0.9}, IDLE),
@@ -268,27 +278,27 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
     "too few steps to know what held it up": (BEFORE, {"gpu_samples_s": math.inf}, BEFORE),
     "an epoch of no samples": (BEFORE, {"samples": 0, "waiting": 1.0}, BEFORE),
     "an epoch of no time": (BEFORE, {"seconds": 0.0, "waiting": 1.0}, BEFORE),
-    "nothing came over the wire": (BEFORE, {"wire_bytes": 0, "waiting": 0.9}, SEEN),
+    "nothing came over the wire": (BEFORE, {**WAITED, "wire_bytes": 0}, SEEN),
     "a loader whose clock stood still": (BEFORE, {"loader_cpu_s": 0.0}, SEEN),
     "queueing at an agent whose clock stood still": (
         BEFORE,
-        {"agent_cpu_s": 0.0, "waiting": 0.9, "queueing": 0.9},
+        {**WAITED, "agent_cpu_s": 0.0, "queueing": 0.9},
         SEEN,
     ),
     "the agent's seconds are not a number": (
         BEFORE,
-        {"agent_cpu_s": math.nan, "waiting": 0.9, "queueing": 0.9},
+        {**WAITED, "agent_cpu_s": math.nan, "queueing": 0.9},
         SEEN,
     ),
     "the queue's seconds are not a number": (
         BEFORE,
-        {"waiting": 0.9, "queueing": math.nan},
+        {**WAITED, "queueing": math.nan},
         replace(SEEN, wire_bytes_s=5e6),
     ),
     "the agent's seconds are endless": (BEFORE, {"agent_cpu_s": math.inf, **HELD_UP}, replace(BEFORE, **HELD_UP)),
     "the agent's seconds are negative": (
         BEFORE,
-        {"agent_cpu_s": -5.0, "waiting": 0.9, "queueing": 0.9},
+        {**WAITED, "agent_cpu_s": -5.0, "queueing": 0.9},
         SEEN,
     ),
 }
@@ -329,3 +339,112 @@ def test_seconds_used_of_each_resource() -> None:
     }
     endless = Rates(math.inf, math.inf, math.inf, math.inf)
     assert set(EPOCH.used(endless).values()) == {0.0}
+
+
+# --- what may rise without proof ------------------------------------------------------------------------------
+
+LOW = replace(BEFORE, loader_cores=0.5, agent_cores=0.5)
+"""As after a bad moment."""
+BUSY_WIRE = {"waiting": 0.8, "loader_cpu_s": 1.6, "wire_bytes": 100e6, "agent_cpu_s": 3.0, "offloaded": 900}
+"""An epoch that the wire limits, with 0.8 cores' worth of work in the loader's own time, and 0.3 at the agent."""
+
+RISES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[float, float]]] = {
+    "working time in an epoch that waited for long": ({}, {}, (0.8, 0.75)),
+    "no more than the loader may use": ({"most_loader_cores": 0.6}, {}, (0.6, 0.75)),
+    "working time, held up by the training step": ({}, {"waiting": 0.2, "loader_cpu_s": 5.6, **HELD_UP}, (0.7, 0.75)),
+    "working time is no reason to lower it in such an epoch": ({}, {"loader_cpu_s": 0.2}, (0.5, 0.75)),
+    "a loader that did nothing but wait": ({}, {"waiting": 1.0}, (0.5, 0.75)),
+    "a loader that waited for longer than the epoch": ({}, {"waiting": 1.02}, (0.5, 0.75)),
+    "the wait is not a number": ({}, {"waiting": math.nan}, (0.5, 0.75)),
+    "no more than the agent offers": ({"offered_agent_cores": 0.6}, {}, (0.8, 0.6)),
+    "an agent that now offers less than it has done": ({"offered_agent_cores": 0.2}, {}, (0.8, 0.5)),
+    "nothing said of what the agent offers": ({"offered_agent_cores": 0.0}, {}, (0.8, 0.5)),
+    "bolder": ({"growth": 3.0}, {}, (0.8, 1.5)),
+    "nothing is hoped": ({"hoped": ()}, {}, (0.5, 0.5)),
+    "it starts from what was shown": ({}, {"agent_cpu_s": 8.0}, (0.8, 1.2)),
+    "samples wait for the agent for half of their time": ({}, {"queueing": 0.5}, (0.8, 0.5)),
+    "the queue's seconds are not a number": ({}, {"queueing": math.nan}, (0.8, 0.5)),
+    "they wait for the agent alone": ({}, {"queueing": 0.9}, (0.8, 0.3)),
+}
+
+
+@pytest.mark.parametrize("case", RISES)
+def test_what_an_epoch_leaves_open_may_rise(case: str) -> None:
+    arguments, changes, cores = RISES[case]
+    found = revised(LOW, replace(EPOCH, **{**BUSY_WIRE, **changes}), **{"offered_agent_cores": 4.0, **arguments})
+    assert (found.loader_cores, found.agent_cores) == pytest.approx(cores)
+
+
+def healed(healing: Healing, rates: Rates, planned: bool = True, **changes: Any) -> Rates:
+    """The rates after an epoch."""
+    return healing.revised(rates, replace(EPOCH, **{**BUSY_WIRE, **changes}), 1.0, 1.0, planned=planned)
+
+
+def test_from_a_hundredth_of_the_agent_s_cores_to_all_in_three_unhindered_epochs() -> None:
+    healing, rates = Healing(), replace(LOW, agent_cores=0.01)
+    seen = []
+    for _ in range(3):  # each makes use of what the plan counts on
+        rates = healed(healing, rates, agent_cpu_s=9.0 * rates.agent_cores)
+        seen.append(rates.agent_cores)
+    assert seen == pytest.approx([0.03, 0.18, 1.0])
+
+
+def test_what_is_not_put_to_the_test_grows_by_half_and_no_faster() -> None:
+    healing, rates = Healing(), replace(LOW, agent_cores=0.01)
+    for number in range(1, 6):
+        rates = healed(healing, rates, agent_cpu_s=0.0)
+        assert rates.agent_cores == pytest.approx(0.01 * 1.5**number)
+
+
+@pytest.mark.parametrize("used", [0.0, 0.9])
+def test_while_nothing_may_be_offloaded_it_rises_once(used: float) -> None:
+    healing, rates = Healing(), replace(LOW, agent_cores=0.01)
+    first = rates = healed(healing, rates, planned=False, agent_cpu_s=10 * used * rates.agent_cores)
+    assert 0.01 < first.agent_cores <= 0.03
+    for _ in range(20):
+        rates = healed(healing, rates, planned=False, agent_cpu_s=0.0)
+    assert rates.agent_cores == first.agent_cores
+    assert healed(healing, rates, agent_cpu_s=0.0).agent_cores > first.agent_cores
+
+
+def test_an_agent_that_cannot_do_more_is_tried_more_and_more_seldom() -> None:
+    """It offers 1 core and has half of one."""
+    healing, rates, trials, cores = Healing(), LOW, [], []
+    for number in range(100):
+        if rates.agent_cores > 0.55:
+            trials.append(number)
+            cores.append(rates.agent_cores)
+            rates = healed(healing, rates, agent_cpu_s=5.0, queueing=0.95)
+        else:
+            rates = healed(healing, rates, agent_cpu_s=4.9)
+    assert trials == [1, 3, 6, 11, 20, 37, 54, 71, 88]
+    assert cores == pytest.approx([1.0] + 8 * [0.75]), "bold only at first"
+
+
+def test_a_loader_that_only_looks_faster_when_it_sleeps_is_tried_more_and_more_seldom() -> None:
+    """Something else takes half of its core; a worker that mostly sleeps gets all of it when it wakes up."""
+    healing, rates, trials = Healing(), LOW, []
+    for number in range(60):
+        if rates.loader_cores > 0.55:
+            trials.append(number)
+            rates = healed(healing, rates, waiting=0.1, loader_cpu_s=4.5)
+        else:
+            rates = healed(healing, rates, waiting=0.7, loader_cpu_s=2.9)
+    assert trials == [1, 3, 6, 11, 20, 37, 54]
+
+
+def test_a_resource_that_has_come_back_is_tried_at_once_the_next_time() -> None:
+    healing, rates, failed = Healing(), LOW, 0
+    for _ in range(20):  # it really has no more
+        if rates.agent_cores < 0.7:
+            rates = healed(healing, rates, agent_cpu_s=4.9)
+        else:
+            rates, failed = healed(healing, rates, agent_cpu_s=5.0, queueing=0.95), failed + 1
+    assert failed == 4
+    for _ in range(20):
+        rates = healed(healing, rates, agent_cpu_s=9.0 * rates.agent_cores)
+    assert rates.agent_cores == pytest.approx(1.0)
+    rates = healed(healing, rates, agent_cpu_s=5.0, queueing=0.95)  # another bad moment
+    assert rates.agent_cores == pytest.approx(0.5)
+    rates = healed(healing, rates, agent_cpu_s=4.5)
+    assert rates.agent_cores == pytest.approx(1.0), "at once"
