@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sophon_loader.client.options import OffloadOptions
     from sophon_loader.datasets import OffloadableDataset, RemoteImageFolder
+    from sophon_loader.errors import OffloadWarning
     from sophon_loader.loader import OffloadingDataLoader
     from sophon_loader.pipeline.registry import register_op
     from sophon_loader.report import Report
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
+    "OffloadWarning": "sophon_loader.errors",
     "OffloadableDataset": "sophon_loader.datasets",
     "RemoteImageFolder": "sophon_loader.datasets",
     "Report": "sophon_loader.report",
@@ -28,6 +30,7 @@ _HOMES = {
 
 __all__ = [
     "OffloadOptions",
+    "OffloadWarning",
     "OffloadableDataset",
     "OffloadingDataLoader",
     "RemoteImageFolder",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
@@ -20,6 +20,8 @@ from sophon_loader.wire.messages import Welcome
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
+_OUTSIDE = -2
+"""The size of a file that lies outside the export (docs/wire.md)."""
 _BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -32,7 +34,7 @@ class Agreement:
         terms: for the workers.
         reach: per source, the last stage that the agent reaches.
         agent_cores: cores that its workers may use.
-        encodings: that it offers.
+        encodings: that may be used: those that both the user allows and the agent offers, and `file`.
         notes: what a user should know.
     """
 
@@ -44,9 +46,17 @@ class Agreement:
 
 
 def agree(
-    data: Offloadable, chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: int
+    data: Offloadable,
+    chains: Sequence[Chain],
+    address: Address,
+    options: OffloadOptions,
+    seed: int,
+    allowed: Collection[str],
 ) -> Agreement:
     """Shake hands with the agent at `address`, register the pipelines, and see that it serves this dataset.
+
+    Args:
+        allowed: names of the encodings that the user allows.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
@@ -58,16 +68,18 @@ def agree(
     connection = Connection(address, window=1)
     try:
         welcome = connection.greet(options.connect_timeout_s)
-        terms = Terms(address, options, welcome.instance, prefixes, registrations, keep_info, seed)
-        _check_files(connection, data, terms)
         differ = unlike(welcome.software)
         draws_alike = DECODERS.issuperset(differ)
+        possible = {"file", *allowed} - (set() if draws_alike else {"roi-jpeg"})
+        offered = tuple(name for name in welcome.encodings if name in possible)
+        terms = Terms(address, options, welcome.instance, prefixes, registrations, keep_info, seed, offered)
+        _check_files(connection, data, terms)
         known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)
     finally:
         connection.close()
-    offered = tuple(name for name in welcome.encodings if name != "roi-jpeg" or draws_alike)
     notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
-    notes += _notes_on_encodings(welcome, address, draws_alike)
+    if "roi-jpeg" in allowed:
+        notes += _notes_on_encodings(welcome, address, draws_alike)
     return Agreement(terms, known, welcome.cores, offered, tuple(notes))
 
 
@@ -100,20 +112,44 @@ def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -
 
 
 def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> None:
-    """See at a few files that the agent serves this dataset and not another one."""
+    """See at a few files that the agent serves this dataset and not another one.
+
+    Raises:
+        ConfigError: it does not; the text names the cause.
+    """
     step = max(1, len(data) // _PROBED)
     probed = [key_and_path(data, terms, index) for index in range(0, len(data), step)]
     answer = connection.sizes([key for key, _ in probed], terms.options.dead_after_s)
-    for (key, path), nbytes in zip(probed, answer.nbytes, strict=True):
-        if path is None or not os.path.exists(path):
-            continue  # only the agent has it; a failure shows when it is asked for
-        here = os.path.getsize(path)
-        if here != nbytes:
-            found = "no such file" if nbytes < 0 else f"{nbytes} bytes"
+    found = [(key, path, nbytes) for (key, path), nbytes in zip(probed, answer.nbytes, strict=True)]
+    # Of what is not here, only the agent knows; a failure shows when it is asked for.
+    here = [(key, path, nbytes) for key, path, nbytes in found if path is not None and os.path.exists(path)]
+    for key, path, nbytes in here:
+        if nbytes == _OUTSIDE:
             raise ConfigError(
-                f"the dataset must lie under the export, got {path} ({here} bytes) here and {found} for {key!r} at "
-                f"{terms.address} (folder {answer.root}); if the dataset is a folder of the export, "
-                "add it to the address: tcp://host:port/export/folder"
+                f"files must lie inside the export, got {key!r}, at the agent a link that leaves {answer.root} "
+                f"(here {os.path.realpath(path)}); export the folder that holds what the links lead to, or put the "
+                "files in place of the links"
+            )
+    missing = [(key, path) for key, path, nbytes in here if nbytes < 0]
+    if here and len(missing) == len(here):
+        key, path = missing[0]
+        raise ConfigError(
+            f"the address must name the dataset's folder, got {terms.address}, whose export is {answer.root}: it has "
+            f"no {key!r}, which is {path} on this host, nor any other file that was looked for; if the dataset is a "
+            "folder of the export, add it to the address: tcp://host:port/export/folder"
+        )
+    if missing:
+        key, path = missing[0]
+        raise ConfigError(
+            f"the export must hold all files of the dataset, got none for {key!r} in {answer.root} at {terms.address}, "
+            f"which is {path} on this host, though others are there; bring the agent's copy up to date"
+        )
+    for key, path, nbytes in here:
+        size = os.path.getsize(path)
+        if size != nbytes:
+            raise ConfigError(
+                f"the export must hold the same files, got {key!r} with {nbytes} bytes in {answer.root} at "
+                f"{terms.address} and {size} bytes in {path} on this host; both must be copies of the same data"
             )
 
 

@@ -18,6 +18,7 @@ from torchvision.datasets.folder import default_loader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.errors import ConfigError
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.shared import SharedArray, SharedStrings
@@ -54,12 +55,14 @@ class Source:
         keys: row -> path relative to `root`.
         target: row -> label, before `target_transform`.
         address: where the folder is, when it is only at an agent.
+        promised: whether all this is only what an `OffloadableDataset` says of itself.
     """
 
     root: str | None
     keys: Any
     target: Callable[[int], Any]
     address: Address | None = None
+    promised: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,47 @@ def offloadable(dataset: Any) -> Offloadable:
     owned, of, rows = _parts(dataset)
     sources, owners = zip(*owned, strict=True) if owned else ((), ())
     return Offloadable(sources, SharedArray(of), SharedArray(rows), owners)
+
+
+def look(dataset: Any) -> list[Any]:
+    """What `offloadable` reads of a dataset, to be compared with what it will be later, by `same_look`.
+
+    Holds the samples of folders one by one, so that a change in place shows as well.
+    """
+    if type(dataset) is Subset:
+        return [dataset.dataset, _kept(dataset.indices), *look(dataset.dataset)]
+    if type(dataset) is ConcatDataset:
+        return [_kept(dataset.datasets), *(part for one in dataset.datasets for part in look(one))]
+    if isinstance(dataset, RemoteImageFolder):
+        return [dataset.address, dataset.shared_keys, dataset.shared_targets]
+    if isinstance(dataset, DatasetFolder):
+        return [dataset.root, dataset.loader, get_image_backend(), _kept(dataset.samples)]
+    return [getattr(dataset, "root", None), len(dataset) if hasattr(dataset, "__len__") else None]
+
+
+def same_look(one: list[Any], other: list[Any]) -> bool:
+    """Whether two looks at a dataset found the same."""
+    return len(one) == len(other) and all(map(_same_part, one, other))
+
+
+def _same_part(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, (list, str, int)) and one == other
+
+
+def _kept(values: Any) -> Any:
+    """A copy of a sequence, as cheap to make and to compare as can be."""
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def owners(dataset: Any) -> list[Any]:
+    """The datasets that hold the transforms: those that Subset and ConcatDataset are made of, or itself."""
+    if type(dataset) is Subset:
+        return owners(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return [owner for one in dataset.datasets for owner in owners(one)]
+    return [dataset]
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
@@ -145,7 +189,7 @@ def _source(dataset: Any) -> tuple[Source, int]:
     if isinstance(dataset, DatasetFolder):
         return _folder(dataset), len(dataset)
     if isinstance(dataset, OffloadableDataset):
-        return Source(str(dataset.root), _Calls(dataset.key), dataset.target), len(dataset)
+        return Source(str(dataset.root), _Calls(dataset.key), dataset.target, promised=True), len(dataset)
     raise NotOffloadable(
         f"{type(dataset).__name__} is not an ImageFolder, a Subset or ConcatDataset of such, a RemoteImageFolder, or a "
         "dataset with root, transform, key(index) and target(index)"
@@ -196,12 +240,30 @@ class _ObjectTargets:
 
 @dataclass(frozen=True)
 class _Calls:
-    """A function that looks like a sequence."""
+    """The keys of an `OffloadableDataset`, as its `key` gives them."""
 
     function: Callable[[int], str]
 
     def __getitem__(self, row: int) -> str:
-        return self.function(row)
+        """The key of a row.
+
+        Raises:
+            ConfigError: it is no path relative to the root.
+        """
+        key = self.function(row)
+        if type(key) is not str:
+            raise ConfigError(
+                f"key({row}) must be text, got {key!r} of type {type(key).__name__}; return str(...) of it"
+            )
+        if key.startswith("/"):
+            raise ConfigError(
+                f"key({row}) must be a path relative to root, got the absolute {key!r}; leave out the root"
+            )
+        if ".." in key.split("/"):
+            raise ConfigError(
+                f"key({row}) must stay below root, got {key!r}; make root the folder that holds all files"
+            )
+        return key
 
 
 class RemoteImageFolder(VisionDataset):  # type: ignore[misc]

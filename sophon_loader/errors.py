@@ -31,6 +31,10 @@ class SophonError(Exception):
     """Base of every error that this project raises on purpose."""
 
 
+class OffloadWarning(UserWarning):
+    """The loader does less than it was asked for; told once per loader, and in `report()`."""
+
+
 class ConfigError(SophonError, ValueError):
     """An argument or setting that cannot work; the text names the rule and the value."""
 

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import index as as_int
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
+from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.datasets import NotOffloadable, offloadable
+from sophon_loader.comparison import unlike_its_parts
+from sophon_loader.datasets import NotOffloadable, look, offloadable, same_look
 from sophon_loader.decide.policies import Policy, policy_named
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.engine import Engine
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.report import Report
 from sophon_loader.tail import device_of
-from sophon_loader.tickets import TicketSampler
+from sophon_loader.tickets import QueuedTickets, TicketSampler
+from sophon_loader.worker_init import WorkerInit
 
 PAPER_ENCODINGS = ("file", "pixels", "array")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class OffloadingDataLoader(DataLoader[Any]):
+class OffloadingDataLoader(DataLoader[T_co]):
     """A DataLoader whose samples are preprocessed partly by a `storage_agent` next to the files.
 
     Takes every argument of `torch.utils.data.DataLoader`, and:
@@ -35,8 +43,8 @@ class OffloadingDataLoader(DataLoader[Any]):
             itself), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
-        encodings: what may be used on the wire: `"auto"` (every lossless one), `"paper"` (file, pixels, array), or a
-            list of names.
+        encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
+            pixels, array), or a list of names; `file` always may.
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
             `torch.manual_seed` or `generator` reproduce a run.
         profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
@@ -48,10 +56,17 @@ class OffloadingDataLoader(DataLoader[Any]):
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
     epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are, because each op draws its
-    random numbers from (seed, epoch, sample index, op position).
+    random numbers from (seed, epoch, sample index, its occurrence in the epoch, op position).
+
+    A copy (pickled, deep, or in another process) goes on where the original stands, with workers and a local agent of
+    its own.
 
     Raises:
         ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins.
+
+    Warns:
+        OffloadWarning: once, when an agent is given and nothing is offloaded, when files are read here because the
+            agent is silent, or when the loader goes without having been iterated over.
     """
 
     def __init__(
@@ -101,35 +116,93 @@ class OffloadingDataLoader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._seed = seed
+        self._settings = _Settings.checked(agent, policy, encodings, seed, profile, tail, options)
+        self._seed = self._settings.seed
         self._next_epoch = 0
         self._inner: DataLoader[Any] | None = None
-        chosen = policy_named(policy)
-        names = _encoding_names(encodings)
-        address = _one_agent(agent)
-        device = device_of(tail)
-        self._plain_report = Report(policy=chosen.name, offloading=False)
+        self._inner_workers = 0
+        self._begun = self._compared = False
+        self._take_apart()
+        if self._engine is None and agent is not None:
+            _warn(f"nothing is offloaded: {self._why_plain}", stacklevel=3)
+        self._unused = _watch(self, self._settings.agent)
+
+    def _take_apart(self) -> None:
+        """Look at the dataset, and make what it needs."""
+        self._look = look(self.dataset)
+        self._engine: Engine | None = None
         try:
-            data = offloadable(dataset)
+            data = offloadable(self.dataset)
         except NotOffloadable as reason:
-            self._engine = None
-            untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
-            self._plain_report.notes = (f"runs as a plain DataLoader: {reason}", *untouched)
-        else:
-            rows = max(1, num_workers)
-            path = None if profile is None else Path(profile)
-            self._engine = Engine(data, address, chosen, names, options or OffloadOptions(), rows, path, device)
+            self._run_plainly(str(reason))
+            return
+        settings, rows = self._settings, max(1, self.num_workers)
+        self._engine = Engine(
+            data,
+            settings.agent,
+            settings.policy,
+            settings.encodings,
+            settings.options,
+            rows,
+            settings.profile,
+            settings.tail,
+        )
+
+    def _run_plainly(self, why: str) -> None:
+        """Be a plain DataLoader from now on."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._inner = None
+        self._why_plain = why
+        device = self._settings.tail
+        untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
+        self._plain_report = Report(policy=self._settings.policy.name, offloading=False)
+        self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
+        left = ("_engine", "_inner", "_tickets", "_look", "_unused")
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._inner = None
+        self._take_apart()
+        self._unused = _watch(self, None)
 
     def __iter__(self) -> Any:
+        self._unused.detach()
+        self._begun = True
+        keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
+        if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
+            self._follow_dataset()
         if self._engine is None:
             return super().__iter__()
-        if self._inner is None or not self.persistent_workers:
+        if not keep:
             self._inner = self._make_inner(self._engine)
+            self._inner_workers = self.num_workers
+        assert self._inner is not None
         self._engine.begin(self._next_epoch, self._lag)
         self._next_epoch += 1
         batches = iter(self._inner)
-        length = len(self) if _has_length(self._index_sampler) else 0
+        length = len(self) if _has_length(self._index_sampler) else None
         return self._engine.watch(batches, length, self._tickets.sizes)
+
+    def _follow_dataset(self) -> None:
+        """See that the dataset still is what was taken apart, and gives what its parts give."""
+        if not same_look(self._look, look(self.dataset)):
+            if self._engine is not None:
+                self._engine.close()
+            self._compared = False
+            self._take_apart()
+        if self._engine is None or self._compared:
+            return
+        self._compared = True
+        unlike = unlike_its_parts(self._engine.data)
+        if unlike is not None:
+            self._run_plainly(f"the dataset does more than its parts: {unlike}")
+            if self._settings.agent is not None:
+                _warn(f"nothing is offloaded: {self._why_plain}", stacklevel=4)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
@@ -155,11 +228,19 @@ class OffloadingDataLoader(DataLoader[Any]):
         state, epoch = source.get_state(), self._next_epoch
         self._engine.profiling = True
         try:
-            for batch in tqdm(self, desc="profiling", leave=False):
-                if step is not None:
-                    step(batch)
+            batches = iter(self)
+            if self._engine is None:  # the dataset turned out to do more than its parts
+                return self.report()
+            with tqdm(total=len(self._engine.data), desc="profiling", unit=" samples", leave=False) as progress:
+                for batch in batches:
+                    if step is not None:
+                        step(batch)
+                    progress.update(batches.samples - progress.n)
+                    if batches.samples >= len(self._engine.data):  # an endless sampler
+                        break
         finally:
-            self._engine.profiling = False
+            if self._engine is not None:
+                self._engine.profiling = False
             self._next_epoch = epoch
             source.set_state(state)
         return self.report()
@@ -185,12 +266,22 @@ class OffloadingDataLoader(DataLoader[Any]):
     def _make_inner(self, engine: Engine) -> DataLoader[Any]:
         if self._seed is None:
             self._seed = _peek_base_seed(self.generator)
-        batched = self._auto_collation
-        # Without workers the main process is the only one; with in_order=False the next batch may go to any worker.
-        ahead = max(1, self.num_workers) if self.in_order else 0
-        dataset = engine.prepare(self._seed, self.collate_fn)
-        tickets: Any
-        self._tickets = tickets = TicketSampler(self._index_sampler, batched, engine.current, ahead)
+        batched, workers = self._auto_collation, self.num_workers
+        dataset = engine.prepare(self._seed, self.collate_fn, max(1, workers))
+        # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
+        depth = self.prefetch_factor or 2
+        dataset.queued = QueuedTickets(workers * depth) if workers and self.in_order and depth > 1 else None
+        tickets: Any = TicketSampler(self._index_sampler, batched, engine.current, len(engine.data), dataset.queued)
+        self._tickets = tickets
+        of_workers: dict[str, Any] = {}
+        if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
+            of_workers = {
+                "prefetch_factor": depth,
+                "persistent_workers": self.persistent_workers,
+                "multiprocessing_context": self.multiprocessing_context,
+                "timeout": self.timeout,
+                "worker_init_fn": WorkerInit(self.worker_init_fn, self.dataset, self.multiprocessing_context),
+            }
         with warnings.catch_warnings():  # super().__init__ has already warned of too many workers
             warnings.simplefilter("ignore")
             return DataLoader(
@@ -198,17 +289,47 @@ class OffloadingDataLoader(DataLoader[Any]):
                 batch_size=None if not batched else 1,
                 sampler=None if batched else tickets,
                 batch_sampler=tickets if batched else None,
-                num_workers=self.num_workers,
+                num_workers=workers,
                 collate_fn=engine.collate_fn,
                 pin_memory=self.pin_memory,
-                timeout=self.timeout,
-                worker_init_fn=self.worker_init_fn,
-                multiprocessing_context=self.multiprocessing_context if self.num_workers else None,
+                pin_memory_device=self.pin_memory_device,
                 generator=self.generator,
-                prefetch_factor=self.prefetch_factor,
-                persistent_workers=self.persistent_workers,
                 in_order=self.in_order,
+                **of_workers,
             )
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments that DataLoader does not have, checked."""
+
+    agent: str | None
+    policy: Policy
+    encodings: tuple[str, ...]
+    seed: int | None
+    profile: Path | None
+    tail: torch.device | None
+    options: OffloadOptions
+
+    @staticmethod
+    def checked(agent: Any, policy: Any, encodings: Any, seed: Any, profile: Any, tail: Any, options: Any) -> _Settings:
+        """Raises ConfigError with rule, value and remedy for what cannot work."""
+        if options is not None and not isinstance(options, OffloadOptions):
+            raise ConfigError(
+                f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
+            )
+        address = _one_agent(agent)
+        if address not in (None, "local"):
+            Address.parse(address)
+        return _Settings(
+            address,
+            policy_named(policy),
+            _encoding_names(encodings),
+            _checked_seed(seed),
+            _checked_profile(profile),
+            device_of(tail),
+            options or OffloadOptions(),
+        )
 
 
 def _peek_base_seed(generator: torch.Generator | None) -> int:
@@ -220,21 +341,67 @@ def _peek_base_seed(generator: torch.Generator | None) -> int:
     return seed
 
 
-def _encoding_names(encodings: str | Sequence[str]) -> tuple[str, ...]:
-    if encodings == "auto":
-        return tuple(encoding_names())
-    names = PAPER_ENCODINGS if encodings == "paper" else tuple(encodings)
-    if (isinstance(encodings, str) and encodings != "paper") or set(names) - set(encoding_names()):
-        raise ConfigError(f"encodings must be 'auto', 'paper' or a list out of {encoding_names()}, got {encodings!r}")
-    return names
+def _encoding_names(encodings: Any) -> tuple[str, ...]:
+    rule = f"encodings must be 'auto', 'paper' or a list out of {encoding_names()}, got {encodings!r}"
+    if isinstance(encodings, str):
+        if encodings not in ("auto", "paper"):
+            raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
+        return tuple(encoding_names()) if encodings == "auto" else PAPER_ENCODINGS
+    if not isinstance(encodings, (list, tuple, set, frozenset)) or not set(encodings) <= set(encoding_names()):
+        raise ConfigError(f"{rule}; leave it out to allow all")
+    return tuple(encodings)
 
 
-def _one_agent(agent: str | Sequence[str] | None) -> str | None:
+def _one_agent(agent: Any) -> str | None:
     if agent is None or isinstance(agent, str):
         return agent
+    if not isinstance(agent, (list, tuple)) or not all(isinstance(one, str) for one in agent):
+        raise ConfigError(
+            f"agent must be an address like 'tcp://fileserver:5555/imagenet', 'local' or None, got {agent!r}; "
+            "'local' starts an agent on this host"
+        )
     if len(agent) != 1:
-        raise ConfigError(f"agent must be one address for now, got {len(agent)}: {list(agent)}")
-    return agent[0]
+        raise ConfigError(f"agent must be one address for now, got {len(agent)}: {list(agent)}; give the first of them")
+    return str(agent[0])
+
+
+def _checked_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ConfigError(f"seed must be an integer, got {seed!r}; leave it out to follow torch.manual_seed")
+    return as_int(seed)
+
+
+def _checked_profile(profile: Any) -> Path | None:
+    if profile is None:
+        return None
+    if not isinstance(profile, (str, os.PathLike)) or not os.fspath(profile):
+        raise ConfigError(f"profile must be the path of a file, got {profile!r}; leave it out to keep no profile")
+    path = Path(os.fspath(profile))
+    if path.is_dir():
+        raise ConfigError(f"profile must be the path of a file, got the folder {path}; add a name, as in run.npz")
+    if not path.parent.is_dir():
+        raise ConfigError(f"profile must be a file in a folder that exists, got {path}; make {path.parent} first")
+    return path
+
+
+def _warn(text: str, stacklevel: int) -> None:
+    warnings.warn(text, OffloadWarning, stacklevel=stacklevel)
+
+
+def _watch(loader: OffloadingDataLoader[Any], agent: str | None) -> weakref.finalize[Any, Any]:
+    """Have it said if a loader with an agent goes without having been iterated over."""
+    return weakref.finalize(loader, _say_unused, agent, os.getpid())
+
+
+def _say_unused(agent: str | None, pid: int) -> None:
+    if agent is not None and os.getpid() == pid:
+        _warn(
+            f"an OffloadingDataLoader with agent={agent!r} was never iterated over; a framework that made a DataLoader "
+            "of its own from this one's dataset reads all files itself: tell it to leave the loader as it is",
+            stacklevel=2,
+        )
 
 
 def _has_length(sampler: Any) -> bool:

@@ -17,13 +17,13 @@ from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.client.failures import error_of
 from sophon_loader.client.requests import BatchId, Reply, Wanted
-from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.session import LookAhead, Session, Terms
 from sophon_loader.datasets import Offloadable, Source, Transform
-from sophon_loader.decide.facts import Choice
+from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.plan import Plan, Prices
 from sophon_loader.encodings.registry import decode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, run_from_file
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, add_note
+from sophon_loader.errors import AgentUnreachable, EncodingError, MalformedMessage, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
@@ -31,12 +31,28 @@ from sophon_loader.profiling.costs import CostModel, region_share
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.shared import SharedArray
 from sophon_loader.statistics import Row, Statistics
-from sophon_loader.tickets import Ticket
+from sophon_loader.tickets import QueuedTickets, Ticket
 
 _MAX_CHOICES = 256
+PLAIN = frozenset({"pixels", "array"})
+"""Encodings of values as they are; which of them depends on the value, so a plan says `pixels` for both."""
 _NOTE_NBYTES = 1 << 14
 _NOTE_HEAD = struct.Struct("<II")
 """Length and CRC-32 of what follows."""
+
+
+def allowed_choice(choice: Choice, allowed: Collection[str]) -> Choice:
+    """What is asked for in place of `choice`: the same, or its value sent plainly, or else the file.
+
+    Args:
+        allowed: names of encodings; `file` always is one.
+    """
+    if choice.encoding in allowed:
+        return choice
+    if choice == FILE:
+        return FILE
+    plain = choice.cut > 0 and not PLAIN.isdisjoint(allowed)
+    return Choice(choice.cut, "pixels") if plain else FILE  # the agent sends an array where the value is none
 
 
 class SharedPlan:
@@ -57,20 +73,20 @@ class SharedPlan:
         self._note = SharedArray(np.zeros(_NOTE_NBYTES, np.uint8))
         self._read: tuple[bytes, Pricing | None] = (b"", None)
 
-    def set(self, plan: Plan, model: CostModel | None, offered: Collection[str] | None = None) -> None:
+    def set(self, plan: Plan, model: CostModel | None, allowed: Collection[str] | None = None) -> None:
         """Follow `plan` from now on.
 
         Args:
-            offered: encodings that may be asked for; another one in the plan becomes a plain one. None: all.
+            allowed: encodings that may be asked for, see `allowed_choice`. None: all.
             model: the costs behind the plan's prices; with it workers choose anew for every request, because a cost
                 may depend on the epoch's crop.
         """
         self._note.array[: _NOTE_HEAD.size] = 0
+        names = frozenset(self._encodings if allowed is None else allowed).intersection(self._encodings)
         for position, choice in enumerate(plan.choices):
-            known = choice.encoding in self._encodings and (offered is None or choice.encoding in offered)
-            name = choice.encoding if known else ("pixels" if choice.cut else "file")
-            self._cuts.array[position] = choice.cut
-            self._names.array[position] = self._encodings.index(name)
+            possible = allowed_choice(choice, names)
+            self._cuts.array[position] = possible.cut
+            self._names.array[position] = self._encodings.index(possible.encoding)
         self._chosen.array[:] = plan.chosen
         if model is not None and plan.prices is not None and model.choices == plan.choices:
             note = Pricing(plan.prices, model).to_bytes()
@@ -168,6 +184,8 @@ class OffloadedDataset(Dataset[Any]):
         labelled = any(transform is not None for transform in target_transforms)
         self._draws = GENERATORS if labelled else tuple(name for name in GENERATORS if name in drawn)
         self._process: tuple[int, Session | None, Row] | None = None
+        self.queued: QueuedTickets | None = None
+        """Where the tickets of later batches are, for a look-ahead."""
 
     def __len__(self) -> int:
         return len(self._data)
@@ -188,11 +206,15 @@ class OffloadedDataset(Dataset[Any]):
             try:
                 for reply in replies:
                     samples[reply.position] = self._finish(reply, ticket.batch.epoch, row)
+            except AgentUnreachable:
+                self.close()  # so that the next attempt begins with some patience
+                raise
             finally:
                 replies.close()
         if session is not None:
             row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
             row.add(waited_s=session.waited_s - before[2])
+            self._statistics.agent_gone.array[self._worker] = session.gone
         row.add(loader_cpu_s=clock() - started_s)
         return samples
 
@@ -203,10 +225,21 @@ class OffloadedDataset(Dataset[Any]):
         """This process's session and statistics; a forked copy of this object makes its own."""
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
-            worker = get_worker_info()
-            session = Session(self._terms) if self._terms is not None else None
-            self._process = (pid, session, self._statistics.row(worker.id if worker else 0))
+            session = None
+            if self._terms is not None:
+                gone = bool(self._statistics.agent_gone.array[self._worker])
+                session = Session(self._terms, gone=gone and self._has_files_here)
+            self._process = (pid, session, self._statistics.row(self._worker))
         return self._process[1], self._process[2]
+
+    @property
+    def _worker(self) -> int:
+        worker = get_worker_info()
+        return int(worker.id) if worker else 0
+
+    @property
+    def _has_files_here(self) -> bool:
+        return all(source.root is not None and os.path.isdir(source.root) for source in self._data.sources)
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""
@@ -218,33 +251,45 @@ class OffloadedDataset(Dataset[Any]):
 
     def _replies(self, session: Session | None, ticket: Ticket) -> Generator[Reply, None, None]:
         if session is None:
-            wanted = self._wanted(ticket.batch, ticket.indices)
+            wanted = self._wanted(ticket)
             return (Reply(one, position) for position, one in enumerate(wanted))
-        ahead = None if ticket.ahead is None else (ticket.ahead[0], lambda: self._wanted_later(ticket))
-        return session.replies(ticket.batch, lambda: self._wanted(ticket.batch, ticket.indices), ahead)
+        return session.replies(ticket.batch, lambda: self._wanted(ticket), self._look_ahead(ticket.batch))
 
-    def _wanted_later(self, ticket: Ticket) -> list[Wanted] | None:
-        assert ticket.ahead is not None
-        try:
-            return self._wanted(*ticket.ahead)
-        except Exception:  # of the user's sampler or dataset: raised when that batch is due, and not in this one
+    def _look_ahead(self, batch: BatchId) -> LookAhead | None:
+        """What tells a session of this worker's next batch, as soon as that is queued."""
+        worker, queued = get_worker_info(), self.queued
+        if worker is None or queued is None:
             return None
+        failed = False
 
-    def _wanted(self, batch: BatchId, given: Sequence[int]) -> list[Wanted]:
-        indices = [self._checked(index) for index in given]
-        located = [self._data.locate(index) for index in indices]
+        def look() -> tuple[BatchId, list[Wanted]] | None:
+            nonlocal failed
+            ticket = None if failed else queued.get(batch.iteration, batch.number + worker.num_workers)
+            try:
+                return None if ticket is None else (ticket.batch, self._wanted(ticket))
+            except Exception:  # of the user's dataset: raised when that batch is due, and not in this one
+                failed = True
+                return None
+
+        return look
+
+    def _wanted(self, ticket: Ticket) -> list[Wanted]:
+        drawn = [(self._checked(index), occurrence) for index, occurrence in ticket.samples()]
+        located = [self._data.locate(index) for index, _ in drawn]
 
         def shares() -> NDArray[np.float64]:
-            sides, epoch = self._profile.sides, batch.epoch
-            pairs = zip(indices, located, strict=True)
+            sides, seed, epoch = self._profile.sides, self._seed, ticket.batch.epoch
             return np.array(
-                [region_share(self._chains[s], sides[i], Draw(self._seed, epoch, i)) for i, (s, _) in pairs]
+                [
+                    region_share(self._chains[source], sides[index], Draw(seed, epoch, index, occurrence))
+                    for (index, occurrence), (source, _) in zip(drawn, located, strict=True)
+                ]
             )
 
-        choices = self._plan.choose(indices, shares, self._profile)
+        choices = self._plan.choose([index for index, _ in drawn], shares, self._profile)
         return [
-            self._wanted_one(index, source, row, choice)
-            for index, (source, row), choice in zip(indices, located, choices, strict=True)
+            self._wanted_one(index, occurrence, source, row, choice)
+            for (index, occurrence), (source, row), choice in zip(drawn, located, choices, strict=True)
         ]
 
     def _checked(self, index: int) -> int:
@@ -252,12 +297,12 @@ class OffloadedDataset(Dataset[Any]):
             raise IndexError(f"index of the sampler must be below {len(self)}, got {index}")
         return index % len(self)
 
-    def _wanted_one(self, index: int, source: int, row: int, choice: Choice) -> Wanted:
-        cut, encoding = choice.cut, choice.encoding
-        if cut > self._reach[source]:
-            cut = self._reach[source]
-            encoding = "pixels" if cut else "file"
-        return Wanted(source, index, cut, encoding, self._data.sources[source].keys[row])
+    def _wanted_one(self, index: int, occurrence: int, source: int, row: int, choice: Choice) -> Wanted:
+        if choice.cut > self._reach[source]:
+            allowed = self._terms.allowed if self._terms is not None else ()
+            choice = allowed_choice(Choice(self._reach[source], "pixels"), allowed)
+        key = self._data.sources[source].keys[row]
+        return Wanted(source, index, choice.cut, choice.encoding, key, occurrence)
 
     # --- finishing --------------------------------------------------------------------------------------------
 
@@ -278,7 +323,7 @@ class OffloadedDataset(Dataset[Any]):
         source_number, source_row = self._data.locate(index)
         source, chain = self._data.sources[source_number], self._chains[source_number]
         value, cut = self._value(reply, source, row)
-        draw = Draw(self._seed, epoch, index)
+        draw = Draw(self._seed, epoch, index, reply.wanted.occurrence)
         value = self._run(chain, value, cut, draw, self._reach[source_number])
         target = source.target(source_row)
         target_transform = self._target_transforms[source_number]
@@ -312,7 +357,10 @@ class OffloadedDataset(Dataset[Any]):
         if sample.cut > reply.wanted.cut:
             where = self._terms.address if self._terms else None
             raise MalformedMessage(f"agent must not go past cut {reply.wanted.cut}, got {sample.cut} from {where}")
-        value = decode(sample.encoding, sample.meta, reply.payload)
+        try:
+            value = decode(sample.encoding, sample.meta, reply.payload)
+        except EncodingError as error:
+            raise MalformedMessage(f"agent must send what {sample.encoding!r} is in docs/wire.md: {error}") from error
         row.count(sample, reply.wanted.cut, reply.turnaround_s)
         return value, sample.cut
 

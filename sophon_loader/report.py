@@ -9,9 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sophon_loader.statistics import Totals
-
-_NOTHING = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, {}, {})
+from sophon_loader.statistics import NO_TOTALS, Totals
 
 
 @dataclass
@@ -23,6 +21,8 @@ class Report:
         offloading: False when the loader runs as a plain DataLoader; `notes` then say why.
         plan_reason: why the policy chose as it did.
         notes: what a user should know: ops that stay at the loader, versions that differ.
+        passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
+            loader learns and plans anew. `bottleneck` is then that of the last pass, `predicted_seconds` of one.
     """
 
     policy: str
@@ -34,7 +34,8 @@ class Report:
     bottleneck: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
     predicted_seconds: float | None = None
-    totals: Totals = _NOTHING
+    totals: Totals = NO_TOTALS
+    passes: int = 0
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come."""
@@ -49,6 +50,7 @@ class Report:
             "offloading": self.offloading,
             "seconds": self.seconds,
             "samples": totals.samples,
+            "passes": self.passes,
             "bottleneck": self.bottleneck,
             "rates": dict(self.rates),
             "file_bytes": totals.file_bytes,
@@ -69,7 +71,7 @@ class Report:
     def __str__(self) -> str:
         table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
         for name, value in self.as_dict().items():
-            if name not in ("epoch", "policy") and value not in (None, "", [], {}):
+            if name not in ("epoch", "policy") and value not in (None, "", [], {}) and (name, value) != ("passes", 0):
                 table.add_row(name.replace("_", " "), _text(value))
         out = io.StringIO()
         Console(file=out, width=100).print(table)

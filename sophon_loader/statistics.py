@@ -73,6 +73,20 @@ class Totals:
     cuts: dict[int, int]
     encodings: dict[str, int]
 
+    def since(self, before: Totals) -> Totals:
+        """What has been added since `before`."""
+        scalars = {name: getattr(self, name) - getattr(before, name) for name in _SCALARS}
+        cuts = {cut: n - before.cuts.get(cut, 0) for cut, n in self.cuts.items()}
+        encodings = {name: n - before.encodings.get(name, 0) for name, n in self.encodings.items()}
+        return Totals(
+            **scalars,
+            cuts={cut: n for cut, n in cuts.items() if n},
+            encodings={name: n for name, n in encodings.items() if n},
+        )
+
+
+NO_TOTALS = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, {}, {})
+
 
 class Row:
     """One worker's counters of one iteration over the loader; only that worker writes to them."""
@@ -129,6 +143,8 @@ class Statistics:
     def __init__(self, rows: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)[:_MAX_ENCODINGS]
         self._values = SharedArray(np.zeros((rows, _ENCODINGS + _MAX_ENCODINGS)))
+        self.agent_gone = SharedArray(np.zeros(rows, np.bool_))
+        """Per worker, whether it has given the agent up; one that follows it in another epoch need not wait again."""
 
     def row(self, worker: int) -> Row:
         """The row of a worker."""

@@ -1,45 +1,145 @@
-"""What reaches a loader worker in place of a list of indices: the batch, its epoch, and a look-ahead."""
+"""What reaches a loader worker in place of a list of indices: the batch, its epoch, and which draw each sample gets."""
 
 from __future__ import annotations
 
+import struct
+import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import index as as_int
 from typing import Any, NamedTuple
 
+import msgpack
+import numpy as np
 from torch.utils.data import Sampler
 
 from sophon_loader.client.requests import BatchId
+from sophon_loader.shared import SharedArray
+
+_SLOT_NBYTES = 1 << 16
+_SLOT_HEAD = struct.Struct("<II")
+"""Length and CRC-32 of what follows: a slot may be read while it is written."""
+_SPARSE_SHARE = 1 / 32
+"""Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes
+per sample, which then takes no more than the dict would."""
 
 
 class Ticket(NamedTuple):
-    """One batch to fetch, and the batch that the same worker will be given next (None: unknown or the last)."""
+    """One batch to fetch.
+
+    `occurrences` says, per index, how often the iteration had met it before; None when it had met none of them.
+    """
 
     batch: BatchId
     indices: list[int]
-    ahead: tuple[BatchId, list[int]] | None
+    occurrences: list[int] | None = None
+
+    def samples(self) -> Iterator[tuple[int, int]]:
+        """(index, occurrence) of every sample."""
+        return zip(self.indices, self.occurrences or [0] * len(self.indices), strict=True)
+
+
+class Occurrences:
+    """How often an iteration has met each index of a dataset.
+
+    Takes a bit per sample, and more only for samples that are met again.
+
+    Args:
+        samples: N.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._met = bytearray((samples + 7) // 8)
+        self._again: dict[int, int] | array[int] = {}
+
+    def count(self, index: int) -> int:
+        """Meet an index; how often it had been met before. One that the dataset does not have is never met."""
+        if not -self._samples <= index < self._samples:
+            return 0
+        index %= self._samples
+        byte, bit = index >> 3, 1 << (index & 7)
+        if not self._met[byte] & bit:
+            self._met[byte] |= bit
+            return 0
+        again = self._again
+        if isinstance(again, dict):
+            again[index] = before = again.get(index, 0) + 1
+            if len(again) > _SPARSE_SHARE * self._samples:
+                self._again = array("I", bytes(4 * self._samples))
+                for one, times in again.items():
+                    self._again[one] = times
+            return before
+        again[index] += 1
+        return again[index]
+
+
+class QueuedTickets:
+    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next one, while it still
+    works on the one before.
+
+    Reading the sampler further ahead than torch does would show to a sampler that reacts to the training.
+
+    Args:
+        slots: tickets that can be queued at a time.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = SharedArray(np.zeros((slots, _SLOT_NBYTES), np.uint8))
+
+    def put(self, ticket: Ticket) -> None:
+        """Note a ticket, which takes the place of one that has been worked on; one that is too large is left out."""
+        try:
+            note: bytes = msgpack.packb(ticket)
+        except OverflowError:  # an index that no dataset has: the worker says so
+            return
+        if len(note) > _SLOT_NBYTES - _SLOT_HEAD.size:
+            return
+        slot = self._slots.array[ticket.batch.number % len(self._slots)]
+        whole = _SLOT_HEAD.pack(len(note), zlib.crc32(note)) + note
+        slot[: len(whole)] = np.frombuffer(whole, np.uint8)
+
+    def get(self, iteration: int, number: int) -> Ticket | None:
+        """The ticket of that batch of that iteration, if it is queued."""
+        slot = self._slots.array[number % len(self._slots)]
+        size, checksum = _SLOT_HEAD.unpack(slot[: _SLOT_HEAD.size].tobytes())
+        if not 0 < size <= _SLOT_NBYTES - _SLOT_HEAD.size:
+            return None
+        note = slot[_SLOT_HEAD.size : _SLOT_HEAD.size + size].tobytes()
+        if zlib.crc32(note) != checksum:
+            return None
+        batch, indices, occurrences = msgpack.unpackb(note)
+        ticket = Ticket(BatchId(*batch), indices, occurrences)
+        return ticket if (ticket.batch.iteration, ticket.batch.number) == (iteration, number) else None
 
 
 class TicketSampler(Sampler[Ticket]):
     """Wraps a batch sampler (or, `batched` False, a sampler) so that it yields tickets, in its order.
 
-    DataLoader deals batches to its workers in turn, so a worker's next batch is the one `ahead` positions on. The
-    wrapped sampler is read that far ahead. If it raises, the batches before are still delivered first.
-
     Args:
         start: called when an iteration begins; gives its (iteration, epoch).
-        ahead: 0 for no look-ahead.
+        samples: of the dataset.
+        queued: where tickets are noted for workers to look ahead; None for no look-ahead.
 
     Attributes:
-        sizes: samples per batch of the newest iteration, as far as it has been read.
+        sizes: samples per batch of the newest iteration, of those that have been read and not yet been taken out.
     """
 
-    def __init__(self, wrapped: Iterable[Any], batched: bool, start: Callable[[], tuple[int, int]], ahead: int) -> None:
+    def __init__(
+        self,
+        wrapped: Iterable[Any],
+        batched: bool,
+        start: Callable[[], tuple[int, int]],
+        samples: int,
+        queued: QueuedTickets | None,
+    ) -> None:
         self._wrapped = wrapped
         self._batched = batched
         self._start = start
-        self._ahead = ahead
-        self.sizes: list[int] = []
+        self._samples = samples
+        self._queued = queued
+        self.sizes: deque[int] = deque()
 
     def __len__(self) -> int:
         return len(self._wrapped)  # type: ignore[arg-type]
@@ -47,33 +147,16 @@ class TicketSampler(Sampler[Ticket]):
     def __iter__(self) -> Iterator[Ticket]:
         # At once, not at the first `next`: another iteration may have begun by then.
         iteration, epoch = self._start()
-        self.sizes = []
-        return self._tickets(iteration, epoch, enumerate(self._wrapped), self.sizes)
+        self.sizes = deque()
+        return self._tickets(iteration, epoch, iter(self._wrapped), self.sizes)
 
-    def _tickets(
-        self, iteration: int, epoch: int, source: Iterator[tuple[int, Any]], sizes: list[int]
-    ) -> Iterator[Ticket]:
-        waiting: deque[tuple[BatchId, list[int]]] = deque()
-        failure: Exception | None = None
-        while True:
-            try:
-                number, entry = next(source)
-                indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
-            except StopIteration:
-                break
-            except Exception as error:  # the boundary to the user's sampler
-                failure = error
-                break
+    def _tickets(self, iteration: int, epoch: int, entries: Iterator[Any], sizes: deque[int]) -> Iterator[Ticket]:
+        met = Occurrences(self._samples)
+        for number, entry in enumerate(entries):
+            indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
+            occurrences = [met.count(index) for index in indices]
+            ticket = Ticket(BatchId(iteration, epoch, number), indices, occurrences if any(occurrences) else None)
             sizes.append(len(indices))
-            waiting.append((BatchId(iteration, epoch, number), indices))
-            if len(waiting) > self._ahead:
-                yield self._ticket(waiting)
-        while waiting:
-            yield self._ticket(waiting)
-        if failure is not None:
-            raise failure
-
-    def _ticket(self, waiting: deque[tuple[BatchId, list[int]]]) -> Ticket:
-        batch, indices = waiting.popleft()
-        ahead = waiting[self._ahead - 1] if 0 < self._ahead <= len(waiting) else None
-        return Ticket(batch, indices, ahead)
+            if self._queued is not None:
+                self._queued.put(ticket)
+            yield ticket

@@ -82,6 +82,12 @@ class Chain:
         return None
 
     @property
+    def image_stages(self) -> int:
+        """The last stage whose value is an image, as far as the ops' names tell."""
+        made = (position for position, op in enumerate(self.ops) if op.label.split(".")[-1] in _TO_TENSOR)
+        return next(made, len(self.ops))
+
+    @property
     def local_ops(self) -> tuple[str, ...]:
         """Labels of the ops that stay at the loader because the registry does not know the first of them."""
         return tuple(op.label for op in self.ops[self.describable :])

@@ -479,3 +479,41 @@ def test_the_pictures_of_this_module_are_worth_offloading(root: Path) -> None:
     sizes = [path.stat().st_size for path in (root / "photos").rglob("*.jpg")]
     assert len(sizes) == FILES
     assert sum(size > 96 * 96 * 3 for size in sizes) > FILES // 3
+
+
+# --- what a plan is held to -------------------------------------------------------------------------------------
+
+
+class Worst:
+    """Sends what weighs most, once it has a profile."""
+
+    name = "worst"
+    needs_profile = True
+    guarded = True
+
+    def plan(self, facts: Facts) -> Plan:
+        choice = Choice(0, "file") if facts.table is None else Choice(facts.max_cut, "pixels")
+        return uniform_plan(self.name, facts.samples, choice, "sends what weighs most")
+
+
+def test_a_plan_that_is_slower_than_not_offloading_is_left(make: Any) -> None:
+    loader = make(policy=Worst(), num_workers=1)
+    told = []
+    for _ in range(4):
+        for _ in loader:
+            pass
+        report = loader.report().as_dict()
+        told.append((set(report["choices"]), report["plan_reason"]))
+    assert told[0][0] == {"file"} and told[1] == ({"array"}, "sends what weighs most")
+    assert told[2][0] == {"file"} and "measures anew, without offloading" in told[2][1]
+    assert told[3][0] == {"file"} and "nothing is offloaded for now" in told[3][1]
+
+
+def test_a_policy_that_does_not_ask_for_it_is_followed(make: Any) -> None:
+    policy = Worst()
+    policy.guarded = False  # type: ignore[misc]
+    loader = make(policy=policy, num_workers=1)
+    for _ in range(3):
+        for _ in loader:
+            pass
+    assert set(loader.report().as_dict()["choices"]) == {"array"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, PlanError
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
 from tests import loaders
 from tests.agent_ops import Gate, waiting
 from tests.loaders import (
@@ -301,7 +304,16 @@ def test_distributed_samplers_get_the_epoch_and_share_the_samples(root: Path, ma
 
 
 def picked(root: Path, indices: Any) -> list[tuple[str, Any]]:
-    return [reference(root)[i] for i in indices]
+    """What a sampler gets that asks for these: each as often as it comes, with random numbers of its own each time."""
+    dataset, met, found = folder(root), Counter[int](), []
+    chain = chain_of(dataset.transform)
+    for index in indices:
+        path, target = dataset.samples[index]
+        with chain.isolated():
+            image = chain.run(Path(path).read_bytes(), 0, len(chain), Draw(3, 0, index, met[index]))
+        found.append((digest_of(image), target))
+        met[index] += 1
+    return found
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -473,7 +485,7 @@ class OwnGetItem(ImageFolder):
 def test_a_dataset_that_cannot_be_offloaded_runs_as_in_dataloader(root: Path, make: Any, workers: int) -> None:
     dataset = OwnGetItem(str(root), train_transform())
     runs = []
-    for build in (DataLoader, make):
+    for build in (DataLoader, OffloadingDataLoader):
         torch.manual_seed(2)
         loader = build(dataset, batch_size=7, shuffle=True, num_workers=workers)
         runs.append([samples_of(loader) for _ in range(2)] + [torch.get_rng_state().tolist()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -342,7 +343,7 @@ def test_its_time_is_the_loader_s_and_not_the_step_s() -> None:
         recorder.events.append("tail")
         return batch
 
-    batches: Any = EpochIterator(recorder, iter([1, 2]), 2, [1, 1], tail)  # type: ignore[arg-type]
+    batches: Any = EpochIterator(recorder, iter([1, 2]), 2, deque([1, 1]), 9, tail)  # type: ignore[arg-type]
     assert list(batches) == [1, 2]
     kept = [event for event in recorder.events if event in ("tail", "step_starts", "step_ends")]
     assert kept == ["tail", "step_starts", "step_ends", "tail", "step_starts", "step_ends"]

@@ -1,9 +1,10 @@
-"""Tickets: the wrapped sampler's order, and a look-ahead that is the same worker's next batch."""
+"""Tickets: the wrapped sampler's order, how often each index was met, and where workers find what comes next."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,46 +14,75 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.requests import BatchId
-from sophon_loader.tickets import Ticket, TicketSampler
+from sophon_loader.tickets import QueuedTickets, Ticket, TicketSampler
 
 
-def tickets(batches: list[list[int]], ahead: int) -> list[Ticket]:
-    return list(TicketSampler(batches, True, lambda: (3, 7), ahead))
+def tickets(batches: Iterable[Any], batched: bool = True, queued: QueuedTickets | None = None) -> list[Ticket]:
+    return list(TicketSampler(batches, batched, lambda: (3, 7), 100, queued))
 
 
-@given(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12), st.integers(0, 5))
-def test_order_and_look_ahead(batches: list[list[int]], ahead: int) -> None:
-    found = tickets(batches, ahead)
+@given(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12))
+def test_order(batches: list[list[int]]) -> None:
+    found = tickets(batches)
     assert [ticket.indices for ticket in found] == batches
     assert [ticket.batch for ticket in found] == [BatchId(3, 7, n) for n in range(len(batches))]
-    for number, ticket in enumerate(found):
-        following = number + ahead
-        if ahead and following < len(batches):
-            assert ticket.ahead == (BatchId(3, 7, following), batches[following])
-        else:
-            assert ticket.ahead is None
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_look_ahead_is_what_the_same_worker_gets_next(workers: int) -> None:
-    """DataLoader deals its batches out in turn."""
-    found = tickets([[n] for n in range(10)], workers)
-    for worker in range(workers):
-        mine = found[worker::workers]
-        for now, then in itertools.pairwise(mine):
-            assert now.ahead == (then.batch, then.indices)
+@given(st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=12))
+def test_each_sample_says_how_often_it_was_met(batches: list[list[int]]) -> None:
+    met = Counter[int]()
+    for ticket in tickets(batches):
+        for index, occurrence in ticket.samples():
+            assert occurrence == met[index % 100]
+            met[index % 100] += 1
+        assert ticket.occurrences is None or any(ticket.occurrences)
 
 
 def test_single_indices_of_any_integer_type() -> None:
     order = [3, np.int64(1), torch.tensor(2)]
-    found = list(TicketSampler(order, False, lambda: (0, 0), 1))
+    found = tickets(order, batched=False)
     assert [ticket.indices for ticket in found] == [[3], [1], [2]]
     assert all(type(index) is int for ticket in found for index in ticket.indices)
 
 
 def test_a_batch_may_be_a_tensor() -> None:
-    found = list(TicketSampler(torch.arange(6).split(4), True, lambda: (0, 0), 1))
-    assert [ticket.indices for ticket in found] == [[0, 1, 2, 3], [4, 5]]
+    assert [ticket.indices for ticket in tickets(torch.arange(6).split(4))] == [[0, 1, 2, 3], [4, 5]]
+
+
+# --- tickets that are queued ------------------------------------------------------------------------------------
+
+
+def test_a_queued_ticket_is_found_until_another_takes_its_place() -> None:
+    queued = QueuedTickets(4)
+    batches = [[n, n, n + 1] for n in range(10)]
+    sampler = iter(TicketSampler(batches, True, lambda: (3, 7), 100, queued))
+    for number in range(10):
+        assert queued.get(3, number) is None
+        ticket = next(sampler)
+        assert queued.get(3, number) == ticket and queued.get(2, number) is None
+        assert queued.get(3, number - 4) is None
+
+
+def test_one_that_is_being_written_is_not_read() -> None:
+    queued = QueuedTickets(2)
+    tickets([[1, 2, 3]], queued=queued)
+    slot = queued._slots.array[0]
+    for position in range(8, 16):
+        slot[position] ^= 1
+        assert queued.get(3, 0) is None
+        slot[position] ^= 1
+    slot[:8] = 255
+    assert queued.get(3, 0) is None
+
+
+@pytest.mark.parametrize("batch", [list(range(60_000)), [1 << 70]])
+def test_what_has_no_room_is_left_out(batch: list[int]) -> None:
+    queued = QueuedTickets(2)
+    assert tickets([batch], queued=queued)[0].indices == batch
+    assert queued.get(3, 0) is None
+
+
+# --- the sampler that is wrapped ----------------------------------------------------------------------------------
 
 
 class Broken:
@@ -66,17 +96,16 @@ class Broken:
         yield self.entry
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3, 10])
 @pytest.mark.parametrize("entry", [None, ["not a number"], 5])
-def test_what_comes_before_a_failure_is_delivered_first(ahead: int, entry: object) -> None:
+def test_what_comes_before_a_failure_is_delivered_first(entry: object) -> None:
     delivered = []
     with pytest.raises((KeyError, TypeError)):
-        for ticket in TicketSampler(Broken(4, entry), True, lambda: (0, 0), ahead):  # type: ignore[arg-type]
+        for ticket in TicketSampler(Broken(4, entry), True, lambda: (0, 0), 9, None):  # type: ignore[arg-type]
             delivered.append(ticket.indices)
     assert delivered == [[0], [1], [2], [3]]
 
 
-def test_an_endless_sampler_is_read_no_further_than_the_look_ahead() -> None:
+def test_the_sampler_is_read_one_by_one() -> None:
     read = 0
 
     def endless() -> Iterator[list[int]]:
@@ -85,15 +114,15 @@ def test_an_endless_sampler_is_read_no_further_than_the_look_ahead() -> None:
             read += 1
             yield [read]
 
-    iterator = iter(TicketSampler(endless(), True, lambda: (0, 0), 3))
+    iterator = iter(TicketSampler(endless(), True, lambda: (0, 0), 9, QueuedTickets(3)))
     next(iterator)
-    assert read == 4
+    assert read == 1
 
 
 def test_its_iteration_is_the_one_it_was_begun_for() -> None:
     """Two iterators of one loader may be open at once; each keeps its own epoch."""
     current = (1, 0)
-    sampler = TicketSampler([[0], [1]], True, lambda: current, 1)
+    sampler = TicketSampler([[0], [1]], True, lambda: current, 9, None)
     first = iter(sampler)
     current = (2, 1)
     second = iter(sampler)
@@ -102,6 +131,6 @@ def test_its_iteration_is_the_one_it_was_begun_for() -> None:
 
 def test_it_has_the_length_of_what_it_wraps() -> None:
     wrapped = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
-    assert len(TicketSampler(wrapped, True, lambda: (0, 0), 1)) == 3
+    assert len(TicketSampler(wrapped, True, lambda: (0, 0), 9, None)) == 3
     with pytest.raises(TypeError):
-        len(TicketSampler(iter([]), True, lambda: (0, 0), 1))
+        len(TicketSampler(iter([]), True, lambda: (0, 0), 9, None))

@@ -1,0 +1,110 @@
+"""Two checkouts in one interleaved run: a bench from either, in turns, and the ratio of their figures per round.
+
+    git worktree add ../before 5383155
+    python -m bench.against ../before --rounds 3 --figures 'images_per_s.median' \\
+        -- bench.policies --link-mbit 0 --policies torch no-off auto --repeat 4 --epochs 2
+
+Each checkout runs its own `bench` and packages, with this Python; the C extension must have been built in both
+(`python setup.py build_ext --inplace`). A figure's name is its path in the bench's JSON, where the entries of a list
+are named by the words they hold. Given is new / old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from bench import record
+
+HERE = Path(__file__).parents[1]
+
+
+def main() -> int:
+    options = parser().parse_args()
+    module, *arguments = options.command
+    trees = {"old": options.checkout.resolve(), "new": HERE}
+    for name, tree in trees.items():
+        if not (tree / f"{module.replace('.', '/')}.py").exists():
+            parser().error(f"checkout must have {module}, got {tree} as the {name} one")
+        if not list((tree / "sophon_loader" / "native").glob("_jpegcrop*.so")):
+            parser().error(f"the C extension must have been built in {tree}; run `python setup.py build_ext --inplace`")
+    rounds: list[dict[str, dict[str, float]]] = []
+    with tqdm(total=2 * options.rounds, file=sys.stderr) as bar:
+        for number in range(options.rounds):
+            found = {}
+            for name in record.in_turns(list(trees), number):
+                bar.set_description(name)
+                found[name] = figures(trees[name], module, arguments, options.figures)
+                bar.update()
+            rounds.append(found)
+    ratios = {path: record.spread([one["new"][path] / one["old"][path] for one in rounds]) for path in common(rounds)}
+    for path, ratio in ratios.items():
+        print(f"{path}: new / old {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})", flush=True)
+    command = " ".join(["python", "-m", module, *arguments])
+    old = subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees["old"], capture_output=True, text=True, check=False)
+    rows = {"bench": command, "old": old.stdout.strip(), "ratios": ratios, "rounds": rounds}
+    record.write(options.json, "bench.against", rows)
+    return 0 if ratios else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, help="the other checkout, the old one")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--figures", default=r"median$", metavar="REGEX", help="which figures; default %(default)s")
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("command", nargs="+", help="-- MODULE [ARGUMENT ...]")
+    return parser
+
+
+def figures(tree: Path, module: str, arguments: list[str], wanted: str) -> dict[str, float]:
+    """The figures of one run of a bench from a checkout."""
+    with tempfile.TemporaryDirectory(prefix="sophon-against-") as folder:
+        out = Path(folder) / "out.json"
+        command = [sys.executable, "-m", module, *arguments, "--json", str(out)]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{module} in {tree} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        rows = json.loads(out.read_text())["rows"]
+    return {path: value for path, value in leaves(rows) if re.search(wanted, path) and value}
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """(path, number) of everything in a bench's rows."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, (int, float)):
+        yield path, float(value)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from leaves(inner, f"{path}[{_name(inner) or position}]")
+
+
+def _name(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return ""
+    named = [str(entry[key]) for key in ("policy", "workers", "limit") if key in entry]
+    return " ".join(named) if isinstance(entry.get("policy"), str) and "round" not in entry else ""
+
+
+def common(rounds: list[dict[str, dict[str, float]]]) -> list[str]:
+    """The figures that every run has."""
+    runs = [run for found in rounds for run in found.values()]
+    return [path for path in runs[0] if all(path in run for run in runs)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

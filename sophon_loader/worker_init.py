@@ -1,0 +1,60 @@
+"""What a loader worker does before its first batch."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from sophon_loader.datasets import look, owners, same_look, transforms_of
+from sophon_loader.errors import ConfigError
+from sophon_loader.pipeline.chain import chain_of
+
+
+class WorkerInit:
+    """Shows the user's dataset as `get_worker_info().dataset`, as DataLoader does, and runs the `worker_init_fn`.
+
+    What a worker needs of the dataset has been taken out of it in the main process, so a `worker_init_fn` that changes
+    just that is refused. To spawned workers the dataset goes only if there is a `worker_init_fn` that could look at it.
+
+    Args:
+        init: the user's `worker_init_fn`, or None.
+        context: the loader's `multiprocessing_context`; None for the default.
+    """
+
+    def __init__(self, init: Callable[[int], None] | None, dataset: Any, context: Any) -> None:
+        method = multiprocessing.get_start_method() if context is None else context.get_start_method()
+        self._init = init
+        self._dataset = dataset if init is not None or method == "fork" else None
+
+    def __call__(self, worker: int) -> None:
+        info = get_worker_info()
+        if self._dataset is not None:
+            object.__setattr__(info, "dataset", self._dataset)  # which torch means nobody to assign to
+        if self._init is None:
+            return
+        before = look(self._dataset), _pipelines(self._dataset)
+        self._init(worker)
+        assert info is not None
+        if info.dataset is not self._dataset or not same_look(before[0], look(self._dataset)):
+            self._refuse("samples, indices or loader")
+        if before[1] != _pipelines(self._dataset):
+            self._refuse("transform")
+
+    def _refuse(self, what: str) -> None:
+        raise ConfigError(
+            f"worker_init_fn must leave the {what} of the dataset as it is, got {self._init!r}, which changes it in a "
+            "worker; change them before the loop begins, where every process sees it, or use torch's DataLoader"
+        )
+
+
+def _pipelines(dataset: Any) -> list[Any]:
+    """What is compared of all transforms: the objects, and what the known ones say of themselves."""
+    found = []
+    for owner in owners(dataset):
+        transform, target_transform = transforms_of(owner)
+        chain = chain_of(transform)
+        found.append((id(transform), id(target_transform), [id(op.call) for op in chain.ops], chain.description))
+    return found

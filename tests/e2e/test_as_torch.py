@@ -1,0 +1,251 @@
+"""What torch's class allows: copies, type arguments, other numbers of workers, and how far the sampler is read."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.errors import ConfigError
+from tests.loaders import (
+    EXPORT,
+    QUICK,
+    Agent,
+    SeenIndex,
+    agent_for,
+    eval_transform,
+    folder,
+    make_tree,
+    samples_of,
+)
+
+FILES = 24
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("all") / "pictures", FILES)
+
+
+@pytest.fixture(scope="module")
+def agent(root: Path) -> Iterator[Agent]:
+    with agent_for(**{EXPORT: root}) as running:
+        yield running
+
+
+@pytest.fixture
+def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader[Any]]]:
+    made: list[OffloadingDataLoader[Any]] = []
+
+    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader[Any]:
+        arguments = {"batch_size": 5, "agent": agent.address(), "policy": "resize-off", "options": QUICK, **arguments}
+        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
+        return made[-1]
+
+    yield build
+    for loader in made:
+        loader.close()
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+
+def pickled(loader: Any) -> Any:
+    return pickle.loads(pickle.dumps(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy, copy.copy])
+def test_a_copy_goes_on_where_the_original_stands(make: Any, copied: Any, workers: int) -> None:
+    loader = make(seed=3, num_workers=workers)
+    first = copied(loader)
+    epochs = [samples_of(loader), samples_of(loader)]
+    assert samples_of(first) == epochs[0]
+    second = copied(loader)
+    assert samples_of(second) == samples_of(loader) and samples_of(second) == samples_of(loader)
+    assert set(second.report().as_dict()["choices"]) == {"pixels"}
+    for one in (first, second):
+        one.close()
+
+
+def test_a_copy_of_a_loader_with_a_local_agent_has_its_own(root: Path) -> None:
+    loader = OffloadingDataLoader(folder(root), 5, agent="local", policy="all-off", seed=3, options=QUICK)
+    before = samples_of(loader)
+    other = pickled(loader)
+    loader.close()
+    other.set_epoch(0)
+    assert samples_of(other) == before and set(other.report().as_dict()["choices"]) == {"array"}
+    other.close()
+
+
+def test_a_copy_of_a_loader_that_runs_plainly(root: Path, make: Any) -> None:
+    dataset = folder(root, eval_transform())
+    dataset.loader = print
+    loader = OffloadingDataLoader(dataset, 5)
+    assert pickled(loader).report().notes == copy.deepcopy(loader).report().notes == loader.report().notes
+
+
+def iterate(loader: Any, told: Any) -> None:
+    told.put(samples_of(loader))
+    loader.close()
+
+
+@pytest.mark.parametrize("iterated", [False, True])
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_loader_passed_to_another_process(make: Any, method: str, iterated: bool) -> None:
+    loader = make(seed=3)
+    if iterated:
+        samples_of(loader)
+        loader.set_epoch(0)
+    context = multiprocessing.get_context(method)
+    told = context.Queue()
+    process = context.Process(target=iterate, args=(loader, told))
+    process.start()
+    found = told.get(timeout=120)
+    process.join(60)
+    assert process.exitcode == 0 and found == samples_of(loader)
+
+
+def test_type_arguments() -> None:
+    assert OffloadingDataLoader[int].__origin__ is OffloadingDataLoader
+
+
+# --- numbers of workers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_any_number_of_workers_from_epoch_to_epoch(make: Any, persistent: bool) -> None:
+    loader = make(seed=3, num_workers=2, persistent_workers=persistent)
+    expected = make(seed=3)
+    for workers in (2, 4, 1, 0, 3, 3, 0):
+        loader.num_workers = workers
+        assert samples_of(loader) == samples_of(expected), f"with {workers} workers"
+        report = loader.report().as_dict()
+        assert report["samples"] == FILES and report["choices"] == {"pixels": FILES}
+
+
+def test_from_none_to_some(make: Any) -> None:
+    loader = make(seed=3, policy="auto", batch_size=3)
+    first, expected = samples_of(loader), make(seed=3, policy="auto", batch_size=3)
+    assert first == samples_of(expected)
+    loader.num_workers, loader.prefetch_factor = 2, 3
+    assert samples_of(loader) == samples_of(expected)
+
+
+# --- how far the sampler is read ----------------------------------------------------------------------------------
+
+
+class Counted(SeenIndex):
+    """A sampler that counts what has been taken from it."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.read = 0
+        for index in self.order:
+            self.read += 1
+            yield index
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(0, None), (1, 1), (1, 2), (2, 2), (2, None), (3, 4)])
+@pytest.mark.parametrize("where", ["agent", None])
+def test_the_sampler_is_read_as_far_ahead_as_by_torch(
+    root: Path, make: Any, workers: int, factor: int | None, where: str | None
+) -> None:
+    order = [*range(FILES), *range(FILES)]
+    arguments = {"batch_size": 1, "num_workers": workers, "prefetch_factor": factor}
+    theirs, ours = Counted(order), Counted(order)
+    loader = make(sampler=ours, **arguments, **({} if where else {"agent": None}))
+    both = zip(DataLoader(folder(root), sampler=theirs, **arguments), loader, strict=True)
+    for delivered, _ in enumerate(both, 1):
+        assert ours.read <= theirs.read, f"{ours.read} after {delivered} batches"
+        assert ours.read <= (factor or 2) * workers + delivered
+
+
+def test_pin_memory_device_is_handed_on(make: Any) -> None:
+    loader = make(pin_memory_device="cpu")
+    iter(loader)
+    assert loader._inner.pin_memory_device == "cpu"
+
+
+def test_the_order_is_torch_s(root: Path, make: Any) -> None:
+    """With workers, or when nothing is drawn; docs/determinism.md says why not otherwise."""
+    orders = []
+    for build in (DataLoader, make):
+        torch.manual_seed(8)
+        dataset = folder(root, eval_transform())
+        arguments = {"batch_size": 5, "num_workers": 1, "sampler": RandomSampler(dataset)}
+        loader = build(dataset, **arguments)
+        orders.append([samples_of(loader) for _ in range(3)])
+    assert orders[0] == orders[1]
+
+
+# --- arguments of a wrong kind ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "says"),
+    [
+        ("agent", True, "agent must be an address like .*, got True"),
+        ("agent", 5555, "agent must be an address like .*, got 5555"),
+        ("agent", [True], "agent must be an address like .*, got .True"),
+        ("agent", [], "agent must be one address"),
+        ("agent", "fileserver:5555", "agent must be 'local', None or an address"),
+        ("encodings", None, "encodings must be .*, got None; leave it out"),
+        ("encodings", "webp", r"encodings must be .*, got 'webp'; .* write \['webp'\]"),
+        ("encodings", [1], "encodings must be"),
+        ("encodings", 7, "encodings must be"),
+        ("options", {}, r"options must be an OffloadOptions, got \{\}"),
+        ("options", {"window": 3}, "options must be an OffloadOptions"),
+        ("seed", "abc", "seed must be an integer, got 'abc'; leave it out"),
+        ("seed", 1.5, "seed must be an integer"),
+        ("seed", True, "seed must be an integer"),
+        ("policy", None, "policy must"),
+        ("policy", 3, "policy must"),
+        ("tail", None, "tail must be"),
+        ("tail", 3.5, "tail must be"),
+        ("profile", 3, "profile must be the path of a file, got 3"),
+        ("profile", "", "profile must be the path of a file, got ''"),
+        ("profile", "FOLDER", "profile must be the path of a file, got the folder"),
+        ("profile", "FOLDER/none/run.npz", "profile must be a file in a folder that exists"),
+    ],
+)
+@pytest.mark.parametrize("offloadable", [True, False])
+def test_arguments_of_a_wrong_kind(
+    root: Path, tmp_path: Path, argument: str, value: Any, says: str, offloadable: bool
+) -> None:
+    if isinstance(value, str):
+        value = value.replace("FOLDER", str(tmp_path))
+    dataset: Any = folder(root) if offloadable else [1, 2, 3]
+    with pytest.raises(ConfigError, match=says):
+        OffloadingDataLoader(dataset, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("window", "64"),
+        ("window", 2.5),
+        ("window", True),
+        ("connect_timeout_s", "5"),
+        ("heartbeat_s", None),
+        ("dead_after_s", True),
+        ("agent_workers", 0),
+        ("agent_workers", "2"),
+        ("agent_limit_mbit", 0),
+        ("agent_limit_mbit", "100"),
+        ("agent_ops", "my_ops"),
+        ("agent_ops", (1,)),
+    ],
+)
+def test_options_of_a_wrong_kind(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be .*, got"):
+        OffloadOptions(**{field: value})
