@@ -128,7 +128,10 @@ def same_look(one: list[Any], other: list[Any]) -> bool:
 def _same_part(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    return type(one) is type(other) and isinstance(one, (list, str, int)) and one == other
+    try:
+        return type(one) is type(other) and isinstance(one, (list, str, int)) and bool(one == other)
+    except ValueError:  # labels whose comparison is no truth value; the same objects were not compared
+        return False
 
 
 def _kept(values: Any) -> Any:

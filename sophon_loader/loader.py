@@ -381,8 +381,6 @@ def _checked_profile(profile: Any) -> Path | None:
     path = Path(os.fspath(profile))
     if path.is_dir():
         raise ConfigError(f"profile must be the path of a file, got the folder {path}; add a name, as in run.npz")
-    if not path.parent.is_dir():
-        raise ConfigError(f"profile must be a file in a folder that exists, got {path}; make {path.parent} first")
     return path
 
 

@@ -18,8 +18,8 @@ from sophon_loader.client.requests import BatchId
 from sophon_loader.shared import SharedArray
 
 _SLOT_NBYTES = 1 << 16
-_SLOT_HEAD = struct.Struct("<II")
-"""Length and CRC-32 of what follows: a slot may be read while it is written."""
+_SLOT_HEAD = struct.Struct("<qqII")
+"""Iteration and number of the batch, length and CRC-32 of what follows: a slot may be read while it is written."""
 _SPARSE_SHARE = 1 / 32
 """Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes
 per sample, which then takes no more than the dict would."""
@@ -97,20 +97,20 @@ class QueuedTickets:
         if len(note) > _SLOT_NBYTES - _SLOT_HEAD.size:
             return
         slot = self._slots.array[ticket.batch.number % len(self._slots)]
-        whole = _SLOT_HEAD.pack(len(note), zlib.crc32(note)) + note
+        whole = _SLOT_HEAD.pack(ticket.batch.iteration, ticket.batch.number, len(note), zlib.crc32(note)) + note
         slot[: len(whole)] = np.frombuffer(whole, np.uint8)
 
     def get(self, iteration: int, number: int) -> Ticket | None:
         """The ticket of that batch of that iteration, if it is queued."""
         slot = self._slots.array[number % len(self._slots)]
-        size, checksum = _SLOT_HEAD.unpack(slot[: _SLOT_HEAD.size].tobytes())
-        if not 0 < size <= _SLOT_NBYTES - _SLOT_HEAD.size:
+        *batch, size, checksum = _SLOT_HEAD.unpack(slot[: _SLOT_HEAD.size].tobytes())
+        if batch != [iteration, number] or not 0 < size <= _SLOT_NBYTES - _SLOT_HEAD.size:
             return None
         note = slot[_SLOT_HEAD.size : _SLOT_HEAD.size + size].tobytes()
         if zlib.crc32(note) != checksum:
             return None
-        batch, indices, occurrences = msgpack.unpackb(note)
-        ticket = Ticket(BatchId(*batch), indices, occurrences)
+        found, indices, occurrences = msgpack.unpackb(note)
+        ticket = Ticket(BatchId(*found), indices, occurrences)
         return ticket if (ticket.batch.iteration, ticket.batch.number) == (iteration, number) else None
 
 

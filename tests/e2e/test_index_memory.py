@@ -18,6 +18,7 @@ from sophon_loader.datasets import offloadable
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.engine import Engine
 from sophon_loader.offloaded import OffloadedDataset
+from sophon_loader.tickets import Ticket
 
 SAMPLES = 1_280_000
 CLASSES = 1000
@@ -50,10 +51,10 @@ def private_nbytes() -> int:
 def measure(dataset: OffloadedDataset, answers: Any) -> None:
     """What a worker does for each sample before it asks for it, and with its label afterwards."""
     for warm in range(0, SAMPLES, SAMPLES // 100):
-        dataset._wanted(BatchId(1, 0, 0), [warm])
+        dataset._wanted(Ticket(BatchId(1, 0, 0), [warm]))
     before, characters, targets = private_nbytes(), 0, 0
     for start in range(0, SAMPLES, BATCH):
-        for wanted in dataset._wanted(BatchId(1, 0, start), range(start, start + BATCH)):
+        for wanted in dataset._wanted(Ticket(BatchId(1, 0, start), list(range(start, start + BATCH)))):
             characters += len(wanted.key)
             source, row = dataset._data.locate(wanted.sample)
             targets += dataset._data.sources[source].target(row)

@@ -249,10 +249,15 @@ def test_persistent_workers_over_several_epochs(root: Path, make: Any) -> None:
     del kept
 
 
+def _is_python_s_own(process: psutil.Process) -> bool:
+    command = " ".join(process.cmdline())
+    return "resource_tracker" in command or "forkserver import main" in command
+
+
 def _runs(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and not _is_python_s_own(process)
     except psutil.NoSuchProcess:
         return False
 

@@ -192,3 +192,40 @@ def test_random_order_with_replacement(root: Path) -> None:
     sampler = RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(3))
     found = distinct(OffloadingDataLoader(dataset, batch_size=4, sampler=sampler))
     assert all(times == different for times, different in found.values())
+
+
+class MultiEpochsDataLoader(OffloadingDataLoader[Any]):
+    """timm's class of that name, over ours: one iterator for all epochs, so that workers are started once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._DataLoader__initialized = False
+        self.batch_sampler = RepeatSampler(self.batch_sampler)
+        self._DataLoader__initialized = True
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+def test_a_class_that_keeps_one_iterator_for_all_epochs(root: Path, agent: Agent) -> None:
+    dataset = Indexed(root, train_transform())
+    loader = MultiEpochsDataLoader(
+        dataset, batch_size=5, shuffle=True, num_workers=2, agent=agent.address(), policy="auto", options=QUICK
+    )
+    seen: dict[int, list[str]] = defaultdict(list)
+    for epoch in range(4):
+        labels_seen = []
+        for images, labels in loader:
+            labels_seen += labels.tolist()
+            for image, label in zip(images, labels.tolist(), strict=True):
+                seen[label].append(digest_of(image))
+        assert sorted(labels_seen) == list(range(FILES)), f"epoch {epoch} delivers each index once"
+    assert all(len(found) == len(set(found)) == 4 for found in seen.values())
+    report = loader.report().as_dict()
+    assert report["passes"] == 3 and "measures" not in report["plan_reason"]
+    loader.close()

@@ -284,6 +284,7 @@ class OwnGetItem(ImageFolder):  # type: ignore[misc]
         return super().__getitem__(index)
 
 
+@pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
 def test_a_dataset_that_cannot_be_offloaded(root: Path, make: Any) -> None:
     dataset = OwnGetItem(str(root), eval_transform())
     loader = make(dataset)

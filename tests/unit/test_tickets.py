@@ -67,11 +67,11 @@ def test_one_that_is_being_written_is_not_read() -> None:
     queued = QueuedTickets(2)
     tickets([[1, 2, 3]], queued=queued)
     slot = queued._slots.array[0]
-    for position in range(8, 16):
+    for position in range(30):
         slot[position] ^= 1
         assert queued.get(3, 0) is None
         slot[position] ^= 1
-    slot[:8] = 255
+    slot[:24] = 255
     assert queued.get(3, 0) is None
 
 

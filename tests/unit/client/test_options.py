@@ -22,7 +22,7 @@ def test_the_defaults_work_and_cannot_be_changed_in_place() -> None:
 
 @pytest.mark.parametrize("window", [0, -1])
 def test_a_window_without_room_is_refused(window: int) -> None:
-    with pytest.raises(ConfigError, match=f"window must be at least 1, got {window}"):
+    with pytest.raises(ConfigError, match=f"window must be a whole number of samples from 1 on, got {window}"):
         OffloadOptions(window=window)
 
 
