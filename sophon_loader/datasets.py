@@ -117,7 +117,7 @@ def look(dataset: Any) -> list[Any]:
         return [dataset.address, dataset.shared_keys, dataset.shared_targets]
     if isinstance(dataset, DatasetFolder):
         return [dataset.root, dataset.loader, get_image_backend(), _kept(dataset.samples)]
-    return [getattr(dataset, "root", None), len(dataset) if hasattr(dataset, "__len__") else None]
+    return [dataset.root, len(dataset)] if isinstance(dataset, OffloadableDataset) else []
 
 
 def same_look(one: list[Any], other: list[Any]) -> bool:

@@ -121,20 +121,18 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._next_epoch = 0
         self._inner: DataLoader[Any] | None = None
         self._inner_workers = 0
-        self._begun = self._compared = False
-        self._take_apart()
-        if self._engine is None and agent is not None:
-            _warn(f"nothing is offloaded: {self._why_plain}", stacklevel=3)
+        self._compared = False
+        self._take_apart(stacklevel=5)
         self._unused = _watch(self, self._settings.agent)
 
-    def _take_apart(self) -> None:
-        """Look at the dataset, and make what it needs."""
+    def _take_apart(self, stacklevel: int | None = None) -> None:
+        """Look at the dataset, and make what it needs; see `_run_plainly` for `stacklevel`."""
         self._look = look(self.dataset)
         self._engine: Engine | None = None
         try:
             data = offloadable(self.dataset)
         except NotOffloadable as reason:
-            self._run_plainly(str(reason))
+            self._run_plainly(str(reason), stacklevel)
             return
         settings, rows = self._settings, max(1, self.num_workers)
         self._engine = Engine(
@@ -148,16 +146,21 @@ class OffloadingDataLoader(DataLoader[T_co]):
             settings.tail,
         )
 
-    def _run_plainly(self, why: str) -> None:
-        """Be a plain DataLoader from now on."""
+    def _run_plainly(self, why: str, stacklevel: int | None) -> None:
+        """Be a plain DataLoader from now on.
+
+        Args:
+            stacklevel: of a warning, for the user who gave an agent; None for no warning.
+        """
         if self._engine is not None:
             self._engine.close()
         self._engine = self._inner = None
-        self._why_plain = why
         device = self._settings.tail
         untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
         self._plain_report = Report(policy=self._settings.policy.name, offloading=False)
         self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
+        if stacklevel is not None and self._settings.agent is not None:
+            _warn(f"nothing is offloaded: {why}", stacklevel)
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
@@ -166,13 +169,12 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._inner = None
+        self._inner, self._compared = None, False
         self._take_apart()
         self._unused = _watch(self, None)
 
     def __iter__(self) -> Any:
         self._unused.detach()
-        self._begun = True
         keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
@@ -194,15 +196,13 @@ class OffloadingDataLoader(DataLoader[T_co]):
             if self._engine is not None:
                 self._engine.close()
             self._compared = False
-            self._take_apart()
+            self._take_apart(stacklevel=6)
         if self._engine is None or self._compared:
             return
         self._compared = True
         unlike = unlike_its_parts(self._engine.data)
         if unlike is not None:
-            self._run_plainly(f"the dataset does more than its parts: {unlike}")
-            if self._settings.agent is not None:
-                _warn(f"nothing is offloaded: {self._why_plain}", stacklevel=4)
+            self._run_plainly(f"the dataset does more than its parts: {unlike}", stacklevel=5)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
@@ -255,6 +255,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if hasattr(workers, "_shutdown_workers"):
             workers._shutdown_workers()
         self._inner = None
+        self._unused.detach()
         if self._engine is not None:
             self._engine.close()
 

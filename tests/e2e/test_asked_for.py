@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import shutil
@@ -158,7 +159,8 @@ def test_a_loader_function_that_is_changed(root: Path, make: Any, workers: int) 
     loader = make(dataset, num_workers=workers)
     assert samples_of(loader) == plain(dataset, num_workers=2)
     dataset.loader = grey
-    assert samples_of(loader) == plain(dataset, num_workers=2)
+    with pytest.warns(OffloadWarning, match="default loader"):
+        assert samples_of(loader) == plain(dataset, num_workers=2)
     assert "default loader" in str(loader.report().notes)
 
 
@@ -310,6 +312,10 @@ def test_a_dataset_that_does_more_runs_plainly(root: Path, make: Any, kind: Any,
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1]) if isinstance(one[1], torch.Tensor) else one[1] == other[1]
     assert not loader.report().offloading and "does more" in str(loader.report().notes)
+    again = copy.deepcopy(loader)
+    with pytest.warns(OffloadWarning, match=says):
+        iter(again)
+    assert not again.report().offloading
 
 
 def test_one_that_does_no_more_is_offloaded_and_draws_nothing_of_the_user_s(root: Path, make: Any) -> None:
@@ -429,6 +435,9 @@ def test_an_agent_for_a_dataset_that_cannot_be_offloaded(root: Path, agent: Agen
         for _ in range(2):
             list(loader)
 
+    with pytest.warns(OffloadWarning) as found:
+        OffloadingDataLoader(dataset, agent=agent.address(), batch_size=5).close()
+    assert found[0].filename == __file__
     (text,) = warned(build)
     assert "nothing is offloaded" in text and "__getitem__" in text
     assert warned(lambda: list(OffloadingDataLoader(dataset, batch_size=5))) == []
