@@ -69,6 +69,7 @@ def steps(folders: dict[str, Path]) -> list[Step]:
         Step("agent", "bench.agent", first, [*first, "--rounds", "1", "--mb", "300"]),
         Step("tail", "bench.tail", first, None),
         Step("profiling", "bench.profiling", first, None),
+        Step("recovery", "bench.recovery", ["--data", str(list(folders.values())[-1])], None),
         Step("planner", "bench.planner", [], ["--samples", "100000"]),
         Step("jpegcrop", "bench.jpegcrop", first, [*first, "--rounds", "1"]),
     ]
