@@ -196,8 +196,15 @@ def changes_nothing_much(worker: int) -> None:
     info.dataset.opened = worker
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize("change", [changes_transform, changes_parameter, changes_samples])
+@pytest.mark.parametrize(
+    ("change", "context"),
+    [
+        (changes_transform, "fork"),
+        (changes_parameter, "fork"),
+        (changes_samples, "fork"),
+        (changes_parameter, "spawn"),
+    ],
+)
 def test_a_worker_that_changes_its_dataset_is_refused(root: Path, make: Any, change: Any, context: str) -> None:
     loader = make(folder(root, eval_transform()), num_workers=1, worker_init_fn=change, multiprocessing_context=context)
     with pytest.raises(ConfigError, match="worker_init_fn must leave the"):

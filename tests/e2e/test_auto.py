@@ -497,9 +497,9 @@ class Worst:
         return uniform_plan(self.name, facts.samples, choice, "sends what weighs most")
 
 
-def test_a_plan_that_is_slower_than_not_offloading_is_left(make: Any) -> None:
+def test_a_plan_that_is_slower_than_not_offloading_is_left(root: Path, make: Any) -> None:
     """How long for is a matter of the machine's mood, and of `tests/unit/profiling/test_guard.py`."""
-    loader = make(policy=Worst(), num_workers=1)
+    loader = make(Subset(folder(root, "photos"), range(24)), policy=Worst(), num_workers=1)
     told = []
     for _ in range(3):
         for _ in loader:
@@ -510,10 +510,10 @@ def test_a_plan_that_is_slower_than_not_offloading_is_left(make: Any) -> None:
     assert told[2][0] == {"file"} and "measures anew, without offloading" in told[2][1]
 
 
-def test_a_policy_that_does_not_ask_for_it_is_followed(make: Any) -> None:
+def test_a_policy_that_does_not_ask_for_it_is_followed(root: Path, make: Any) -> None:
     policy = Worst()
     policy.guarded = False  # type: ignore[misc]
-    loader = make(policy=policy, num_workers=1)
+    loader = make(Subset(folder(root, "photos"), range(24)), policy=policy, num_workers=1)
     for _ in range(3):
         for _ in loader:
             pass
