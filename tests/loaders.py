@@ -23,7 +23,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from sophon_loader import OffloadOptions
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.messages import Sample
 from storage_agent.status import ask_status
@@ -185,6 +185,21 @@ def agent_for(*arguments: str, workers: int = 1, modules: Path | None = None, **
         yield agent
     finally:
         agent.close()
+
+
+@contextlib.contextmanager
+def loaders_of(root: Path, agent: Agent, **defaults: Any) -> Iterator[Callable[..., OffloadingDataLoader[Any]]]:
+    """Builds loaders over a tree, at an agent that serves it unless told otherwise, and closes them at the end."""
+    made: list[OffloadingDataLoader[Any]] = []
+
+    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader[Any]:
+        usual = {"agent": agent.address(), "policy": "resize-off", "options": QUICK, **defaults}
+        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **{**usual, **arguments}))
+        return made[-1]
+
+    yield build
+    for loader in made:
+        loader.close()
 
 
 def alive(agent: Agent) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +15,14 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError
+from tests.e2e.conftest import FILES
 from tests.loaders import (
-    EXPORT,
     QUICK,
-    Agent,
     SeenIndex,
-    agent_for,
     eval_transform,
     folder,
-    make_tree,
     samples_of,
 )
-
-FILES = 24
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("all") / "pictures", FILES)
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root}) as running:
-        yield running
-
-
-@pytest.fixture
-def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader[Any]]]:
-    made: list[OffloadingDataLoader[Any]] = []
-
-    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader[Any]:
-        arguments = {"batch_size": 5, "agent": agent.address(), "policy": "resize-off", "options": QUICK, **arguments}
-        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
-
 
 # --- copies -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, OffloadWarning
+from tests.e2e.conftest import FILES
 from tests.loaders import (
     EXPORT,
     QUICK,
@@ -33,33 +34,6 @@ from tests.loaders import (
     samples_of,
     train_transform,
 )
-
-FILES = 24
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("all") / "pictures", FILES)
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root, "above": root.parent}) as running:
-        yield running
-
-
-@pytest.fixture
-def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader[Any]]]:
-    made: list[OffloadingDataLoader[Any]] = []
-
-    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader[Any]:
-        arguments = {"batch_size": 5, "agent": agent.address(), "policy": "resize-off", "options": QUICK, **arguments}
-        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
 
 
 def used(loader: Any, epochs: int = 1) -> set[str]:

@@ -28,7 +28,6 @@ from tests.agent_ops import Gate, waiting
 from tests.loaders import (
     EXPORT,
     POLICIES,
-    QUICK,
     Agent,
     PlainPictures,
     SeenIndex,
@@ -37,6 +36,7 @@ from tests.loaders import (
     digest_of,
     eval_transform,
     folder,
+    loaders_of,
     make_tree,
     noisy_target,
     run_epoch,
@@ -64,16 +64,8 @@ def agent(root: Path) -> Iterator[Agent]:
 @pytest.fixture
 def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader]]:
     """Builds loaders over the tree and closes them at the end."""
-    made: list[OffloadingDataLoader] = []
-
-    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader:
-        arguments = {"batch_size": 7, "agent": agent.address(), "policy": "resize-off", "options": QUICK, **arguments}
-        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
+    with loaders_of(root, agent, batch_size=7) as build:
+        yield build
 
 
 _REFERENCE: dict[tuple[int, int], list[tuple[str, Any]]] = {}

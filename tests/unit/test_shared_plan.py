@@ -12,7 +12,7 @@ import pytest
 from sophon_loader.decide.facts import FILE, Choice, Facts, Rates
 from sophon_loader.decide.plan import Plan, Prices, uniform_plan
 from sophon_loader.decide.policies import Auto
-from sophon_loader.offloaded import _NOTE_HEAD, SharedPlan
+from sophon_loader.offloaded import SharedPlan
 from sophon_loader.profiling.costs import Calibration, CostModel, calibrated
 from sophon_loader.profiling.samples import SampleProfile
 from tests.profiles import photo_probes, photo_profile
@@ -89,11 +89,11 @@ def test_a_plan_read_while_it_is_written(profile: SampleProfile) -> None:
     plan, model = planned(profile)
     shared = SharedPlan(COUNT, NAMES)
     shared.set(plan, model)
-    note = shared._note.array
-    whole, size = note.copy(), _NOTE_HEAD.unpack(note[: _NOTE_HEAD.size].tobytes())[0]
+    note, head = shared._note._places.array[0], shared._note._HEAD
+    whole, size = note.copy(), head.unpack(note[: head.size].tobytes())[0]
     fallback = [plan.choose(row) for row in ROWS]
-    end = _NOTE_HEAD.size + size
-    for cut in range(_NOTE_HEAD.size, end, 7):
+    end = head.size + size
+    for cut in range(head.size, end, 7):
         note[:] = whole
         note[cut:end] = 0xC1 if cut % 2 else 0  # 0xC1 is no msgpack
         if np.array_equal(note, whole):

@@ -66,7 +66,7 @@ def test_a_queued_ticket_is_found_until_another_takes_its_place() -> None:
 def test_one_that_is_being_written_is_not_read() -> None:
     queued = QueuedTickets(2)
     tickets([[1, 2, 3]], queued=queued)
-    slot = queued._slots.array[0]
+    slot = queued._slots._places.array[0]
     for position in range(30):
         slot[position] ^= 1
         assert queued.get(3, 0) is None
