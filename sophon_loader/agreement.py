@@ -16,12 +16,10 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.host import DECODERS, software, unlike
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.wire.messages import Welcome
+from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
-_OUTSIDE = -2
-"""The size of a file that lies outside the export (docs/wire.md)."""
 _BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -124,13 +122,13 @@ def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> Non
     # Of what is not here, only the agent knows; a failure shows when it is asked for.
     here = [(key, path, nbytes) for key, path, nbytes in found if path is not None and os.path.exists(path)]
     for key, path, nbytes in here:
-        if nbytes == _OUTSIDE:
+        if nbytes == OUTSIDE:
             raise ConfigError(
                 f"files must lie inside the export, got {key!r}, at the agent a link that leaves {answer.root} "
                 f"(here {os.path.realpath(path)}); export the folder that holds what the links lead to, or put the "
                 "files in place of the links"
             )
-    missing = [(key, path) for key, path, nbytes in here if nbytes < 0]
+    missing = [(key, path) for key, path, nbytes in here if nbytes == NO_FILE]
     if here and len(missing) == len(here):
         key, path = missing[0]
         raise ConfigError(

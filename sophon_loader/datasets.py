@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.errors import ConfigError
-from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.shared import SharedArray, SharedStrings
 
@@ -104,20 +104,37 @@ def offloadable(dataset: Any) -> Offloadable:
     return Offloadable(sources, SharedArray(of), SharedArray(rows), owners)
 
 
+def _nodes(dataset: Any) -> Iterator[Any]:
+    """A dataset, and those that Subset and ConcatDataset are made of, down to the ones that hold samples."""
+    yield dataset
+    inner = [dataset.dataset] if type(dataset) is Subset else dataset.datasets if type(dataset) is ConcatDataset else []
+    for one in inner:
+        yield from _nodes(one)
+
+
+def owners(dataset: Any) -> list[Any]:
+    """The datasets that hold the transforms."""
+    return [node for node in _nodes(dataset) if type(node) not in (Subset, ConcatDataset)]
+
+
 def look(dataset: Any) -> list[Any]:
     """What `offloadable` reads of a dataset, to be compared with what it will be later, by `same_look`.
 
     Holds the samples of folders one by one, so that a change in place shows as well.
     """
-    if type(dataset) is Subset:
-        return [dataset.dataset, _kept(dataset.indices), *look(dataset.dataset)]
-    if type(dataset) is ConcatDataset:
-        return [_kept(dataset.datasets), *(part for one in dataset.datasets for part in look(one))]
-    if isinstance(dataset, RemoteImageFolder):
-        return [dataset.address, dataset.shared_keys, dataset.shared_targets]
-    if isinstance(dataset, DatasetFolder):
-        return [dataset.root, dataset.loader, get_image_backend(), _kept(dataset.samples)]
-    return [dataset.root, len(dataset)] if isinstance(dataset, OffloadableDataset) else []
+    return [part for node in _nodes(dataset) for part in _read_of(node)]
+
+
+def _read_of(node: Any) -> list[Any]:
+    if type(node) is Subset:
+        return [node.dataset, _kept(node.indices)]
+    if type(node) is ConcatDataset:
+        return [_kept(node.datasets)]
+    if isinstance(node, RemoteImageFolder):
+        return [node.address, node.shared_keys, node.shared_targets]
+    if isinstance(node, DatasetFolder):
+        return [node.root, node.loader, get_image_backend(), _kept(node.samples)]
+    return [node.root, len(node)] if isinstance(node, OffloadableDataset) else []
 
 
 def same_look(one: list[Any], other: list[Any]) -> bool:
@@ -139,20 +156,39 @@ def _kept(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def owners(dataset: Any) -> list[Any]:
-    """The datasets that hold the transforms: those that Subset and ConcatDataset are made of, or itself."""
-    if type(dataset) is Subset:
-        return owners(dataset.dataset)
-    if type(dataset) is ConcatDataset:
-        return [owner for one in dataset.datasets for owner in owners(one)]
-    return [dataset]
-
-
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
     """The transform and the target transform of a dataset that a source comes from, as they are now."""
     # The protocol's target(index) is the label as the training loop gets it, whatever else the dataset has.
     labels = owner.target_transform if isinstance(owner, (DatasetFolder, RemoteImageFolder)) else None
     return owner.transform, labels
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a dataset does to its samples, as it is now."""
+
+    transform: Transform | None
+    target_transform: Transform | None
+    chain: Chain
+
+
+def pipeline_of(owner: Any) -> Pipeline:
+    """The pipeline of a dataset that a source comes from."""
+    transform, target_transform = transforms_of(owner)
+    return Pipeline(transform, target_transform, chain_of(transform))
+
+
+def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
+    """Whether neither a transform was replaced nor the parameters of one were changed."""
+    old, new = before.chain, now.chain
+    # The objects too: one without a description, or behind such a one, may have been replaced in its Compose.
+    return (
+        before.transform is now.transform
+        and before.target_transform is now.target_transform
+        and len(old) == len(new)
+        and all(one.call is other.call for one, other in zip(old.ops, new.ops, strict=True))
+        and old.description == new.description
+    )
 
 
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int32]]

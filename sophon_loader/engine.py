@@ -19,16 +19,16 @@ from sophon_loader.batches import BatchMemory, Collate
 from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.datasets import Offloadable, transforms_of
+from sophon_loader.datasets import Offloadable, Pipeline, pipeline_of, same_pipeline
 from sophon_loader.decide.cost import Terms, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
 from sophon_loader.encodings.names import encoding_names, missing
+from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import cores_available
-from sophon_loader.offloaded import PLAIN, OffloadedDataset, SharedPlan
-from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.offloaded import OffloadedDataset, SharedPlan
 from sophon_loader.profiling.guard import Guard
 from sophon_loader.profiling.profiler import Profiler
 from sophon_loader.profiling.rates import StepClock, gpu_utilisation
@@ -81,11 +81,10 @@ class Engine:
         self._plan = SharedPlan(len(data), encoding_names())
         self._iteration = self._epoch = self._lag = 0
         self._warned_of_silence = False
-        self._whole: tuple[Chain, ...] = ()
         self._tail_device = tail
         self._split: Split
         self._user_collate_fn: Any = None
-        self._transforms: list[tuple[Any, Any]] = []
+        self._pipelines: list[Pipeline] = []
         self._dataset: OffloadedDataset | None = None
         self._agreement: Agreement | None = None
         self._profiler: Profiler
@@ -117,12 +116,11 @@ class Engine:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
-        transforms = [transforms_of(owner) for owner in self.data.owners]
-        whole = tuple(chain_of(transform) for transform, _ in transforms)
+        pipelines = [pipeline_of(owner) for owner in self.data.owners]
         same = (
             self._dataset is not None
             and self._user_collate_fn is collate_fn
-            and _same_pipelines(self._transforms, transforms, self._whole, whole)
+            and all(map(same_pipeline, self._pipelines, pipelines))
         )
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
@@ -135,8 +133,8 @@ class Engine:
             self._close_dataset()
         else:
             self._forget_dataset()
-            self._whole, self._transforms, self._user_collate_fn = whole, transforms, collate_fn
-            self._split = split(whole, collate_fn, self._tail_device)
+            self._pipelines, self._user_collate_fn = pipelines, collate_fn
+            self._split = split([one.chain for one in pipelines], collate_fn, self._tail_device)
             self._agreement = self._agree(seed) if self._agent is not None and len(self.data) else None
             self._profiler = Profiler(self.data, self._split.chains, self._agreement, processes, self._profile_path)
             self._planned_for = None
@@ -145,8 +143,8 @@ class Engine:
         self._dataset = OffloadedDataset(
             self.data,
             self._split.chains,
-            [target for _, target in transforms],
-            [len(chain) for chain in whole],
+            [one.target_transform for one in pipelines],
+            [len(one.chain) for one in pipelines],
             self._profiler.pipelines.reach,
             self._plan,
             self._statistics,
@@ -167,7 +165,7 @@ class Engine:
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         notes += self._split.notes
         if self._agreement is not None:
-            if PLAIN.isdisjoint(self._agreement.encodings):
+            if set(PLAIN).isdisjoint(self._agreement.encodings):
                 notes.append("no value crosses as it is: neither pixels nor array is among the encodings allowed")
             notes += self._agreement.notes
         return (*notes, *self._profiler.notes)
@@ -464,20 +462,3 @@ class EpochIterator(Iterator[Any]):
 def _finite(rates: dict[str, float]) -> dict[str, float]:
     """Only the rates that have been measured."""
     return {name: value for name, value in rates.items() if math.isfinite(value)}
-
-
-def _same_pipelines(
-    before: list[tuple[Any, Any]], now: list[tuple[Any, Any]], chains_before: Sequence[Chain], chains: Sequence[Chain]
-) -> bool:
-    """Whether neither a transform was replaced nor the parameters of one were changed."""
-    same_objects = all(a is b for old, new in zip(before, now, strict=True) for a, b in zip(old, new, strict=True))
-    return same_objects and all(map(_same_chain, chains_before, chains))
-
-
-def _same_chain(before: Chain, now: Chain) -> bool:
-    # The objects too: one without a description, or behind such a one, may have been replaced in its Compose.
-    return (
-        len(before) == len(now)
-        and all(old.call is new.call for old, new in zip(before.ops, now.ops, strict=True))
-        and before.description == now.description
-    )

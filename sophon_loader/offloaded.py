@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
 import time
-import zlib
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,7 @@ from sophon_loader.client.session import LookAhead, Session, Terms
 from sophon_loader.datasets import Offloadable, Source, Transform
 from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.plan import Plan, Prices
-from sophon_loader.encodings.registry import decode
+from sophon_loader.encodings.registry import PLAIN, decode
 from sophon_loader.encodings.roi_jpeg import PartOfFile, run_from_file
 from sophon_loader.errors import AgentUnreachable, EncodingError, MalformedMessage, SophonError, add_note
 from sophon_loader.pipeline.chain import Chain, isolated
@@ -29,16 +27,12 @@ from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, seed_generators
 from sophon_loader.profiling.costs import CostModel, region_share
 from sophon_loader.profiling.samples import SampleProfile
-from sophon_loader.shared import SharedArray
+from sophon_loader.shared import SharedArray, SharedNotes
 from sophon_loader.statistics import Row, Statistics
 from sophon_loader.tickets import QueuedTickets, Ticket
 
 _MAX_CHOICES = 256
-PLAIN = frozenset({"pixels", "array"})
-"""Encodings of values as they are; which of them depends on the value, so a plan says `pixels` for both."""
 _NOTE_NBYTES = 1 << 14
-_NOTE_HEAD = struct.Struct("<II")
-"""Length and CRC-32 of what follows."""
 
 
 def allowed_choice(choice: Choice, allowed: Collection[str]) -> Choice:
@@ -51,8 +45,9 @@ def allowed_choice(choice: Choice, allowed: Collection[str]) -> Choice:
         return choice
     if choice == FILE:
         return FILE
-    plain = choice.cut > 0 and not PLAIN.isdisjoint(allowed)
-    return Choice(choice.cut, "pixels") if plain else FILE  # the agent sends an array where the value is none
+    if choice.cut == 0 or set(PLAIN).isdisjoint(allowed):
+        return FILE
+    return Choice(choice.cut, "pixels")  # says a plan for both; the agent sends an array where the value is no image
 
 
 class SharedPlan:
@@ -70,7 +65,7 @@ class SharedPlan:
         self._chosen = SharedArray(np.zeros(samples, np.uint8))
         self._cuts = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
         self._names = SharedArray(np.zeros(_MAX_CHOICES, np.uint8))
-        self._note = SharedArray(np.zeros(_NOTE_NBYTES, np.uint8))
+        self._note = SharedNotes(1, _NOTE_NBYTES)
         self._read: tuple[bytes, Pricing | None] = (b"", None)
 
     def set(self, plan: Plan, model: CostModel | None, allowed: Collection[str] | None = None) -> None:
@@ -81,7 +76,7 @@ class SharedPlan:
             model: the costs behind the plan's prices; with it workers choose anew for every request, because a cost
                 may depend on the epoch's crop.
         """
-        self._note.array[: _NOTE_HEAD.size] = 0
+        self._note.write(0, b"")
         names = frozenset(self._encodings if allowed is None else allowed).intersection(self._encodings)
         for position, choice in enumerate(plan.choices):
             possible = allowed_choice(choice, names)
@@ -89,10 +84,7 @@ class SharedPlan:
             self._names.array[position] = self._encodings.index(possible.encoding)
         self._chosen.array[:] = plan.chosen
         if model is not None and plan.prices is not None and model.choices == plan.choices:
-            note = Pricing(plan.prices, model).to_bytes()
-            whole = _NOTE_HEAD.pack(len(note), zlib.crc32(note)) + note
-            if len(whole) <= _NOTE_NBYTES:
-                self._note.array[: len(whole)] = np.frombuffer(whole, np.uint8)
+            self._note.write(0, Pricing(plan.prices, model).to_bytes())
 
     def choose(
         self, indices: Sequence[int], shares: Callable[[], NDArray[Any]], profile: SampleProfile
@@ -113,9 +105,8 @@ class SharedPlan:
 
     def _pricing(self, profile: SampleProfile) -> Pricing | None:
         """The prices and costs to choose by, read again only when they have changed; None while they are written."""
-        size, checksum = _NOTE_HEAD.unpack(self._note.array[: _NOTE_HEAD.size].tobytes())
-        note = self._note.array[_NOTE_HEAD.size : _NOTE_HEAD.size + size].tobytes()
-        if zlib.crc32(note) != checksum:
+        note = self._note.read(0)
+        if note is None:
             return None
         if note != self._read[0]:
             self._read = (note, Pricing.from_bytes(note, profile) if note else None)

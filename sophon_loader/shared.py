@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -49,6 +51,38 @@ class SharedArray:
     def __setstate__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
         self.array = tensor.numpy()
+
+
+class SharedNotes:
+    """Some places for bytes that one process writes while others read: what is half written is not read.
+
+    Args:
+        count: of the places.
+        nbytes: of each, with 8 of its own.
+    """
+
+    _HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self._places = SharedArray(np.zeros((count, nbytes), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def write(self, place: int, data: bytes) -> bool:
+        """Put `data` there, if there is room for it; whether there was."""
+        whole = self._HEAD.pack(len(data), crc32(data)) + data
+        fits: bool = len(whole) <= self._places.array.shape[1]
+        if fits:
+            self._places.array[place, : len(whole)] = np.frombuffer(whole, np.uint8)
+        return fits
+
+    def read(self, place: int) -> bytes | None:
+        """What was written there last, b"" for nothing; None while it is being written."""
+        row = self._places.array[place]
+        size, checksum = self._HEAD.unpack(row[: self._HEAD.size].tobytes())
+        data: bytes = row[self._HEAD.size :][:size].tobytes()
+        return data if crc32(data) == checksum else None
 
 
 def _narrow(largest: int) -> type[np.int32] | type[np.int64]:

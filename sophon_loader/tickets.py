@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +10,14 @@ from operator import index as as_int
 from typing import Any, NamedTuple
 
 import msgpack
-import numpy as np
 from torch.utils.data import Sampler
 
 from sophon_loader.client.requests import BatchId
-from sophon_loader.shared import SharedArray
+from sophon_loader.shared import SharedNotes
 
 _SLOT_NBYTES = 1 << 16
-_SLOT_HEAD = struct.Struct("<qqII")
-"""Iteration and number of the batch, length and CRC-32 of what follows: a slot may be read while it is written."""
+_BATCH = struct.Struct("<qq")
+"""Iteration and number of the batch, before its ticket: workers look often, and mostly find an earlier one."""
 _SPARSE_SHARE = 1 / 32
 """Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes
 per sample, which then takes no more than the dict would."""
@@ -86,32 +84,24 @@ class QueuedTickets:
     """
 
     def __init__(self, slots: int) -> None:
-        self._slots = SharedArray(np.zeros((slots, _SLOT_NBYTES), np.uint8))
+        self._slots = SharedNotes(slots, _SLOT_NBYTES)
 
     def put(self, ticket: Ticket) -> None:
         """Note a ticket, which takes the place of one that has been worked on; one that is too large is left out."""
         try:
-            note: bytes = msgpack.packb(ticket)
+            packed: bytes = msgpack.packb(ticket)
         except OverflowError:  # an index that no dataset has: the worker says so
             return
-        if len(note) > _SLOT_NBYTES - _SLOT_HEAD.size:
-            return
-        slot = self._slots.array[ticket.batch.number % len(self._slots)]
-        whole = _SLOT_HEAD.pack(ticket.batch.iteration, ticket.batch.number, len(note), zlib.crc32(note)) + note
-        slot[: len(whole)] = np.frombuffer(whole, np.uint8)
+        batch = ticket.batch
+        self._slots.write(batch.number % len(self._slots), _BATCH.pack(batch.iteration, batch.number) + packed)
 
     def get(self, iteration: int, number: int) -> Ticket | None:
         """The ticket of that batch of that iteration, if it is queued."""
-        slot = self._slots.array[number % len(self._slots)]
-        *batch, size, checksum = _SLOT_HEAD.unpack(slot[: _SLOT_HEAD.size].tobytes())
-        if batch != [iteration, number] or not 0 < size <= _SLOT_NBYTES - _SLOT_HEAD.size:
+        note = self._slots.read(number % len(self._slots))
+        if not note or _BATCH.unpack_from(note) != (iteration, number):
             return None
-        note = slot[_SLOT_HEAD.size : _SLOT_HEAD.size + size].tobytes()
-        if zlib.crc32(note) != checksum:
-            return None
-        found, indices, occurrences = msgpack.unpackb(note)
-        ticket = Ticket(BatchId(*found), indices, occurrences)
-        return ticket if (ticket.batch.iteration, ticket.batch.number) == (iteration, number) else None
+        batch, indices, occurrences = msgpack.unpackb(note[_BATCH.size :])
+        return Ticket(BatchId(*batch), indices, occurrences)
 
 
 class TicketSampler(Sampler[Ticket]):

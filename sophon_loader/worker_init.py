@@ -8,9 +8,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from sophon_loader.datasets import look, owners, same_look, transforms_of
+from sophon_loader.datasets import Pipeline, look, owners, pipeline_of, same_look, same_pipeline
 from sophon_loader.errors import ConfigError
-from sophon_loader.pipeline.chain import chain_of
 
 
 class WorkerInit:
@@ -35,12 +34,12 @@ class WorkerInit:
             object.__setattr__(info, "dataset", self._dataset)  # which torch means nobody to assign to
         if self._init is None:
             return
-        before = look(self._dataset), _pipelines(self._dataset)
+        before, pipelines = look(self._dataset), _pipelines(self._dataset)
         self._init(worker)
         assert info is not None
-        if info.dataset is not self._dataset or not same_look(before[0], look(self._dataset)):
+        if info.dataset is not self._dataset or not same_look(before, look(self._dataset)):
             self._refuse("samples, indices or loader")
-        if before[1] != _pipelines(self._dataset):
+        if not all(map(same_pipeline, pipelines, _pipelines(self._dataset))):
             self._refuse("transform")
 
     def _refuse(self, what: str) -> None:
@@ -50,11 +49,5 @@ class WorkerInit:
         )
 
 
-def _pipelines(dataset: Any) -> list[Any]:
-    """What is compared of all transforms: the objects, and what the known ones say of themselves."""
-    found = []
-    for owner in owners(dataset):
-        transform, target_transform = transforms_of(owner)
-        chain = chain_of(transform)
-        found.append((id(transform), id(target_transform), [id(op.call) for op in chain.ops], chain.description))
-    return found
+def _pipelines(dataset: Any) -> list[Pipeline]:
+    return [pipeline_of(owner) for owner in owners(dataset)]

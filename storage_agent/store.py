@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sophon_loader.errors import SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
+from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The file names that torchvision's ImageFolder takes."""
 MAX_KEY_NBYTES = 4096
-NO_FILE, OUTSIDE = -1, -2
-"""Instead of a size."""
 _HAS_PROC = os.path.isdir("/proc/self/fd")
 
 

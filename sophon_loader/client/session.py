@@ -100,10 +100,8 @@ class Session:
         ahead: list[BatchId] = []
         self._requests.drop(keep=[batch])
         try:
-            if not self._requests.knows(batch):
-                self._do(self._requests.want(batch, want(), now_s()))
-            else:
-                self._do(self._requests.want(batch, (), now_s()))
+            wanted = () if self._requests.knows(batch) else want()
+            self._do(self._requests.want(batch, wanted, now_s()))
             for _ in range(self._requests.missing(batch)):
                 if look_ahead is not None and not ahead and (found := look_ahead()) is not None:
                     ahead.append(found[0])

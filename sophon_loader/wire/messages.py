@@ -202,11 +202,15 @@ class AskSizes:
     keys: list[str]
 
 
+NO_FILE, OUTSIDE = -1, -2
+"""In `Sizes`, instead of a size."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Agent: bytes per key in the order asked; `root` is the export's.
 
-    -1 where there is no such file, -2 where the key, or the link that it is, leaves the export.
+    `NO_FILE` where there is no such file, `OUTSIDE` where the key, or the link that it is, leaves the export.
     """
 
     KIND: ClassVar[int] = 16
