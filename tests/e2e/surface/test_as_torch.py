@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError
-from tests.e2e.conftest import FILES
+from tests.e2e.surface.conftest import FILES
 from tests.loaders import (
     QUICK,
     SeenIndex,
