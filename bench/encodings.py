@@ -25,8 +25,8 @@ from bench import record
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode, encode
-from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of
 from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw
 
 SETS = (

@@ -42,9 +42,10 @@ from bench.link import WARM_EPOCHS, one_epoch, serve
 from bench.loading import folder, our_loader, quiet, torch_loader
 from bench.policies import WARM, loader_process, order, start_agent
 from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
-from sophon_loader import native, offloaded
+from sophon_loader import native
 from sophon_loader.pipeline import chain
 from sophon_loader.shared import SharedArray
+from sophon_loader.workers import dataset as offloaded
 
 POLICIES = ("torch", "no-off", "resize-off", "auto")
 BAR_US = 150.0

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from bench import record
 from bench.loading import folder, our_loader, quiet
-from sophon_loader.tail import device_of
+from sophon_loader.main.tail import device_of
 
 
 def delivered(loader: Any, device: torch.device) -> float:

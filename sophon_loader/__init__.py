@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sophon_loader.client.options import OffloadOptions
-    from sophon_loader.datasets import OffloadableDataset, RemoteImageFolder
+    from sophon_loader.datasets.protocol import OffloadableDataset
+    from sophon_loader.datasets.remote import RemoteImageFolder
     from sophon_loader.errors import OffloadWarning
     from sophon_loader.loader import OffloadingDataLoader
     from sophon_loader.pipeline.registry import register_op
@@ -22,8 +23,8 @@ _HOMES = {
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
     "OffloadWarning": "sophon_loader.errors",
-    "OffloadableDataset": "sophon_loader.datasets",
-    "RemoteImageFolder": "sophon_loader.datasets",
+    "OffloadableDataset": "sophon_loader.datasets.protocol",
+    "RemoteImageFolder": "sophon_loader.datasets.remote",
     "Report": "sophon_loader.report",
     "register_op": "sophon_loader.pipeline.registry",
 }

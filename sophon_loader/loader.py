@@ -17,16 +17,18 @@ from tqdm import tqdm
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.comparison import unlike_its_parts
-from sophon_loader.datasets import NotOffloadable, look, offloadable, same_look
+from sophon_loader.datasets.look import look, same_look
+from sophon_loader.datasets.protocol import NotOffloadable
+from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policies import Policy, policy_named
 from sophon_loader.encodings.names import encoding_names
-from sophon_loader.engine import Engine
 from sophon_loader.errors import ConfigError, OffloadWarning
+from sophon_loader.main.comparison import unlike_its_parts
+from sophon_loader.main.engine import Engine
+from sophon_loader.main.tail import device_of
 from sophon_loader.report import Report
-from sophon_loader.tail import device_of
-from sophon_loader.tickets import QueuedTickets, TicketSampler
-from sophon_loader.worker_init import WorkerInit
+from sophon_loader.workers.init import WorkerInit
+from sophon_loader.workers.tickets import QueuedTickets, TicketSampler
 
 PAPER_ENCODINGS = ("file", "pixels", "array")
 T_co = TypeVar("T_co", covariant=True)

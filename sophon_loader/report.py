@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sophon_loader.statistics import NO_TOTALS, Totals
+from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 
 @dataclass

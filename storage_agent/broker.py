@@ -27,7 +27,8 @@ from sophon_loader import __version__
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
-from sophon_loader.host import cores_available, software
+from sophon_loader.host import cores_available
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import (
@@ -73,7 +74,7 @@ STUCK_S = 0.05
 MAX_EARLY_DEATHS = 3
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
-MOST_PER_TURN = 64
+MAX_PER_TURN = 64
 """Messages of one source that are handled before the others get their turn."""
 
 
@@ -209,7 +210,7 @@ class Broker:
                 if event := events.get(worker.channel.fileno()):
                     self._attend(number, worker, event)
             if self._notices.fileno() in events:
-                for notice in self._notices.take(MOST_PER_TURN):
+                for notice in self._notices.take(MAX_PER_TURN):
                     notice()
             if self._frontend in events:
                 self._receive_from_loaders()
@@ -238,7 +239,7 @@ class Broker:
     # --- loaders ----------------------------------------------------------------------------------------------
 
     def _receive_from_loaders(self) -> None:
-        for _ in range(MOST_PER_TURN):
+        for _ in range(MAX_PER_TURN):
             try:
                 frames = self._frontend.recv_multipart(_NOBLOCK)
             except zmq.Again:
@@ -438,7 +439,7 @@ class Broker:
             if not worker.channel.waiting:
                 self._poller.register(worker.channel, zmq.POLLIN)
         try:
-            for _ in range(MOST_PER_TURN):
+            for _ in range(MAX_PER_TURN):
                 frames = worker.channel.receive()
                 if frames is None:
                     return

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from sophon_loader.encodings.encoding import Payload
 
-MOST_FRAMES = 5
-_HEAD = struct.Struct(f"<{1 + MOST_FRAMES}Q")
+MAX_FRAMES = 5
+_HEAD = struct.Struct(f"<{1 + MAX_FRAMES}Q")
 """The number of frames, and the size of each in bytes."""
 
 _NO_MEMORY_S = 0.01
-_MOST_AT_ONCE = 4 << 20
+_MAX_AT_ONCE = 4 << 20
 """Bytes after which the end that never waits looks after others."""
 
 
@@ -48,7 +48,7 @@ class Channel:
             OSError: the other end is gone.
         """
         views = [memoryview(frame).cast("B") for frame in frames]
-        sizes = [len(view) for view in views] + [0] * (MOST_FRAMES - len(views))
+        sizes = [len(view) for view in views] + [0] * (MAX_FRAMES - len(views))
         self._outbox += [memoryview(_HEAD.pack(len(views), *sizes)), *views]
         self.flush()
 
@@ -60,7 +60,7 @@ class Channel:
         """
         while self._outbox:
             try:
-                sent = self._socket.sendmsg(list(self._outbox)[: 2 * MOST_FRAMES])
+                sent = self._socket.sendmsg(list(self._outbox)[: 2 * MAX_FRAMES])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -82,7 +82,7 @@ class Channel:
         """
         received = 0
         while True:
-            if received > _MOST_AT_ONCE and not self._socket.getblocking():
+            if received > _MAX_AT_ONCE and not self._socket.getblocking():
                 return None
             try:
                 count = self._socket.recv_into(self._missing)

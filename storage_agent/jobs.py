@@ -10,16 +10,11 @@ from functools import cached_property
 import msgpack
 
 from sophon_loader.encodings.encoding import Encoded, Payload
-from sophon_loader.errors import SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
+from sophon_loader.errors import SophonError
+from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import pack
-from sophon_loader.wire.messages import Failed, Failure, Item, Listing, Registered, Sample, Sizes
+from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
 from storage_agent.store import Store
-
-_FAILURES: dict[type, str] = {
-    SampleMissing: Failure.MISSING,
-    SampleOutsideExport: Failure.OUTSIDE_EXPORT,
-    SampleUnreadable: Failure.UNREADABLE,
-}
 
 
 @dataclass(frozen=True)
@@ -147,4 +142,4 @@ def answer_sizes(store: Store, export: str, keys: list[str]) -> Answer:
 
 def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:
     """The failure of requests whose files cannot be had."""
-    return Answer(Failed(_FAILURES.get(type(error), Failure.UNKNOWN_EXPORT), str(error), ids or []))
+    return Answer(Failed(failure_of(error), str(error), ids or []))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 _FIRST, _WINDOW = 4, 32
-_MOST_S = 5e-3
+_MAX_S = 5e-3
 """A mean above this is something else: a long listing, say, or a pipeline that was built."""
 _WEIGHT = 0.3
 """Of the newest window in the running mean."""
@@ -38,7 +38,7 @@ class Upkeep:
             return
         now_s = self._clock()
         mean_s = max(0.0, now_s - self._since_s - self._work_s) / self._samples
-        if mean_s <= _MOST_S:
+        if mean_s <= _MAX_S:
             weight = _WEIGHT if self.per_sample_s else 1.0
             self.per_sample_s += weight * (mean_s - self.per_sample_s)
         self._since_s, self._work_s, self._samples, self._window = now_s, 0.0, 0, _WINDOW

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.agents import Agent
+    from tests.support.agents import Agent
 
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
 settings.register_profile("project", deadline=None)
@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder of some 40 files: several sizes, grey, progressive, PNG, nested."""
-    from tests.loaders import make_tree  # imports torch, which most tests can do without
+    from tests.support.loaders import make_tree  # imports torch, which most tests can do without
 
     return make_tree(tmp_path_factory.mktemp("images"), files=40)
 
@@ -34,7 +34,7 @@ def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def agent(image_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Agent]]:
     """Starts an agent of `image_tree` with more arguments; all of them end with the module."""
-    from tests.agents import Agent
+    from tests.support.agents import Agent
 
     started: list[Agent] = []
 

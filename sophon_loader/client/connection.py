@@ -12,9 +12,9 @@ import zmq
 
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
-from sophon_loader.client.failures import error_of
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, UnknownExport
+from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES

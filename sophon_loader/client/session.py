@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection, now_s
-from sophon_loader.client.failures import error_of
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample

@@ -26,7 +26,7 @@ from sophon_loader.errors import PlanError
 # A wire price of zero would make an absent choice's infinite size NaN instead of dear. So the wire always keeps
 # a price: this share of the whole bill, which is not felt, and at least what float32 can tell from zero.
 FLOOR = 1e-12
-LEAST_PRICE = 1e-30
+MIN_PRICE = 1e-30
 EQUAL = 1e-9  # relative difference below which two totals count as one
 
 
@@ -139,7 +139,7 @@ def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
     Costs are float32: exact to 1e-7, twice as fast as float64, and of two choices so close either will do.
     """
     chosen = np.zeros(problem.samples, dtype=np.uint8)
-    scaled = np.maximum(prices / (prices.max() or 1.0), [LEAST_PRICE, 0, 0]).astype(np.float32)
+    scaled = np.maximum(prices / (prices.max() or 1.0), [MIN_PRICE, 0, 0]).astype(np.float32)
     least, cost, term = (np.empty(BLOCK, dtype=np.float32) for _ in range(3))
     with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which is dear enough
         for part in blocks(problem.samples):

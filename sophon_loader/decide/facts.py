@@ -16,7 +16,7 @@ from sophon_loader.errors import PlanError
 
 FloatTable = NDArray[np.float32]
 
-MOST_CHOICES = 256  # a plan stores one byte per sample
+MAX_CHOICES = 256  # a plan stores one byte per sample
 BLOCK = 1 << 15  # samples per step of a pass over a table: the temporaries stay in the L2 cache
 
 
@@ -202,8 +202,8 @@ def blocks(samples: int) -> Iterator[slice]:
 
 
 def _check_choices(choices: tuple[Choice, ...]) -> None:
-    if not 1 <= len(choices) <= MOST_CHOICES:
-        raise PlanError(f"choices must be 1 to {MOST_CHOICES}, got {len(choices)}; drop cuts or encodings")
+    if not 1 <= len(choices) <= MAX_CHOICES:
+        raise PlanError(f"choices must be 1 to {MAX_CHOICES}, got {len(choices)}; drop cuts or encodings")
     if choices[0] != FILE:
         raise PlanError(f"choices[0] must be {FILE}, got {choices[0]}; put the choice without offloading first")
     if len(set(choices)) < len(choices):

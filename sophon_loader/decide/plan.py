@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sophon_loader.decide.cost import Terms
-from sophon_loader.decide.facts import MOST_CHOICES, Choice
+from sophon_loader.decide.facts import MAX_CHOICES, Choice
 from sophon_loader.errors import PlanError
 
 # Knuth's multiplicative hash: i * GOLDEN mod 2**32 walks the circle in golden-ratio steps, so any run of
@@ -142,8 +142,8 @@ class Plan:
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.choices) <= MOST_CHOICES:
-            raise PlanError(f"choices must be 1 to {MOST_CHOICES}, got {len(self.choices)}; drop cuts or encodings")
+        if not 1 <= len(self.choices) <= MAX_CHOICES:
+            raise PlanError(f"choices must be 1 to {MAX_CHOICES}, got {len(self.choices)}; drop cuts or encodings")
         if self.chosen.dtype != np.uint8 or self.chosen.ndim != 1:
             raise PlanError(f"chosen must be uint8[N], got {self.chosen.dtype}{list(self.chosen.shape)}; convert it")
         if self.chosen.size and int(self.chosen.max()) >= len(self.choices):

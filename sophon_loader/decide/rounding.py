@@ -13,11 +13,11 @@ from sophon_loader.decide.dual import EQUAL, Column, Problem
 from sophon_loader.decide.plan import golden_places
 from sophon_loader.decide.simplex import Vector
 
-LEAST_SHARE = 1e-9
-MOST_MOVES = 160  # moves that are tried in pairs: 160**2 pairs of three sums fit the cache
+MIN_SHARE = 1e-9
+MAX_MOVES = 160  # moves that are tried in pairs: 160**2 pairs of three sums fit the cache
 POOL = 16  # the moves come from this many times as many cheap ones
-MOST_STEPS = 64
-MOST_SAMPLES = 1 << 14  # samples that are looked at for moves; beyond, an even share of them
+MAX_STEPS = 64
+MAX_SAMPLES = 1 << 14  # samples that are looked at for moves; beyond, an even share of them
 
 
 def mixed(problem: Problem, columns: list[Column], shares: Vector) -> NDArray[np.uint8]:
@@ -27,7 +27,7 @@ def mixed(problem: Problem, columns: list[Column], shares: Vector) -> NDArray[np
     then gets its share of small and of large ones, and the sums come out as mixed to within a few samples'
     worth.
     """
-    active = [int(k) for k in np.argsort(-shares, kind="stable") if shares[k] > LEAST_SHARE]
+    active = [int(k) for k in np.argsort(-shares, kind="stable") if shares[k] > MIN_SHARE]
     plans = [columns[k].chosen(problem) for k in active]
     differ = np.zeros(problem.samples, dtype=np.bool_)
     for plan in plans[1:]:
@@ -64,12 +64,12 @@ def repaired(
         uint8[N], no worse than ``chosen``: less over the budget or, equally far over, no larger in the goal.
     """
     chosen = chosen.copy()
-    step = max(1, problem.samples // MOST_SAMPLES)
+    step = max(1, problem.samples // MAX_SAMPLES)
     near = np.arange(0, problem.samples, step)
     costs = np.stack([problem.wire[:, ::step], problem.loader[:, ::step], problem.agent[:, ::step]]).astype(np.float64)
     sums = problem.sums(chosen)
     now = float(_badness(problem, sums, goal, budget_s))
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         who, what, deltas = _cheap_moves(costs, chosen[near], prices, int((sums * problem.seconds_per).argmax()))
         if not len(who):
             break
@@ -117,21 +117,21 @@ def _cheap_moves(
     bill[~np.isfinite(costs[0])] = np.inf
     bill[chosen, samples] = np.inf
     flat = bill.ravel()
-    count = min(POOL * MOST_MOVES, int(np.count_nonzero(flat < np.inf)))
+    count = min(POOL * MAX_MOVES, int(np.count_nonzero(flat < np.inf)))
     pool = np.argpartition(flat, min(count, len(flat) - 1))[:count]
     what, who = np.divmod(_spread_out(pool, flat, deltas[worst].ravel()), len(chosen))
     return who, what, deltas[:, what, who].T
 
 
 def _spread_out(pool: NDArray[np.intp], bill: Vector, change: Vector) -> NDArray[np.intp]:
-    """At most MOST_MOVES of ``pool``: the cheapest half, and as many spread evenly over what they change.
+    """At most MAX_MOVES of ``pool``: the cheapest half, and as many spread evenly over what they change.
 
     The cheapest alone may all be of one kind (equal samples, or choices a constant apart) and pull one way.
     """
-    if len(pool) <= MOST_MOVES:
+    if len(pool) <= MAX_MOVES:
         return pool
     ordered = pool[np.argsort(bill[pool], kind="stable")]
-    cheapest, rest = np.split(ordered, [MOST_MOVES // 2])
+    cheapest, rest = np.split(ordered, [MAX_MOVES // 2])
     rest = rest[np.argsort(change[rest], kind="stable")]
-    step = -(-len(rest) // (MOST_MOVES // 2))
+    step = -(-len(rest) // (MAX_MOVES // 2))
     return np.concatenate([cheapest, rest[step // 2 :: step]])

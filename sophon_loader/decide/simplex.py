@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 TINY = 1e-11  # below this a reduced cost or a pivot counts as zero; callers scale their entries to about 1
-MOST_PIVOTS = 2000
+MAX_PIVOTS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Optimum:
 def maximise(gain: Vector, rows: Vector, limits: Vector) -> Optimum:
     """Maximise ``gain . x`` subject to ``rows @ x <= limits`` and ``x >= 0``.
 
-    Bland's rule picks the pivots, so that degenerate problems end too. Stopping at ``MOST_PIVOTS`` (never seen)
+    Bland's rule picks the pivots, so that degenerate problems end too. Stopping at ``MAX_PIVOTS`` (never seen)
     would still leave a feasible ``x``, only not the best one.
 
     Args:
@@ -47,7 +47,7 @@ def maximise(gain: Vector, rows: Vector, limits: Vector) -> Optimum:
     tableau[:height, -1] = limits
     tableau[height, :width] = -gain
     basis = list(range(width, width + height))
-    for _ in range(MOST_PIVOTS):
+    for _ in range(MAX_PIVOTS):
         entering = np.flatnonzero(tableau[height, :-1] < -TINY)
         if not entering.size:
             break

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import msgpack
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.host import DECODERS, unlike
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
+from sophon_loader.pipeline.software import DECODERS, unlike
 
 
 def registration_of(chain: Chain, software: dict[str, str]) -> bytes:

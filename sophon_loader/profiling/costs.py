@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
-from sophon_loader.encodings.roi_jpeg import WORTH_SHARE
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.pushdown import WORTH_SHARE
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.probes import Probe, op_ratios
 from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
@@ -29,8 +29,8 @@ DECODE_PER_ENCODE = {"webp": 0.54, "jxl": 0.75}
 """Loader CPU seconds to decode per agent CPU second to encode; jxl decodes what it has encoded, too (docs/wire.md)."""
 CUT_SHARE, FIXED_SHARE = 0.27, 0.05
 """Of a full decoding: cutting the bitstream, and decoding a part beside its share of the picture (docs/native.md)."""
-_LEAST_PROBES = 8
-_MOST_LOG = 30.0
+_MIN_PROBES = 8
+_MAX_LOG = 30.0
 """Of an estimated size's logarithm: past every size there is, and no overflow."""
 
 Floats = NDArray[np.float32]
@@ -160,7 +160,7 @@ def _roi(
 ) -> tuple[float, float, float] | None:
     """Least squares of the parts' bytes over (file bytes x share), and the seconds of cutting per file byte."""
     used = [probe for probe in probes if profile.nbytes[probe.index, 0] > 0]
-    if len(used) < _LEAST_PROBES:
+    if len(used) < _MIN_PROBES:
         return None
     files = np.array([profile.nbytes[probe.index, 0] for probe in used], dtype=np.float64)
     share = np.array([shares[probe.index] for probe in used])
@@ -171,7 +171,7 @@ def _roi(
 
 def _compression(profile: SampleProfile, probes: Sequence[Probe], shares: Mapping[int, float]) -> Compression | None:
     used = [probe for probe in probes if profile.nbytes[probe.index, 0] > 0 and profile.sides[probe.index].all()]
-    if len(used) < _LEAST_PROBES:
+    if len(used) < _MIN_PROBES:
         return None
     rows = np.array([probe.index for probe in used])
     cut = used[0].cut
@@ -273,7 +273,7 @@ class CostModel:
                 loader[:, column] = left[:, choice.cut - 1]
             else:
                 one = calibration.compressions[choice.encoding]
-                found = np.exp(np.minimum(_features(profile, rows, share, one.cut) @ one.coefficients, _MOST_LOG))
+                found = np.exp(np.minimum(_features(profile, rows, share, one.cut) @ one.coefficients, _MAX_LOG))
                 known = there[:, one.cut] & profile.sides[rows].all(axis=1)
                 wire[:, column] = np.where(known, np.minimum(found * one.scale, 1.2 * nbytes[:, one.cut]), np.inf)
                 agent[:, column] = spent[:, one.cut - 1] + one.encode_s

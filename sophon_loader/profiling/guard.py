@@ -10,7 +10,7 @@ import math
 LONGER = 1.05
 """Times longer per sample than another epoch that one must be before it counts as slower. Whole epochs on two shared
 cores scatter by 2 to 4 % (docs/results.md), and planning for less than 5 % would be planning for noise."""
-MOST_EPOCHS = 16
+MAX_EPOCHS = 16
 """That a retry waits at most. A trial is at worst one slow epoch, so of a run that always fails one in 17 is lost."""
 
 
@@ -37,7 +37,7 @@ class Retry:
     def failed(self) -> None:
         """The epoch that has ended tried, and it was no good."""
         self._left = self._wait
-        self._wait = min(2 * self._wait, MOST_EPOCHS)
+        self._wait = min(2 * self._wait, MAX_EPOCHS)
 
     def passed(self) -> None:
         """An epoch has ended that did not try."""

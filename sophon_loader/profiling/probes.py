@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection
-from sophon_loader.encodings.registry import PLAIN
-from sophon_loader.errors import SophonError
-from sophon_loader.wire.limits import MAX_UINT
-from sophon_loader.wire.messages import Fetch, Item, Sample
-
-MOST_PROBES = 64
+MAX_PROBES = 64
 PROBE_EPOCH = 0
 """The epoch whose random numbers probes are run with."""
 
@@ -45,75 +36,7 @@ class ProbeRequest:
     digest: str
 
 
-class Prober(threading.Thread):
-    """Asks the agent for dry runs, one at a time, beside the epoch; `probes` holds what came back.
-
-    A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
-    """
-
-    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: int, timeout_s: float) -> None:
-        super().__init__(name="sophon-prober", daemon=True)
-        self._address = address
-        self._requests = requests
-        self._seed = seed
-        self._timeout_s = timeout_s
-        self._cancelled = threading.Event()
-        self.probes: list[Probe] = []
-
-    def run(self) -> None:
-        """The thread's body."""
-        try:
-            connection = Connection(self._address, window=1)
-        except SophonError:
-            return
-        try:
-            for request in self._requests:
-                if self._cancelled.is_set() or not self._try(connection, request):
-                    return
-        except SophonError:
-            return
-        finally:
-            connection.close()
-
-    def _try(self, connection: Connection, request: ProbeRequest) -> bool:
-        item = Item(0, request.index, 0, request.cut, request.encoding, request.key)
-        seed, allowed = self._seed & MAX_UINT, [*PLAIN, request.encoding]
-        fetch = Fetch(self._address.export, request.digest, seed, PROBE_EPOCH, False, True, allowed, [item])
-        connection.send(fetch)
-        answer = connection.receive(self._timeout_s)
-        if answer is None:
-            return False
-        message = answer[0]
-        if isinstance(message, Sample) and message.cut == request.cut and _is_measured(message):
-            nbytes, op_s = message.meta["nbytes"], tuple(message.op_s)
-            probe = Probe(request.index, request.cut, message.encoding, nbytes, op_s, message.upkeep_s)
-            self.probes.append(probe)
-        return True
-
-    def cancel(self, timeout_s: float) -> None:
-        """End after the question that is being asked; waits for at most `timeout_s`."""
-        self._cancelled.set()
-        self.join(timeout_s)
-
-    def finish(self, timeout_s: float) -> list[Probe]:
-        """What has been found, after waiting for the rest for at most `timeout_s`."""
-        self.join(timeout_s)
-        self._cancelled.set()
-        return list(self.probes)
-
-
-def _is_measured(sample: Sample) -> bool:
-    """Whether an answer tells a size and times that can be calculated with."""
-    nbytes = sample.meta.get("nbytes")
-    return (
-        type(nbytes) is int
-        and nbytes > 0
-        and len(sample.op_s) > 1
-        and all(0 <= s < math.inf for s in (*sample.op_s, sample.upkeep_s))
-    )
-
-
-def spread_over(samples: int, most: int = MOST_PROBES) -> list[int]:
+def spread_over(samples: int, most: int = MAX_PROBES) -> list[int]:
     """Up to `most` indices, evenly over all of them."""
     count = min(samples, most)
     return [int(i) for i in np.linspace(0, samples - 1, count).round()] if count else []

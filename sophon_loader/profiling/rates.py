@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from statistics import median
 
-import torch
-
-from sophon_loader.client.connection import Connection
 from sophon_loader.decide.facts import Rates
-from sophon_loader.errors import AgentUnreachable
 from sophon_loader.profiling.guard import Retry
-from sophon_loader.wire.messages import Fetch, Item, Sample
 
-WINDOW_STEPS = 50
-_SKIPPED_STEPS = 2
-_BURST_S = 0.15
-_BURST_MOST_S = 2.0
-_BURST_LEAST_SAMPLES = 8
-_BURST_AHEAD_S = 0.1
 _WAITING = 0.3
 """A loader that waits for replies for less than this share of its time is not held up by them."""
 _WAITING_LONG = 0.6
@@ -42,118 +28,10 @@ _IN_USE = 0.5
 GROWTH = 1.5
 """What the agent's cores are tried to be, of what they are known to be. A plan that counts on them makes its epoch at
 most this many times longer if it is wrong."""
-_MOST_GROWTH = 12.0
+_MAX_GROWTH = 12.0
 """Of 1.5, 3, 6, 12: enough from a hundredth of the cores, the least that a quota can be, to all of them."""
 HOPED = frozenset({"loader_cores", "agent_cores"})
 """Names of the rates that may rise without proof."""
-
-
-class StepClock:
-    """Samples per second that the training step consumes when its data is ready.
-
-    A step is the time between one `next()` that has returned and the call of the following one. Inside the window of
-    the first 50 steps CUDA is synchronised at the end of each step, so that its kernels are counted; afterwards the
-    GPU is left alone, and on CUDA only the window's steps count.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._returned_s: float | None = None
-        self._steps_s: list[float] = []
-        self._sizes: list[int] = []
-        self._seen = 0
-
-    @property
-    def in_window(self) -> bool:
-        """Whether the window is still open."""
-        return self._seen < WINDOW_STEPS + _SKIPPED_STEPS
-
-    def step_ends(self, samples: int) -> None:
-        """`next()` is called; the step before worked on `samples` samples."""
-        if self._returned_s is None:
-            return
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            if not self.in_window:
-                return
-            torch.cuda.synchronize()
-        self._seen += 1
-        if self._seen > _SKIPPED_STEPS:
-            self._steps_s.append(self._clock() - self._returned_s)
-            self._sizes.append(samples)
-        if len(self._steps_s) > 2 * WINDOW_STEPS:
-            del self._steps_s[:WINDOW_STEPS], self._sizes[:WINDOW_STEPS]
-
-    def step_starts(self) -> None:
-        """`next()` has returned a batch."""
-        self._returned_s = self._clock()
-
-    def pause(self) -> None:
-        """An epoch has ended: what the user does until the next one is no step."""
-        self._returned_s = None
-
-    @property
-    def samples_s(self) -> float:
-        """The rate; infinite before three steps have been seen, or when they take no time or work on no samples."""
-        if not any(self._sizes):
-            return math.inf
-        step_s = median(self._steps_s)
-        return sum(self._sizes) / len(self._sizes) / step_s if step_s > 0 else math.inf
-
-
-def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
-    """Bytes per second that come through the wire with several requests outstanding.
-
-    Fetches files for about 0.15 s (longer on a wire that brings fewer than eight in that time, but not over 2 s). What
-    is outstanding grows with the rate and stays below a tenth of a second's worth, because it must be waited for: left
-    on the wire it would hold up the first batch.
-
-    Args:
-        window: most requests outstanding.
-
-    Raises:
-        AgentUnreachable: nothing came.
-    """
-    asked = answered = nbytes = first_nbytes = 0
-    started_s = first_s = last_s = time.perf_counter()
-    asking = True
-    while asking or answered < asked:
-        now_s = time.perf_counter()
-        asking = asking and now_s - started_s < (_BURST_S if answered >= _BURST_LEAST_SAMPLES else _BURST_MOST_S)
-        if now_s - started_s > 2 * _BURST_MOST_S:
-            break
-        allowed = max(4, min(window, int(_BURST_AHEAD_S * answered / max(now_s - started_s, 1e-3))))
-        while asking and asked - answered < allowed:
-            item = Item(asked, 0, 0, 0, "file", keys[asked % len(keys)])
-            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, ["file"], [item]))
-            asked += 1
-        reply = connection.receive(0.05)
-        if reply is None:
-            continue
-        answered += 1
-        last_s = time.perf_counter()
-        nbytes += len(reply[1]) if isinstance(reply[0], Sample) else 0
-        if answered == 1:  # its way is latency, not rate
-            first_s, first_nbytes = last_s, nbytes
-    if nbytes == 0:
-        raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MOST_S:g} s")
-    later_nbytes = nbytes - first_nbytes
-    return later_nbytes / (last_s - first_s) if later_nbytes and last_s > first_s else nbytes / (last_s - started_s)
-
-
-def gpu_utilisation() -> float | None:
-    """Share of time this process's GPU was busy lately, by NVML, in [0, 1]; None without a device."""
-    if not torch.cuda.is_available():
-        return None
-    with contextlib.suppress(Exception):  # every kind of missing driver has an exception of its own
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
-            return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-        finally:
-            pynvml.nvmlShutdown()
-    return None
 
 
 @dataclass(frozen=True)
@@ -300,7 +178,7 @@ class Healing:
         if lowered:
             self._growth = GROWTH
         elif tested and (self._retries["agent_cores"].fresh or "agent_cores" in self._untested):
-            self._growth = min(2 * self._growth, _MOST_GROWTH)
+            self._growth = min(2 * self._growth, _MAX_GROWTH)
 
     def _judge(self, name: str, *, lowered: bool, tested: bool) -> None:
         retry = self._retries[name]

@@ -20,7 +20,7 @@ MAX_OPS = 9
 """Ops that are measured one by one: 10 sizes of 4 bytes, 9 times of 2, width and height of 2 make 62 bytes."""
 UNKNOWN_NBYTES = 0xFFFFFFFF
 """The size of what cannot cross the wire."""
-_MOST_MS = float(np.finfo(np.float16).max)
+_MAX_MS = float(np.finfo(np.float16).max)
 
 
 class SampleProfile:
@@ -129,7 +129,7 @@ class Measurement:
         last = min(stage, ops)
         self._ms[last - 1] += 1000 * (now_s - self._last_s)
         self.nbytes[last] = nbytes_of(value) if last <= self._reach else UNKNOWN_NBYTES
-        self.op_ms[last - 1] = min(self._ms[last - 1], _MOST_MS)
+        self.op_ms[last - 1] = min(self._ms[last - 1], _MAX_MS)
         if stage == 1 and isinstance(value, Image.Image) and max(value.size) <= 0xFFFF:
             self.sides = value.size
         self._last_s = time.thread_time()

@@ -22,7 +22,7 @@ from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
 from sophon_loader.encodings.names import ALWAYS, OPTIONAL, encoding_names
 from sophon_loader.encodings.registry import PLAIN, decode, encode, encodings
 from sophon_loader.errors import EncodingError
-from tests.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
+from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
 from tests.unit.wire.strategies import PLAIN as ANYTHING
 
 GOLDEN = Path(__file__).parents[1] / "data" / "encodings"

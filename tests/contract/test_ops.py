@@ -23,7 +23,7 @@ from sophon_loader.pipeline.op import GENERATORS, OpSpec
 from sophon_loader.pipeline.randomness import seed_generators
 from sophon_loader.pipeline.registry import build_op, op_of, registered, same_state
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
-from tests.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
+from tests.support.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
 
 SEEDS = (0, 1, 2)
 OURS = ("v1.", "v2.", "nn.")

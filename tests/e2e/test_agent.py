@@ -22,10 +22,10 @@ from torchvision.transforms import v2
 
 from sophon_loader import __version__
 from sophon_loader.encodings.registry import decode, encodings
-from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
@@ -49,9 +49,9 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import VERSIONS
 from storage_agent.broker import MAX_REGISTRATION_NBYTES
-from tests.agent_ops import Fail, Gate, Invert
-from tests.agents import ROOT, Agent, Client, fetch
-from tests.encoding_examples import difference
+from tests.support.agent_ops import Fail, Gate, Invert
+from tests.support.agents import ROOT, Agent, Client, fetch
+from tests.support.encoding_examples import difference
 from tests.unit.wire.strategies import example
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
@@ -59,7 +59,7 @@ TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.
 
 @pytest.fixture(scope="module")
 def served(agent: Callable[..., Agent]) -> Iterator[Agent]:
-    one = agent("--ops", "tests.agent_ops").ready()
+    one = agent("--ops", "tests.support.agent_ops").ready()
     yield one
     assert one.end() == 0
     assert one.errors() == "", "nothing that a client does may show as a traceback of the agent"

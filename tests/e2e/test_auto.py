@@ -28,7 +28,7 @@ from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import PlanError
-from tests.loaders import QUICK, Agent, SeenIndex, agent_for, picture, samples_of
+from tests.support.loaders import QUICK, Agent, SeenIndex, agent_for, picture, samples_of
 
 FILES, BATCH = 64, 8
 LIMIT_MBIT = 20

@@ -14,16 +14,16 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId
-from sophon_loader.datasets import offloadable
+from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policies import policy_named
-from sophon_loader.engine import Engine
-from sophon_loader.offloaded import OffloadedDataset
-from sophon_loader.tickets import Ticket
+from sophon_loader.main.engine import Engine
+from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.tickets import Ticket
 
 SAMPLES = 1_280_000
 CLASSES = 1000
 BATCH = 256
-MOST_NBYTES = 6 << 20
+MAX_NBYTES = 6 << 20
 
 
 class LargeFolder(DatasetFolder):
@@ -72,7 +72,7 @@ def test_a_walk_over_the_whole_index_costs_no_private_memory(dataset: OffloadedD
     grown_nbytes, characters, targets = answers.get()
     assert characters == SAMPLES * len("n00000000/n000000000000.JPEG")
     assert targets == SAMPLES * (CLASSES - 1) // 2
-    assert grown_nbytes < MOST_NBYTES
+    assert grown_nbytes < MAX_NBYTES
 
 
 def test_what_travels_to_a_spawned_worker_is_small(dataset: OffloadedDataset) -> None:
@@ -87,7 +87,7 @@ def test_the_measure_sees_a_private_copy() -> None:
     process = context.Process(target=_copy, args=(answers,))
     process.start()
     process.join(60)
-    assert answers.get() > MOST_NBYTES
+    assert answers.get() > MAX_NBYTES
 
 
 def _copy(answers: Any) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sophon_loader import OffloadingDataLoader
-from tests.agents import Agent
-from tests.loaders import QUICK, folder, run_epoch
+from tests.support.agents import Agent
+from tests.support.loaders import QUICK, folder, run_epoch
 
 
 def _has_ipv6() -> bool:

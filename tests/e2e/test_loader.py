@@ -23,9 +23,9 @@ from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, PlanError
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from tests import loaders
-from tests.agent_ops import Gate, waiting
-from tests.loaders import (
+from tests.support import loaders
+from tests.support.agent_ops import Gate, waiting
+from tests.support.loaders import (
     EXPORT,
     POLICIES,
     Agent,

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from sophon_loader import OffloadingDataLoader
-from tests.loaders import (
+from tests.support.loaders import (
     EXPORT,
     QUICK,
     Agent,

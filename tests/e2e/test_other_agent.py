@@ -21,9 +21,9 @@ from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.encodings.names import encoding_names
-from sophon_loader.host import software
-from tests.agents import ROOT
-from tests.loaders import EXPORT, QUICK, Agent, agent_for, folder, make_tree, samples_of, with_modules
+from sophon_loader.pipeline.software import software
+from tests.support.agents import ROOT
+from tests.support.loaders import EXPORT, QUICK, Agent, agent_for, folder, make_tree, samples_of, with_modules
 
 EPOCHS = 2
 """`auto` measures in the first and plans for the second."""

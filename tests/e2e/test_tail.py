@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder, native
 from sophon_loader.errors import ConfigError
-from tests.loaders import (
+from tests.support.loaders import (
     EXPORT,
     QUICK,
     Agent,

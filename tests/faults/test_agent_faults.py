@@ -14,19 +14,19 @@ import pytest
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from sophon_loader.host import software
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
 from sophon_loader.wire.version import VERSIONS
-from tests.agent_ops import Crash, Gate, Invert, waiting
-from tests.agents import ROOT, Agent, Client, fetch, until
+from tests.support.agent_ops import Crash, Gate, Invert, waiting
+from tests.support.agents import ROOT, Agent, Client, fetch, until
 
 
 @pytest.fixture(scope="module")
 def hardy(agent: Callable[..., Agent]) -> Iterator[Agent]:
     """An agent whose workers and clients the tests mistreat; it must outlive them all."""
-    one = agent("--ops", "tests.agent_ops", "--max-queued", "3").ready()
+    one = agent("--ops", "tests.support.agent_ops", "--max-queued", "3").ready()
     yield one
     one.descendants()
     assert one.end() == 0
@@ -188,7 +188,7 @@ def test_a_client_that_comes_back_under_its_old_name(hardy: Agent, key: str) -> 
 
 
 def test_sigterm_with_work_in_flight(agent: Callable[..., Agent], key: str, gate: Path) -> None:
-    one = agent("--ops", "tests.agent_ops").ready()
+    one = agent("--ops", "tests.support.agent_ops").ready()
     client = one.client()
     client.send(fetch([key] * 6, 2, _gated(client, gate)))
     until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
@@ -217,7 +217,7 @@ def test_sigterm_at_once(agent: Callable[..., Agent]) -> None:
 
 
 def test_sigkill_leaves_no_process(agent: Callable[..., Agent], key: str, gate: Path) -> None:
-    one = agent("--ops", "tests.agent_ops").ready()
+    one = agent("--ops", "tests.support.agent_ops").ready()
     client = one.client()
     client.send(fetch([key] * 4, 2, _gated(client, gate)))
     until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")

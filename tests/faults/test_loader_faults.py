@@ -33,7 +33,7 @@ from sophon_loader.errors import (
     UnknownExport,
 )
 from sophon_loader.wire.messages import Ping
-from tests.loaders import (
+from tests.support.loaders import (
     EXPORT,
     QUICK,
     Agent,

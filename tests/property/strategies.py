@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
-from tests.op_examples import EXAMPLES, GREY_READY, Example
+from tests.support.op_examples import EXAMPLES, GREY_READY, Example
 
 _STAGES = ("pil", "u8", "float", "norm")
 

@@ -21,8 +21,8 @@ from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode, encode
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of
 from sophon_loader.pipeline.randomness import Draw
-from tests.op_examples import EXAMPLES, example_ids, value_of
 from tests.property.strategies import chains, draws, image_files
+from tests.support.op_examples import EXAMPLES, example_ids, value_of
 
 ENCODINGS = encoding_names()
 

@@ -37,7 +37,7 @@ from sophon_loader.decide import (
 )
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
-from tests.decide_tables import CHOICES, facts_of, linear_optimum
+from tests.support.decide_tables import CHOICES, facts_of, linear_optimum
 
 quick = settings(max_examples=150, deadline=None)
 sizes = st.integers(1, 1000).map(float) | st.sampled_from([math.inf, 0.0])

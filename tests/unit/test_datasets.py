@@ -13,9 +13,11 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader
 
-import sophon_loader.datasets
-from sophon_loader.datasets import NotOffloadable, Offloadable, OffloadableDataset, offloadable, transforms_of
-from tests.loaders import PlainPictures, folder, make_tree
+import sophon_loader.datasets.taking_apart
+from sophon_loader.datasets.pipelines import transforms_of
+from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset
+from sophon_loader.datasets.taking_apart import offloadable
+from tests.support.loaders import PlainPictures, folder, make_tree
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +172,7 @@ def test_another_loader_is_named(tree: Path) -> None:
 
 
 def test_another_image_backend_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sophon_loader.datasets, "get_image_backend", lambda: "accimage")
+    monkeypatch.setattr(sophon_loader.datasets.taking_apart, "get_image_backend", lambda: "accimage")
     assert "default loader with Pillow" in refusal(folder(tree))
 
 

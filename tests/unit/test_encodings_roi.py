@@ -13,15 +13,15 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader import native
-from sophon_loader.encodings import roi_jpeg
 from sophon_loader.encodings.registry import decode, encode
-from sophon_loader.encodings.roi_jpeg import PartOfFile, part_of, run_from_file
 from sophon_loader.errors import EncodingError
+from sophon_loader.pipeline import pushdown
 from sophon_loader.pipeline.chain import Chain, Window, chain_of
 from sophon_loader.pipeline.op import Region
+from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
-from tests.loaders import digest_of, picture
 from tests.property.strategies import draws, image_files
+from tests.support.loaders import digest_of, picture
 
 pytestmark = pytest.mark.skipif(not native.available, reason="the C extension is not built")
 
@@ -256,14 +256,14 @@ def test_large_pictures_too_and_the_part_is_used(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stop_before_the_crop_needs_the_whole_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roi_jpeg, "part_of", lambda *arguments, **more: pytest.fail("not to be cut"))
+    monkeypatch.setattr(pushdown, "part_of", lambda *arguments, **more: pytest.fail("not to be cut"))
     data, chain = photo(), of()
     with chain.isolated():
         assert run_from_file(chain, data, 1, Draw(0, 0, 0), keep_info=False).size == (300, 200)
 
 
 def test_what_looks_at_the_info_gets_the_whole_file_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roi_jpeg, "part_of", lambda *arguments, **more: pytest.fail("not to be cut"))
+    monkeypatch.setattr(pushdown, "part_of", lambda *arguments, **more: pytest.fail("not to be cut"))
     exif = Image.Exif()
     exif[0x0112] = 6
     data = photo(exif=exif, comment=b"kept")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.host import cgroup_quotas, cores_available, software
+from sophon_loader.cgroups import cgroup_quotas
+from sophon_loader.host import cores_available
+from sophon_loader.pipeline.software import software
 
 
 def quotas(tmp_path: Path, proc: str, files: dict[str, str]) -> list[float]:

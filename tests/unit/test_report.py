@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from sophon_loader.report import Report
-from sophon_loader.statistics import Statistics
+from sophon_loader.workers.counters import Statistics
 
 KEYS = """
     epoch policy seconds samples bottleneck rates file_bytes wire_bytes choices cuts loader_cpu_s agent_cpu_s retries

@@ -12,10 +12,10 @@ import pytest
 from sophon_loader.decide.facts import FILE, Choice, Facts, Rates
 from sophon_loader.decide.plan import Plan, Prices, uniform_plan
 from sophon_loader.decide.policies import Auto
-from sophon_loader.offloaded import SharedPlan
 from sophon_loader.profiling.costs import Calibration, CostModel, calibrated
 from sophon_loader.profiling.samples import SampleProfile
-from tests.profiles import photo_probes, photo_profile
+from sophon_loader.workers.plan import SharedPlan
+from tests.support.profiles import photo_probes, photo_profile
 
 NAMES = ("file", "pixels", "array", "webp", "roi-jpeg")
 COUNT = 24

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sophon_loader.pipeline.chain import MAX_OPS
-from sophon_loader.statistics import Statistics
 from sophon_loader.wire.messages import Sample
-from tests.loaders import sample_message
+from sophon_loader.workers.counters import Statistics
+from tests.support.loaders import sample_message
 
 
 def answer(encoding: str, cut: int) -> Sample:

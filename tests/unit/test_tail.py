@@ -17,12 +17,12 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from sophon_loader.engine import EpochIterator
 from sophon_loader.errors import ConfigError, PipelineError
+from sophon_loader.main.engine import EpochIterator
+from sophon_loader.main.tail import Split, channels_last, device_of, split
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.tail import Split, channels_last, device_of, split
-from tests.loaders import as_list, times_two
+from tests.support.loaders import as_list, times_two
 
 CPU = torch.device("cpu")
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.requests import BatchId
-from sophon_loader.tickets import QueuedTickets, Ticket, TicketSampler
+from sophon_loader.workers.tickets import QueuedTickets, Ticket, TicketSampler
 
 
 def tickets(batches: Iterable[Any], batched: bool = True, queued: QueuedTickets | None = None) -> list[Ticket]:

@@ -37,7 +37,7 @@ from sophon_loader.decide.policies.fixed import (
     unprofiled,
 )
 from sophon_loader.decide.policies.sophon import Sophon
-from sophon_loader.decide.rounding import LEAST_SHARE, mixed, repaired
+from sophon_loader.decide.rounding import MIN_SHARE, mixed, repaired
 from sophon_loader.decide.simplex import Vector
 from sophon_loader.errors import PlanError
 
@@ -177,8 +177,8 @@ def _goal(problem: Problem) -> Vector:
 
 def _prices_in_use(solution: _Solution) -> list[Vector]:
     """The prices of the columns that either mix uses."""
-    used = solution.traffic.shares > LEAST_SHARE
-    used[: len(solution.time.shares)] |= solution.time.shares > LEAST_SHARE
+    used = solution.traffic.shares > MIN_SHARE
+    used[: len(solution.time.shares)] |= solution.time.shares > MIN_SHARE
     found = [solution.columns[k].prices for k in np.flatnonzero(used)]
     return [prices for prices in found if prices is not None]
 

@@ -27,7 +27,7 @@ from sophon_loader.errors import PlanError
 BOTTLENECK_RATIO = 1.3
 """gpu / local above which the paper sees a prep stall."""
 
-LEAST_GAIN = 1.05
+MIN_GAIN = 1.05
 """The check trial must be this much faster than local; below it is the noise of a 50-step window."""
 
 
@@ -152,7 +152,7 @@ class FastFlow:
         if check is None:
             return self._nothing(facts, f"{best.choice} has not been checked at its share")
         gain = check.samples_s / local.samples_s
-        if gain < LEAST_GAIN:
+        if gain < MIN_GAIN:
             return self._nothing(facts, f"{best.choice} ran {gain:.2f} times as fast as local when checked")
         where = f"{best.choice} on {best.share:.0%} of the samples"
         reason = f"gpu / local is {ratio:.2f}; {where} ran {gain:.2f} times as fast as local{facts.caveats()}"

@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from sophon_loader import OffloadingDataLoader
-    from tests.loaders import Agent
+    from tests.support.loaders import Agent
 
 FILES = 24
 
@@ -18,7 +18,7 @@ FILES = 24
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder tree of `FILES` files, in a folder of its own."""
-    from tests.loaders import make_tree  # imports torch, which not every module needs
+    from tests.support.loaders import make_tree  # imports torch, which not every module needs
 
     return make_tree(tmp_path_factory.mktemp("all") / "pictures", FILES)
 
@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def agent(root: Path) -> Iterator[Agent]:
     """Serves the tree, and the folder above it as `above`."""
-    from tests.loaders import EXPORT, agent_for
+    from tests.support.loaders import EXPORT, agent_for
 
     with agent_for(**{EXPORT: root, "above": root.parent}) as running:
         yield running
@@ -35,7 +35,7 @@ def agent(root: Path) -> Iterator[Agent]:
 @pytest.fixture
 def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader[Any]]]:
     """Builds loaders over the tree, and closes them at the end."""
-    from tests.loaders import loaders_of
+    from tests.support.loaders import loaders_of
 
     with loaders_of(root, agent, batch_size=5) as build:
         yield build

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError
 from tests.e2e.surface.conftest import FILES
-from tests.loaders import (
+from tests.support.loaders import (
     QUICK,
     SeenIndex,
     eval_transform,

@@ -22,7 +22,7 @@ from torchvision.datasets.folder import default_loader
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, OffloadWarning
 from tests.e2e.surface.conftest import FILES
-from tests.loaders import (
+from tests.support.loaders import (
     EXPORT,
     QUICK,
     Agent,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_agent.channel import MOST_FRAMES, Channel
+from storage_agent.channel import MAX_FRAMES, Channel
 from storage_agent.notices import Notices
 from storage_agent.upkeep import Upkeep
 
@@ -29,7 +29,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
         end.close()
 
 
-@given(st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=MOST_FRAMES), max_size=5))
+@given(st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=MAX_FRAMES), max_size=5))
 def test_messages_arrive_whole_and_in_order(messages: list[list[bytes]]) -> None:
     ours, theirs = (Channel(end) for end in socket.socketpair())
     try:

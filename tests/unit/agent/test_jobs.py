@@ -18,11 +18,11 @@ from torchvision.transforms import v2
 
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode
-from sophon_loader.host import software
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.registry import _BY_CLASS, _BY_NAME, register_op
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
@@ -31,7 +31,7 @@ from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_
 from storage_agent.settings import Settings
 from storage_agent.store import Store
 from storage_agent.worker import answer_job, main, register
-from tests.encoding_examples import difference, noise
+from tests.support.encoding_examples import difference, noise
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)

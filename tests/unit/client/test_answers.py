@@ -21,8 +21,8 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.errors import MalformedMessage
-from sophon_loader.host import software
 from sophon_loader.pipeline.randomness import Draw, op_seed
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import (
     AskSizes,
@@ -37,7 +37,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from tests.loaders import folder, make_tree
+from tests.support.loaders import folder, make_tree
 
 Frames = list[bytes]
 KEYS = ["a", "b", "c"]

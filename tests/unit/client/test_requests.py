@@ -19,7 +19,7 @@ from sophon_loader.client.requests import (
     Wanted,
 )
 from sophon_loader.wire.messages import Failed, Failure, Ping, Pong
-from tests.loaders import sample_message as sample
+from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=4, heartbeat_s=2.0, dead_after_s=10.0, resend_after_s=30.0)
 FIRST, SECOND, THIRD = BatchId(1, 0, 0), BatchId(1, 0, 1), BatchId(1, 0, 2)

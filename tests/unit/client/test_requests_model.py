@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered
-from tests.loaders import sample_message as sample
+from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=5, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
 STEP_S = 0.1

@@ -16,7 +16,7 @@ from sophon_loader.decide import (
 )
 from sophon_loader.decide.facts import BLOCK
 from sophon_loader.errors import PlanError
-from tests.decide_tables import random_table, table_of
+from tests.support.decide_tables import random_table, table_of
 
 INF = math.inf
 

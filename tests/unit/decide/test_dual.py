@@ -7,7 +7,7 @@ from sophon_loader.decide import ChoiceTable, Rates
 from sophon_loader.decide.dual import Problem, column_at, file_column, least_time, least_traffic
 from sophon_loader.decide.facts import BLOCK, Facts
 from sophon_loader.errors import PlanError
-from tests.decide_tables import CHOICES, JOBS, WIRE_BOUND, facts_of, linear_optimum, random_table
+from tests.support.decide_tables import CHOICES, JOBS, WIRE_BOUND, facts_of, linear_optimum, random_table
 
 
 @pytest.mark.parametrize("samples", [1, 50, BLOCK + 3])

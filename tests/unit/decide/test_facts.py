@@ -7,7 +7,7 @@ import pytest
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.errors import PlanError, SophonError
-from tests.decide_tables import WIRE_BOUND, facts_of, random_table, table_of
+from tests.support.decide_tables import WIRE_BOUND, facts_of, random_table, table_of
 
 NAN, INF = math.nan, math.inf
 

@@ -7,7 +7,7 @@ import pytest
 
 from sophon_loader.decide import FILE, Choice, Plan, Prices, spread, uniform_plan
 from sophon_loader.errors import PlanError
-from tests.decide_tables import random_table
+from tests.support.decide_tables import random_table
 
 INF, NAN = math.inf, math.nan
 PIXELS = Choice(2, "pixels")

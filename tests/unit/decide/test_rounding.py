@@ -5,7 +5,7 @@ import pytest
 
 from sophon_loader.decide.dual import Problem, column_at, file_column
 from sophon_loader.decide.rounding import mixed, repaired
-from tests.decide_tables import JOBS, facts_of, random_table, table_of
+from tests.support.decide_tables import JOBS, facts_of, random_table, table_of
 
 
 def test_mixed_comes_out_in_proportion():

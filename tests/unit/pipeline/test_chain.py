@@ -38,8 +38,8 @@ from sophon_loader.pipeline.chain import (
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registry import register_op
-from tests.op_examples import same_value, value_of
 from tests.property.strategies import chains, draws, image_files
+from tests.support.op_examples import same_value, value_of
 
 DRAW = Draw(1, 2, 3)
 

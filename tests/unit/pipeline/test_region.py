@@ -16,8 +16,8 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import Chain, Window, chain_of
 from sophon_loader.pipeline.op import GENERATORS, Region
 from sophon_loader.pipeline.randomness import Draw, preserved
-from tests.op_examples import same_value, value_of
 from tests.property.strategies import draws, images
+from tests.support.op_examples import same_value, value_of
 
 CROPS: dict[str, Any] = {}
 for _prefix, _module in (("v1", v1), ("v2", v2)):

@@ -25,7 +25,7 @@ from sophon_loader.profiling.costs import (
 )
 from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.samples import SampleProfile
-from tests.profiles import CROPPED_NBYTES, photo_probes, photo_profile
+from tests.support.profiles import CROPPED_NBYTES, photo_probes, photo_profile
 
 ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")
 PIXELS = [Choice(cut, "pixels") for cut in (1, 2, 3, 4)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sophon_loader.profiling.guard import LONGER, MOST_EPOCHS, Guard, Retry
+from sophon_loader.profiling.guard import LONGER, MAX_EPOCHS, Guard, Retry
 
 SAMPLES = 200
 
@@ -101,7 +101,7 @@ def test_noise_at_equal_speed_sends_it_to_and_fro_no_more_than_the_waits_allow(s
     seen = run(lambda n: noise[n], lambda n: noise[n], 400, Guard())
     accused = seen.count("#.")
     # Every other accusation fails at most; at 2 % none of 5 % is to be expected but by chance.
-    assert accused <= 2 * (5 + 400 / MOST_EPOCHS)
+    assert accused <= 2 * (5 + 400 / MAX_EPOCHS)
     if scatter == 0.02:
         assert seen.count(".") <= 0.25 * len(seen)
 

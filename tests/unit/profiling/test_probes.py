@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from sophon_loader.client import dry_runs as module
 from sophon_loader.client.address import Address
+from sophon_loader.client.dry_runs import Prober
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
-from sophon_loader.profiling import probes as module
-from sophon_loader.profiling.probes import MOST_PROBES, Probe, Prober, ProbeRequest, op_ratios, spread_over
+from sophon_loader.profiling.probes import MAX_PROBES, Probe, ProbeRequest, op_ratios, spread_over
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Sample
 
 ADDRESS = Address.parse("tcp://127.0.0.1:1/d")
@@ -25,7 +26,7 @@ ADDRESS = Address.parse("tcp://127.0.0.1:1/d")
 @pytest.mark.parametrize("samples", [0, 1, 2, 3, 63, 64, 65, 1000, 1_281_167])
 def test_probes_are_spread_over_all_samples(samples: int) -> None:
     found = spread_over(samples)
-    assert len(found) == len(set(found)) == min(samples, MOST_PROBES)
+    assert len(found) == len(set(found)) == min(samples, MAX_PROBES)
     assert found == sorted(found)
     if samples:
         assert found[0] == 0 and found[-1] == samples - 1

@@ -17,13 +17,13 @@ from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.profiling import profiler as module
+from sophon_loader.main import profiler as module
+from sophon_loader.main.profiler import Profiler
 from sophon_loader.profiling.costs import ROI
-from sophon_loader.profiling.profiler import Profiler
 from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.store import StoredProfile, load, save
-from tests.loaders import times_two
-from tests.profiles import crop_transform, fill, profiler_of, small_tree
+from tests.support.loaders import times_two
+from tests.support.profiles import crop_transform, fill, profiler_of, small_tree
 
 COUNT = 6
 LOADED_JXL = "jxl" in encoding_names()

@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 
 from sophon_loader.client.address import Address
+from sophon_loader.client.burst import measure_wire
 from sophon_loader.decide.facts import Rates
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.profiling import rates as module
-from sophon_loader.profiling.rates import (
-    WINDOW_STEPS,
-    EpochMeasure,
-    Healing,
-    StepClock,
-    measure_wire,
-    revised,
-    wire_may_do_more,
-)
+from sophon_loader.profiling import steps as module
+from sophon_loader.profiling.rates import EpochMeasure, Healing, revised, wire_may_do_more
+from sophon_loader.profiling.steps import WINDOW_STEPS, StepClock
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Sample
 
 

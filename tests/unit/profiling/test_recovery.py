@@ -17,11 +17,11 @@ from sophon_loader.decide.cost import Terms, epoch_totals, moved
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Auto
-from sophon_loader.profiling import profiler as module
+from sophon_loader.main import profiler as module
+from sophon_loader.main.profiler import Profiler
 from sophon_loader.profiling.guard import Guard
-from sophon_loader.profiling.profiler import Profiler
 from sophon_loader.profiling.rates import EpochMeasure
-from tests.profiles import fill, profiler_of, small_tree
+from tests.support.profiles import fill, profiler_of, small_tree
 
 SAMPLES = 300
 UPKEEP_S = (0.00013, 0.00027)

@@ -9,15 +9,14 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from sophon_loader.client import failures
 from sophon_loader.encodings import names
 from sophon_loader.encodings.registry import encode, encodings
 from sophon_loader.pipeline import chain
+from sophon_loader.wire import failures, frames, limits, messages, version
 from sophon_loader.wire import fields as types
-from sophon_loader.wire import frames, limits, messages, version
 from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Failure, Item
 from storage_agent import broker, store
-from tests.encoding_examples import ACCEPTED
+from tests.support.encoding_examples import ACCEPTED
 
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
 LIMITS = {
@@ -120,7 +119,7 @@ def test_limits() -> None:
     assert written == {name: getattr(module, name) for name, module in LIMITS.items()}
     assert chain.MAX_DESCRIPTION_NBYTES < broker.MAX_REGISTRATION_NBYTES
     assert chain.MAX_OPS == limits.MAX_OPS
-    untold = {"MAX_EARLY_DEATHS", "MAX_REGISTRATIONS_NBYTES", "MAX_UINT"}
+    untold = {"MAX_EARLY_DEATHS", "MAX_PER_TURN", "MAX_REGISTRATIONS_NBYTES", "MAX_UINT"}
     for module in (frames, limits, broker):
         assert {name for name in vars(module) if name.startswith("MAX_")} <= {*LIMITS} | untold
 

@@ -20,7 +20,7 @@ from sophon_loader.decide.dual import Problem, file_column, least_time
 from sophon_loader.decide.policies import auto as module
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.errors import PlanError
-from tests.decide_tables import JOBS, WIRE_BOUND, facts_of, linear_optimum, random_table, table_of
+from tests.support.decide_tables import JOBS, WIRE_BOUND, facts_of, linear_optimum, random_table, table_of
 
 INF = math.inf
 PIXELS = Choice(2, "pixels")

@@ -7,7 +7,7 @@ import pytest
 
 from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan, Rates, Trial
 from sophon_loader.errors import PlanError
-from tests.decide_tables import facts_of, random_table, table_of
+from tests.support.decide_tables import facts_of, random_table, table_of
 
 ALL, HALFWAY = Choice(4, "pixels"), Choice(2, "pixels")
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sophon_loader.decide import FILE, Choice, Facts, policy_named
-from tests.decide_tables import WIRE_BOUND, facts_of, table_of
+from tests.support.decide_tables import WIRE_BOUND, facts_of, table_of
 
 PIXELS, ARRAY = Choice(2, "pixels"), Choice(4, "array")
 

@@ -10,7 +10,7 @@ from sophon_loader.decide import FILE, POLICIES, Facts, Policy, Rates, epoch_ter
 from sophon_loader.decide import policies as package
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.errors import PlanError
-from tests.decide_tables import JOBS, WIRE_BOUND, facts_of, random_table, table_of
+from tests.support.decide_tables import JOBS, WIRE_BOUND, facts_of, random_table, table_of
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
 

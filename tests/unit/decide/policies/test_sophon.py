@@ -8,7 +8,7 @@ import pytest
 from sophon_loader.decide import FILE, Choice, Rates, policy_named
 from sophon_loader.decide.policies import sophon as module
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
-from tests.decide_tables import facts_of, random_table, table_of
+from tests.support.decide_tables import facts_of, random_table, table_of
 
 INF = math.inf
 PIXELS, WEBP, ARRAY = Choice(2, "pixels"), Choice(2, "webp"), Choice(4, "array")

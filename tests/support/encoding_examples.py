@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from sophon_loader.encodings.roi_jpeg import PartOfFile
 from sophon_loader.pipeline.chain import Window
 from sophon_loader.pipeline.op import Region
+from sophon_loader.pipeline.pushdown import PartOfFile
 
 Make = Callable[[], Any]
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators

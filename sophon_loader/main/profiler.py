@@ -14,36 +14,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader import native
-from sophon_loader.agreement import Agreement, key_and_path
+from sophon_loader.client.burst import measure_wire
 from sophon_loader.client.connection import Connection
-from sophon_loader.datasets import Offloadable
+from sophon_loader.client.dry_runs import Prober
+from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.host import cores_available, software
+from sophon_loader.host import cores_available
+from sophon_loader.main.agreement import Agreement, key_and_path
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
 from sophon_loader.profiling.guard import Retry
-from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, Prober, ProbeRequest, spread_over
-from sophon_loader.profiling.rates import (
-    FASTER,
-    EpochMeasure,
-    Healing,
-    StepClock,
-    measure_wire,
-    wire_may_do_more,
-)
+from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, spread_over
+from sophon_loader.profiling.rates import FASTER, EpochMeasure, Healing, wire_may_do_more
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.profiling.steps import StepClock
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
-from sophon_loader.statistics import Totals
 from sophon_loader.wire.frames import content_hash
+from sophon_loader.workers.counters import Totals
 
 _PROBE_WAIT_S = 5.0
-_LEAST_COUNTED = 16
+_MIN_COUNTED = 16
 """Samples of which a mean is taken."""
-_MOST_LOAD = 4.0
+_MAX_LOAD = 4.0
 """Of measured to planned CPU seconds: what is beyond is no error of the model but a disturbance."""
 _MODEL_ERROR = 1.25
 """Times that the model may be wrong about CPU seconds; it was by up to 24 % (docs/results.md, "Fewer agent cores")."""
@@ -228,7 +225,7 @@ class Profiler:
         """
         before_s = self._known_upkeep_s
         self._upkeep_s = tuple(new or old for new, old in zip(epoch.upkeep_s, self._upkeep_s, strict=True))
-        if planned is not None and epoch.samples >= _LEAST_COUNTED:
+        if planned is not None and epoch.samples >= _MIN_COUNTED:
             self._learn_load(epoch, planned, before_s)
         before = self.rates
         self.rates = self._healing.revised(
@@ -276,7 +273,7 @@ class Profiler:
     def _note_load(self, name: str, used_s: float, planned_s: float) -> None:
         """A disturbance can only make work take more CPU seconds: that it took far fewer is believed at once."""
         if used_s > 0 and 0 < planned_s < math.inf:
-            load = min(max(used_s / planned_s, 1 / _MOST_LOAD), _MOST_LOAD)
+            load = min(max(used_s / planned_s, 1 / _MAX_LOAD), _MAX_LOAD)
             known = self._load.get(name, load)
             self._load[name] = load if load * _MODEL_ERROR < known else math.sqrt(load * known)
 
@@ -402,8 +399,8 @@ class Profiler:
 def _upkeep(totals: Totals) -> tuple[float, float]:
     files = totals.samples - totals.offloaded - totals.fallbacks
     return (
-        (totals.upkeep_s - totals.offloaded_upkeep_s) / files if files >= _LEAST_COUNTED else 0.0,
-        totals.offloaded_upkeep_s / totals.offloaded if totals.offloaded >= _LEAST_COUNTED else 0.0,
+        (totals.upkeep_s - totals.offloaded_upkeep_s) / files if files >= _MIN_COUNTED else 0.0,
+        totals.offloaded_upkeep_s / totals.offloaded if totals.offloaded >= _MIN_COUNTED else 0.0,
     )
 
 

@@ -17,13 +17,13 @@ import zmq
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.names import encoding_names
-from sophon_loader.host import software
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WAIT_S = 40.0
 """Long enough on a busy machine; a test that works never waits for it."""
 Found = TypeVar("Found")

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from sophon_loader.datasets import Pipeline, look, owners, pipeline_of, same_look, same_pipeline
+from sophon_loader.datasets.look import look, owners, same_look
+from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, same_pipeline
 from sophon_loader.errors import ConfigError
 
 

@@ -10,12 +10,12 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets import Offloadable, Source
+from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError
-from sophon_loader.host import DECODERS, software, unlike
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import DECODERS, software, unlike
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 
 _PROBED = 8

@@ -1,4 +1,4 @@
-"""From a failure on the wire to the exception that the user sees."""
+"""The kinds of failure on the wire, and the exception of each: the agent raises it, the loader raises it again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,19 @@ _ERRORS: dict[str, type[SophonError]] = {
     Failure.OUTSIDE_EXPORT: SampleOutsideExport,
     Failure.UNREADABLE: SampleUnreadable,
 }
+_FAILURES = {error: failure for failure, error in _ERRORS.items()}
 
 
 def error_of(failure: str, text: str) -> SophonError:
     """The exception for a kind of failure; an unknown kind is an AgentError that names it."""
     cls = _ERRORS.get(failure)
     return cls(text) if cls is not None else AgentError(f"{failure}: {text}")
+
+
+def failure_of(error: SophonError) -> str:
+    """The kind of failure that tells a loader of `error`.
+
+    Raises:
+        KeyError: no kind stands for its class; an error that can reach a loader must be in the table.
+    """
+    return _FAILURES[type(error)]

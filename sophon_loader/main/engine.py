@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from sophon_loader.agreement import Agreement, agree, common_root, own_address
-from sophon_loader.batches import BatchMemory, Collate
 from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.datasets import Offloadable, Pipeline, pipeline_of, same_pipeline
+from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, same_pipeline
+from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import Terms, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
@@ -28,19 +27,22 @@ from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import cores_available
-from sophon_loader.offloaded import OffloadedDataset, SharedPlan
+from sophon_loader.main.agreement import Agreement, agree, common_root, own_address
+from sophon_loader.main.profiler import Profiler
+from sophon_loader.main.tail import Split, Tail, split
+from sophon_loader.main.trials import TrialRunner, TryingPolicy
 from sophon_loader.profiling.guard import Guard
-from sophon_loader.profiling.profiler import Profiler
-from sophon_loader.profiling.rates import StepClock, gpu_utilisation
-from sophon_loader.profiling.trials import TrialRunner, TryingPolicy
+from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
-from sophon_loader.statistics import NO_TOTALS, Statistics, Totals
-from sophon_loader.tail import Split, Tail, split
+from sophon_loader.workers.batches import BatchMemory, Collate
+from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.plan import SharedPlan
 
-_MOST_DEGRADED = 0.05
+_MAX_DEGRADED = 0.05
 """Of an epoch's samples: with more of them at an earlier cut than planned, its CPU seconds say nothing of the plan."""
 
-_LEAST_SPARE = 0.01
+_MIN_SPARE = 0.01
 """Cores that a local agent is counted to have where the loader's processes may use all: too few to be worth a thing."""
 
 
@@ -182,7 +184,7 @@ class Engine:
         if self._local_agent is None:
             return agreement
         # It shares this host's cores with the loader's processes.
-        spare = max(cores_available() - self._processes, _LEAST_SPARE)
+        spare = max(cores_available() - self._processes, _MIN_SPARE)
         terms = replace(agreement.terms, files_here=self.options.agent_limit_mbit is None)
         return replace(agreement, terms=terms, agent_cores=min(agreement.agent_cores, spare))
 
@@ -318,7 +320,7 @@ class Engine:
         began_s, before = self._pass_began
         totals, seconds = report.totals.since(before), report.seconds - began_s
         measure = self._profiler.epoch_measure(totals, seconds, self._processes)
-        odd = totals.fallbacks or totals.degraded > _MOST_DEGRADED * totals.samples
+        odd = totals.fallbacks or totals.degraded > _MAX_DEGRADED * totals.samples
         as_planned = whole and not odd and not self._replanned
         self._profiler.learn(measure, self._predicted if as_planned else None)
         if as_planned and self._agreement is not None and not self.profiling:

@@ -11,17 +11,17 @@ from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from sophon_loader.agreement import Agreement
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets import offloadable
+from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.encodings.names import encoding_names
-from sophon_loader.host import software
+from sophon_loader.main.agreement import Agreement
+from sophon_loader.main.profiler import Profiler
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.probes import Probe
-from sophon_loader.profiling.profiler import Profiler
 from sophon_loader.profiling.samples import SampleProfile
 
 CROPPED_NBYTES = 96 * 96 * 3

@@ -1,4 +1,4 @@
-"""Ops for `sophon-agent serve --ops tests.agent_ops`: slow at will, failing, deadly."""
+"""Ops for `sophon-agent serve --ops tests.support.agent_ops`: slow at will, failing, deadly."""
 
 from __future__ import annotations
 

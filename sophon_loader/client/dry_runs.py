@@ -1,0 +1,83 @@
+"""Dry runs at the agent beside an epoch: what ops and encodings cost there."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.errors import SophonError
+from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest
+from sophon_loader.wire.limits import MAX_UINT
+from sophon_loader.wire.messages import Fetch, Item, Sample
+
+
+class Prober(threading.Thread):
+    """Asks the agent for dry runs, one at a time, beside the epoch; `probes` holds what came back.
+
+    A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
+    """
+
+    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: int, timeout_s: float) -> None:
+        super().__init__(name="sophon-prober", daemon=True)
+        self._address = address
+        self._requests = requests
+        self._seed = seed
+        self._timeout_s = timeout_s
+        self._cancelled = threading.Event()
+        self.probes: list[Probe] = []
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            connection = Connection(self._address, window=1)
+        except SophonError:
+            return
+        try:
+            for request in self._requests:
+                if self._cancelled.is_set() or not self._try(connection, request):
+                    return
+        except SophonError:
+            return
+        finally:
+            connection.close()
+
+    def _try(self, connection: Connection, request: ProbeRequest) -> bool:
+        item = Item(0, request.index, 0, request.cut, request.encoding, request.key)
+        seed, allowed = self._seed & MAX_UINT, [*PLAIN, request.encoding]
+        fetch = Fetch(self._address.export, request.digest, seed, PROBE_EPOCH, False, True, allowed, [item])
+        connection.send(fetch)
+        answer = connection.receive(self._timeout_s)
+        if answer is None:
+            return False
+        message = answer[0]
+        if isinstance(message, Sample) and message.cut == request.cut and _is_measured(message):
+            nbytes, op_s = message.meta["nbytes"], tuple(message.op_s)
+            probe = Probe(request.index, request.cut, message.encoding, nbytes, op_s, message.upkeep_s)
+            self.probes.append(probe)
+        return True
+
+    def cancel(self, timeout_s: float) -> None:
+        """End after the question that is being asked; waits for at most `timeout_s`."""
+        self._cancelled.set()
+        self.join(timeout_s)
+
+    def finish(self, timeout_s: float) -> list[Probe]:
+        """What has been found, after waiting for the rest for at most `timeout_s`."""
+        self.join(timeout_s)
+        self._cancelled.set()
+        return list(self.probes)
+
+
+def _is_measured(sample: Sample) -> bool:
+    """Whether an answer tells a size and times that can be calculated with."""
+    nbytes = sample.meta.get("nbytes")
+    return (
+        type(nbytes) is int
+        and nbytes > 0
+        and len(sample.op_s) > 1
+        and all(0 <= s < math.inf for s in (*sample.op_s, sample.upkeep_s))
+    )

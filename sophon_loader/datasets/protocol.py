@@ -1,0 +1,79 @@
+"""What a dataset that can be offloaded is, and what it looks like once taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from sophon_loader.client.address import Address
+from sophon_loader.shared import SharedArray
+
+Transform = Callable[[Any], Any]
+
+
+@runtime_checkable
+class OffloadableDataset(Protocol):
+    """A map-style dataset of image files that says where they lie.
+
+    `dataset[i]` must be `(transform(image), target(i))`, `image` being the file `root/key(i)` as PIL RGB. `key` and
+    `target` are called in the loader's workers, so they must not depend on what a worker does.
+    """
+
+    root: str
+    transform: Transform | None
+
+    def __len__(self) -> int: ...
+
+    def key(self, index: int) -> str:
+        """The path of sample `index` relative to `root`, with `/`."""
+
+    def target(self, index: int) -> Any:
+        """Its label, as the training loop gets it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One folder of files.
+
+    Args:
+        root: the folder on this host; None when it is only at the agent.
+        keys: row -> path relative to `root`.
+        target: row -> label, before `target_transform`.
+        address: where the folder is, when it is only at an agent.
+        promised: whether all this is only what an `OffloadableDataset` says of itself.
+    """
+
+    root: str | None
+    keys: Any
+    target: Callable[[int], Any]
+    address: Address | None = None
+    promised: bool = False
+
+
+@dataclass(frozen=True)
+class Offloadable:
+    """A dataset taken apart: sample i is row `rows[i]` of source `sources[of[i]]`.
+
+    `owners` are the datasets that the sources come from, whose transforms the main process reads at every epoch; they
+    do not travel to spawned workers.
+    """
+
+    sources: tuple[Source, ...]
+    of: SharedArray
+    rows: SharedArray
+    owners: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """(source, row) of a sample."""
+        return int(self.of.array[index]), int(self.rows.array[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "owners": ()}
+
+
+class NotOffloadable(Exception):
+    """Why a dataset runs as in a plain DataLoader; for reports, never raised at the user."""

@@ -1,0 +1,108 @@
+"""RemoteImageFolder: the ImageFolder of a host that does not mount the data."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from torchvision.datasets import VisionDataset
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.protocol import Transform
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.shared import SharedArray, SharedStrings
+
+
+class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
+    """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
+
+    Args:
+        agent: `tcp://host:port/export[/folder]`; the folder holds one subfolder per class.
+        transform, target_transform: as ImageFolder's.
+        options: time-outs.
+
+    Has `classes`, `class_to_idx`, `samples`, `targets` and `imgs` as ImageFolder has them, in the same order; the paths
+    in `samples` start with the agent's address. Indexing it fetches one file and works without OffloadingDataLoader.
+
+    Raises:
+        ConfigError: the address is malformed.
+        AgentUnreachable, UnknownExport, SampleMissing: the listing cannot be had.
+        FileNotFoundError: no classes, or a class without images (as ImageFolder).
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        *,
+        options: OffloadOptions | None = None,
+    ) -> None:
+        super().__init__(agent, transform=transform, target_transform=target_transform)
+        self.address = Address.parse(agent)
+        self.options = options or OffloadOptions()
+        self._connection: tuple[int, Connection] | None = None
+        tree = self._listing()
+        self.classes = [name for name, _ in tree]
+        self.class_to_idx = {name: position for position, name in enumerate(self.classes)}
+        counts = [len(names) for _, names in tree]
+        self.shared_keys = SharedStrings([f"{name}/{file}" for name, files in tree for file in files])
+        self.shared_targets = SharedArray(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+
+    def _listing(self) -> list[tuple[str, list[str]]]:
+        connection = Connection(self.address, window=1)
+        try:
+            connection.greet(self.options.connect_timeout_s)
+            tree = connection.listing(10 * self.options.dead_after_s)
+        finally:
+            connection.close()
+        if not tree:
+            raise FileNotFoundError(f"Couldn't find any class folder in {self.address}.")
+        if empty := [name for name, files in tree if not files]:
+            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)} in {self.address}.")
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.shared_keys)
+
+    @property
+    def targets(self) -> list[int]:
+        """The class index of every sample."""
+        targets: list[int] = self.shared_targets.array.tolist()
+        return targets
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(address of the file, class index) of every sample; made anew at each access."""
+        return [(f"{self.address}/{self.shared_keys[i]}", t) for i, t in enumerate(self.targets)]
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """ImageFolder's other name for `samples`."""
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """One sample, with the file fetched from the agent and everything run here."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be below {len(self)}, got {index}")
+        index %= len(self)
+        data = self._own_connection().file(self.shared_keys[index], self.options.dead_after_s)
+        # The transform draws from the caller's generators, as in any torchvision dataset.
+        image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
+        target: Any = int(self.shared_targets.array[index])
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+    def _own_connection(self) -> Connection:
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), Connection(self.address, window=1))
+        return self._connection[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}

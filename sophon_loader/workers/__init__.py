@@ -1,0 +1,1 @@
+"""What loader workers run, and what crosses between them and the main process."""

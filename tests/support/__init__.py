@@ -1,0 +1,1 @@
+"""What tests share: agents, loaders, pictures, examples."""
