@@ -26,6 +26,7 @@ from bench import record
 from bench.loading import epoch, folder, our_loader, torch_loader, worker_pss_mb
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
+from sophon_loader.wire.announcement import announced
 from sophon_loader.wire.messages import Fetch, Item, Sample
 
 BAR_MB_S = 600.0
@@ -52,7 +53,7 @@ def main() -> int:
     command += ["--bind", "tcp://127.0.0.1:0", "--workers", "1", "--readers", str(options.readers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None and agent.stdin is not None
-        address = Address(agent.stdout.readline().split(" at ")[1].split()[0], "bench")
+        address = Address(announced(agent).endpoint, "bench")
         connection = Connection(address, options.window)
         connection.greet(10.0)
         stream(connection, keys, 300, options.window)  # fills the page cache and waits for the worker's start

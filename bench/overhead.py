@@ -45,6 +45,7 @@ from tqdm import tqdm
 from bench import record
 from bench.loading import folder, our_loader, quiet, torch_loader, training_pipeline
 from sophon_loader import OffloadingDataLoader
+from sophon_loader.wire.announcement import announced
 
 BAR_THROUGHPUT = 0.98
 BAR_FIRST_BATCH_S = 0.3
@@ -279,8 +280,8 @@ def running_agent(data: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"bench={data}"]
     command += ["--bind", "tcp://127.0.0.1:0", "--workers", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
-        assert agent.stdin is not None and agent.stdout is not None
-        yield agent.stdout.readline().split(" at ")[1].split()[0] + "/bench"
+        assert agent.stdin is not None
+        yield announced(agent).endpoint + "/bench"
         agent.stdin.close()
 
 

@@ -34,6 +34,7 @@ from bench.loading import folder, torch_loader
 from bench.testbed import REPOSITORY, LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.wire.announcement import announced
 
 POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 PORT = 5555
@@ -217,8 +218,7 @@ def start_agent(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert agent.stdout is not None
-    agent.stdout.readline()
+    announced(agent)
     return agent
 
 

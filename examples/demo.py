@@ -27,6 +27,7 @@ from tqdm import tqdm
 from examples.pictures import make_pictures
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.wire.announcement import announced
 
 POLICIES = ("no-off", "all-off", "resize-off", "fastflow", "sophon", "auto")
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "imagenet"
@@ -55,7 +56,7 @@ def main() -> None:
     print(f"{len(dataset)} pictures of {data}, a wire of {options.link_mbit:g} Mbit/s, {options.epochs} epochs each")
     table = Table("policy", "epoch s", "images/s", "MB on wire", "offloaded", "all batches")
     with agent(data, options.link_mbit) as process:
-        address = process.stdout.readline().split(" at ")[1].split()[0] + "/demo"  # type: ignore[union-attr]
+        address = announced(process).endpoint + "/demo"
         for policy in options.policies:
             table.add_row(policy, *run(policy, address, dataset, options))
         process.stdin.close()  # type: ignore[union-attr]

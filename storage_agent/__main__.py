@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from sophon_loader import __version__
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
+from sophon_loader.wire.announcement import Announcement
 from storage_agent.broker import Broker
 from storage_agent.settings import Settings, folder_of
 
@@ -108,9 +109,8 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 
 def _announce(broker: Broker, settings: Settings) -> None:
-    exports = ", ".join(f"{name}={os.path.realpath(folder)}" for name, folder in settings.exports.items())
-    said = f"sophon-agent: serving {exports} at {broker.address} with {settings.workers} workers"
-    print(said.encode("utf-8", "backslashreplace").decode(), flush=True)  # a folder's name need not be UTF-8
+    exports = {name: os.path.realpath(folder) for name, folder in settings.exports.items()}
+    print(Announcement(broker.address, exports, settings.workers, os.getpid()).line(), flush=True)
 
 
 def _stop_when_stdin_closes() -> None:

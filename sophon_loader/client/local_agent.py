@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import selectors
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Callable
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.wire.announcement import announced
 
 EXPORT = "local"
-_START_S = 30.0
 
 
 class LocalAgent:
@@ -31,7 +29,7 @@ class LocalAgent:
         )
         self.close: Callable[[], object] = weakref.finalize(self, _end, self._process, os.getpid())
         try:
-            self.address = Address(_endpoint(self._process), EXPORT)
+            self.address = Address(announced(self._process).endpoint, EXPORT)
         except AgentUnreachable:
             self.close()
             raise
@@ -52,23 +50,6 @@ def _command(root: str, options: OffloadOptions) -> list[str]:
     for module in options.agent_ops:
         command += ["--ops", module]
     return command
-
-
-def _endpoint(process: subprocess.Popen[bytes]) -> str:
-    """Where the agent says that it listens."""
-    assert process.stdout is not None
-    end = time.monotonic() + _START_S
-    said = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while b"\n" not in said:
-            if not selector.select(max(0.0, end - time.monotonic())):
-                raise AgentUnreachable(f"the local agent must start within {_START_S:g} s, it said {said!r}")
-            chunk = os.read(process.stdout.fileno(), 4096)
-            if not chunk:
-                raise AgentUnreachable(f"the local agent must start, but it ended with status {process.wait()}")
-            said += chunk
-    return said.decode().split(" at ")[-1].split()[0]
 
 
 def _end(process: subprocess.Popen[bytes], owner_pid: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +16,11 @@ import zmq
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.names import encoding_names
+from sophon_loader.errors import AgentUnreachable
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
+from sophon_loader.wire.announcement import Announcement, announced
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
 
@@ -49,7 +50,6 @@ class Agent:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, **popen)
         self._clients: list[Client] = []
         self._descendants: set[psutil.Process] = set()
-        self.said = ""
 
     @property
     def pid(self) -> int:
@@ -57,16 +57,16 @@ class Agent:
 
     @property
     def address(self) -> str:
-        """Where it listens, which it prints once it does."""
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while "\n" not in self.said:
-                assert selector.select(WAIT_S), f"the agent must say where it listens: {self.errors()}"
-                chunk = os.read(self.process.stdout.fileno(), 4096)
-                assert chunk, f"the agent has ended: {self.errors()}"
-                self.said += chunk.decode()
-        return self.said.split(" at ")[1].split()[0]
+        """Where it listens."""
+        return self.announcement.endpoint
+
+    @cached_property
+    def announcement(self) -> Announcement:
+        """What it prints once it listens."""
+        try:
+            return announced(self.process, WAIT_S)
+        except AgentUnreachable as error:
+            raise AssertionError(f"the agent must say where it listens: {self.errors()}") from error
 
     def errors(self) -> str:
         return self.log.read_text()
@@ -79,7 +79,7 @@ class Agent:
     def ready(self) -> Agent:
         """Wait until every worker is."""
         client = self.client()
-        workers = int(self.said.split(" with ")[1].split()[0])
+        workers = self.announcement.workers
         until(lambda: client.status()["workers"] == workers, "all workers are ready")
         return self
 

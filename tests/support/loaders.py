@@ -25,6 +25,7 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.wire.announcement import announced
 from sophon_loader.wire.messages import Sample
 from storage_agent.status import ask_status
 
@@ -128,13 +129,12 @@ class Agent:
                 stdout=subprocess.PIPE,
                 env=with_modules(self.modules),
             )
-            assert self.process.stdout is not None
-            line = self.process.stdout.readline().decode()
-            if line:
+            try:
+                self.endpoint = announced(self.process).endpoint
                 break
-            self._reap()
-            assert time.monotonic() < deadline_s, "the agent does not start"
-        self.endpoint = line.split(" at ")[-1].split()[0]
+            except AgentUnreachable:  # the port is not free again yet
+                self._reap()
+                assert time.monotonic() < deadline_s, "the agent does not start"
         self._port = int(self.endpoint.rsplit(":", 1)[1])
 
     def address(self, export: str = EXPORT) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader import __version__
+from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
 from storage_agent.settings import Settings
 
@@ -43,8 +44,8 @@ def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureF
     assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
     made = broker.made
     assert made == Settings({"d": tmp_path}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
-    said = capsys.readouterr().out
-    assert said == f"sophon-agent: serving d={tmp_path} at tcp://127.0.0.1:4711 with {made.workers} workers\n"
+    said = Announcement.parse(capsys.readouterr().out)
+    assert said == Announcement("tcp://127.0.0.1:4711", {"d": str(tmp_path)}, made.workers, os.getpid())
 
 
 def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +67,8 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.
             max_file_nbytes=7 << 20,
             max_queued=9,
         )
-        assert f"serving d={tmp_path}, e={tmp_path}/x=y at tcp://" in capsys.readouterr().out
+        said = Announcement.parse(capsys.readouterr().out)
+        assert said.exports == {"d": str(tmp_path), "e": f"{tmp_path}/x=y"}
 
 
 def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,8 +90,8 @@ def test_the_folder_that_is_served_is_said_in_full(
     for folder in ("..", "../", "../../alias", str(tmp_path / "alias"), "./.."):
         assert program.main(["serve", "--export", f"d={folder}"]) == 0
         said = capsys.readouterr().out
-        assert f"serving d={tmp_path}/caf\\udce9 at {_Broker.address} with " in said
-        said.encode()
+        assert said.isascii() and said.count("\n") == 1
+        assert Announcement.parse(said).exports == {"d": str(data)}
 
 
 @pytest.mark.parametrize(("folder", "rule"), [

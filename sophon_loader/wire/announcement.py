@@ -1,0 +1,74 @@
+"""The line that an agent prints once loaders can connect to it, and how whoever started the agent reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sophon_loader.errors import AgentUnreachable, MalformedMessage
+
+START_S = 60.0
+"""Importing torch takes a worker some seconds, and several times that on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Where an agent listens and what it serves: one line of JSON on its standard output.
+
+    Args:
+        endpoint: `tcp://host:port`, without an export.
+        exports: name -> folder.
+        workers: processes that run ops.
+        pid: of the agent.
+
+    Example:
+        >>> Announcement.parse('{"endpoint": "tcp://127.0.0.1:5555", "exports": {}, "workers": 2, "pid": 1}').workers
+        2
+    """
+
+    endpoint: str
+    exports: Mapping[str, str]
+    workers: int
+    pid: int
+
+    def line(self) -> str:
+        """The line, without its end; ASCII, whatever the folders are called."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def parse(line: str | bytes) -> Announcement:
+        """The inverse of `line`.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        try:
+            return Announcement(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise MalformedMessage(f"an agent must announce itself in a line of JSON, got {line!r}: {error}") from error
+
+
+def announced(process: subprocess.Popen[Any], timeout_s: float = START_S) -> Announcement:
+    """Wait for the announcement of an agent that was started with its standard output in a pipe.
+
+    Raises:
+        AgentUnreachable: it ended, or said nothing within `timeout_s`.
+    """
+    assert process.stdout is not None, "start the agent with stdout=subprocess.PIPE"
+    end_s, said = time.monotonic() + timeout_s, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while b"\n" not in said:
+            if not selector.select(max(0.0, end_s - time.monotonic())):
+                raise AgentUnreachable(f"an agent must start within {timeout_s:g} s, it said {said!r}")
+            chunk = os.read(process.stdout.fileno(), 4096)
+            if not chunk:
+                raise AgentUnreachable(f"an agent must start, but it ended with status {process.wait()}")
+            said += chunk
+    return Announcement.parse(said.partition(b"\n")[0])
