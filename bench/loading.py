@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader import LocalAgent, OffloadingDataLoader
 
 
 def training_pipeline() -> Callable[[Any], Any]:
@@ -41,7 +41,7 @@ def torch_loader(dataset: Any, workers: int, batch_size: int = 32) -> DataLoader
 
 def our_loader(dataset: Any, workers: int, batch_size: int = 32, **arguments: Any) -> OffloadingDataLoader:
     """Ours; by default with a local agent of one worker."""
-    arguments = {"agent": "local", "options": OffloadOptions(agent_workers=1), **arguments}
+    arguments = {"agent": LocalAgent(workers=1), **arguments}
     return OffloadingDataLoader(
         dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0, **arguments
     )

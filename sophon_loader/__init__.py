@@ -5,11 +5,12 @@ Public names are resolved on first use, so importing a part (`sophon_loader.wire
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sophon_loader.client.options import OffloadOptions
+    from sophon_loader.client.options import LocalAgent, OffloadOptions
     from sophon_loader.datasets.protocol import OffloadableDataset
     from sophon_loader.datasets.remote import RemoteImageFolder
     from sophon_loader.errors import OffloadWarning
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user asks for it
+
 _HOMES = {
+    "LocalAgent": "sophon_loader.client.options",
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
     "OffloadWarning": "sophon_loader.errors",
@@ -30,6 +34,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "LocalAgent",
     "OffloadOptions",
     "OffloadWarning",
     "OffloadableDataset",

@@ -25,6 +25,7 @@ Every class can be built from one string, because DataLoader re-raises a worker'
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 class SophonError(Exception):
@@ -107,3 +108,11 @@ def add_note(error: BaseException, text: str) -> None:
         error.args = (f"{error.args[0]}\n{text}", *error.args[1:])
     else:
         error.args = (*error.args, text)
+
+
+def warn_user(text: str) -> None:
+    """Warn with an OffloadWarning that points at the user's line: the innermost frame outside of this package."""
+    level = 1
+    while sys._getframe(level).f_globals.get("__name__", "").startswith("sophon_loader."):
+        level += 1
+    warnings.warn(text, OffloadWarning, stacklevel=level + 1)

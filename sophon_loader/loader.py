@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from operator import index as as_int
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,23 +14,23 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
-from sophon_loader.client.address import Address
-from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.decide.policies import Policy, policy_named
-from sophon_loader.encodings.names import encoding_names
-from sophon_loader.errors import ConfigError, OffloadWarning
+from sophon_loader.decide.policies import Policy
+from sophon_loader.errors import OffloadWarning, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
-from sophon_loader.main.tail import device_of
+from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.main.sampler import TicketSampler
+from sophon_loader.main.settings import Settings
 from sophon_loader.report import Report
 from sophon_loader.workers.init import WorkerInit
-from sophon_loader.workers.tickets import QueuedTickets, TicketSampler
+from sophon_loader.workers.tickets import QueuedTickets
 
-PAPER_ENCODINGS = ("file", "pixels", "array")
 T_co = TypeVar("T_co", covariant=True)
+log = logging.getLogger(__name__)
 
 
 class OffloadingDataLoader(DataLoader[T_co]):
@@ -40,9 +39,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
     Takes every argument of `torch.utils.data.DataLoader`, and:
 
     Args:
-        agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` (starts one on this host for
-            as long as the loader lives; without a paced link, what would cross as a file is read by the loader
-            itself), or None (no agent: files are read on this host).
+        agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` or a `LocalAgent` (starts one
+            on this host for as long as the loader lives; without a paced link, what would cross as a file is read by
+            the loader itself), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
         encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
@@ -65,6 +64,10 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     Raises:
         ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins.
+
+    Example:
+        loader = OffloadingDataLoader(ImageFolder("/data/train", transform), batch_size=256, shuffle=True,
+                                      num_workers=8, agent="tcp://fileserver:5555/imagenet/train")
 
     Warns:
         OffloadWarning: once, when an agent is given and nothing is offloaded, when files are read here because the
@@ -91,7 +94,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        agent: str | Sequence[str] | None = None,
+        agent: str | LocalAgent | Sequence[str] | None = None,
         policy: str | Policy = "auto",
         encodings: str | Sequence[str] = "auto",
         seed: int | None = None,
@@ -118,42 +121,29 @@ class OffloadingDataLoader(DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._settings = _Settings.checked(agent, policy, encodings, seed, profile, tail, options)
+        self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
         self._seed = self._settings.seed
         self._next_epoch = 0
         self._inner: DataLoader[Any] | None = None
+        self._tickets: TicketSampler
         self._inner_workers = 0
         self._compared = False
-        self._take_apart(stacklevel=5)
-        self._unused = _watch(self, self._settings.agent)
+        self._take_apart()
+        self._unused = _watch(self, agent)
 
-    def _take_apart(self, stacklevel: int | None = None) -> None:
-        """Look at the dataset, and make what it needs; see `_run_plainly` for `stacklevel`."""
+    def _take_apart(self, *, warn: bool = True) -> None:
+        """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
         self._look = look(self.dataset)
         self._engine: Engine | None = None
         try:
             data = offloadable(self.dataset)
         except NotOffloadable as reason:
-            self._run_plainly(str(reason), stacklevel)
+            self._run_plainly(str(reason), warn=warn)
             return
-        settings, rows = self._settings, max(1, self.num_workers)
-        self._engine = Engine(
-            data,
-            settings.agent,
-            settings.policy,
-            settings.encodings,
-            settings.options,
-            rows,
-            settings.profile,
-            settings.tail,
-        )
+        self._engine = Engine(data, self._settings)
 
-    def _run_plainly(self, why: str, stacklevel: int | None) -> None:
-        """Be a plain DataLoader from now on.
-
-        Args:
-            stacklevel: of a warning, for the user who gave an agent; None for no warning.
-        """
+    def _run_plainly(self, why: str, *, warn: bool = True) -> None:
+        """Be a plain DataLoader from now on, and warn a user who gave an agent."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._inner = None
@@ -161,8 +151,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
         untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
         self._plain_report = Report(policy=self._settings.policy.name, offloading=False)
         self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
-        if stacklevel is not None and self._settings.agent is not None:
-            _warn(f"nothing is offloaded: {why}", stacklevel)
+        log.info("runs as a plain DataLoader: %s", why)
+        if warn and self._settings.agent is not None:
+            warn_user(f"nothing is offloaded: {why}")
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
@@ -172,10 +163,14 @@ class OffloadingDataLoader(DataLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._inner, self._compared = None, False
-        self._take_apart()
+        self._take_apart(warn=False)
         self._unused = _watch(self, None)
 
     def __iter__(self) -> Any:
+        return self._iterate()
+
+    def _iterate(self, *, measuring: bool = False) -> Any:
+        """The batches of the next epoch; `measuring` to run it without offloading."""
         self._unused.detach()
         keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
@@ -186,11 +181,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
             self._inner = self._make_inner(self._engine)
             self._inner_workers = self.num_workers
         assert self._inner is not None
-        self._engine.begin(self._next_epoch, self._lag)
+        self._tickets.epoch = epoch = self._engine.begin(self._next_epoch, self._lag, measuring=measuring)
         self._next_epoch += 1
         batches = iter(self._inner)
         length = len(self) if _has_length(self._index_sampler) else None
-        return self._engine.watch(batches, length, self._tickets.sizes)
+        return EpochIterator(self._engine, epoch, batches, length, self._engine.run.split.tail)
 
     def _follow_dataset(self) -> None:
         """See that the dataset still is what was taken apart, and gives what its parts give."""
@@ -198,13 +193,13 @@ class OffloadingDataLoader(DataLoader[T_co]):
             if self._engine is not None:
                 self._engine.close()
             self._compared = False
-            self._take_apart(stacklevel=6)
+            self._take_apart()
         if self._engine is None or self._compared:
             return
         self._compared = True
         unlike = unlike_its_parts(self._engine.data)
         if unlike is not None:
-            self._run_plainly(f"the dataset does more than its parts: {unlike}", stacklevel=5)
+            self._run_plainly(f"the dataset does more than its parts: {unlike}")
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
@@ -228,21 +223,18 @@ class OffloadingDataLoader(DataLoader[T_co]):
             return self.report()
         source = torch.default_generator if self.generator is None else self.generator
         state, epoch = source.get_state(), self._next_epoch
-        self._engine.profiling = True
         try:
-            batches = iter(self)
+            batches = self._iterate(measuring=True)
             if self._engine is None:  # the dataset turned out to do more than its parts
                 return self.report()
             with tqdm(total=len(self._engine.data), desc="profiling", unit=" samples", leave=False) as progress:
                 for batch in batches:
                     if step is not None:
                         step(batch)
-                    progress.update(batches.samples - progress.n)
-                    if batches.samples >= len(self._engine.data):  # an endless sampler
+                    progress.update(batches.epoch.delivered - progress.n)
+                    if batches.epoch.delivered >= len(self._engine.data):  # an endless sampler
                         break
         finally:
-            if self._engine is not None:
-                self._engine.profiling = False
             self._next_epoch = epoch
             source.set_state(state)
         return self.report()
@@ -274,7 +266,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = self.prefetch_factor or 2
         dataset.queued = QueuedTickets(workers * depth) if workers and self.in_order and depth > 1 else None
-        tickets: Any = TicketSampler(self._index_sampler, batched, engine.current, len(engine.data), dataset.queued)
+        tickets = TicketSampler(self._index_sampler, batched, len(engine.data), dataset.queued)
         self._tickets = tickets
         of_workers: dict[str, Any] = {}
         if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
@@ -291,7 +283,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 dataset,
                 batch_size=None if not batched else 1,
                 sampler=None if batched else tickets,
-                batch_sampler=tickets if batched else None,
+                batch_sampler=tickets if batched else None,  # type: ignore[arg-type]
                 num_workers=workers,
                 collate_fn=engine.collate_fn,
                 pin_memory=self.pin_memory,
@@ -300,39 +292,6 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 in_order=self.in_order,
                 **of_workers,
             )
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The arguments that DataLoader does not have, checked."""
-
-    agent: str | None
-    policy: Policy
-    encodings: tuple[str, ...]
-    seed: int | None
-    profile: Path | None
-    tail: torch.device | None
-    options: OffloadOptions
-
-    @staticmethod
-    def checked(agent: Any, policy: Any, encodings: Any, seed: Any, profile: Any, tail: Any, options: Any) -> _Settings:
-        """Raises ConfigError with rule, value and remedy for what cannot work."""
-        if options is not None and not isinstance(options, OffloadOptions):
-            raise ConfigError(
-                f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
-            )
-        address = _one_agent(agent)
-        if address not in (None, "local"):
-            Address.parse(address)
-        return _Settings(
-            address,
-            policy_named(policy),
-            _encoding_names(encodings),
-            _checked_seed(seed),
-            _checked_profile(profile),
-            device_of(tail),
-            options or OffloadOptions(),
-        )
 
 
 def _peek_base_seed(generator: torch.Generator | None) -> int:
@@ -344,63 +303,17 @@ def _peek_base_seed(generator: torch.Generator | None) -> int:
     return seed
 
 
-def _encoding_names(encodings: Any) -> tuple[str, ...]:
-    rule = f"encodings must be 'auto', 'paper' or a list out of {encoding_names()}, got {encodings!r}"
-    if isinstance(encodings, str):
-        if encodings not in ("auto", "paper"):
-            raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
-        return tuple(encoding_names()) if encodings == "auto" else PAPER_ENCODINGS
-    if not isinstance(encodings, (list, tuple, set, frozenset)) or not set(encodings) <= set(encoding_names()):
-        raise ConfigError(f"{rule}; leave it out to allow all")
-    return tuple(encodings)
-
-
-def _one_agent(agent: Any) -> str | None:
-    if agent is None or isinstance(agent, str):
-        return agent
-    if not isinstance(agent, (list, tuple)) or not all(isinstance(one, str) for one in agent):
-        raise ConfigError(
-            f"agent must be an address like 'tcp://fileserver:5555/imagenet', 'local' or None, got {agent!r}; "
-            "'local' starts an agent on this host"
-        )
-    if len(agent) != 1:
-        raise ConfigError(f"agent must be one address for now, got {len(agent)}: {list(agent)}; give the first of them")
-    return str(agent[0])
-
-
-def _checked_seed(seed: Any) -> int | None:
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ConfigError(f"seed must be an integer, got {seed!r}; leave it out to follow torch.manual_seed")
-    return as_int(seed)
-
-
-def _checked_profile(profile: Any) -> Path | None:
-    if profile is None:
-        return None
-    if not isinstance(profile, (str, os.PathLike)) or not os.fspath(profile):
-        raise ConfigError(f"profile must be the path of a file, got {profile!r}; leave it out to keep no profile")
-    path = Path(os.fspath(profile))
-    if path.is_dir():
-        raise ConfigError(f"profile must be the path of a file, got the folder {path}; add a name, as in run.npz")
-    return path
-
-
-def _warn(text: str, stacklevel: int) -> None:
-    warnings.warn(text, OffloadWarning, stacklevel=stacklevel)
-
-
-def _watch(loader: OffloadingDataLoader[Any], agent: str | None) -> weakref.finalize[Any, Any]:
+def _watch(loader: OffloadingDataLoader[Any], agent: Any) -> weakref.finalize[Any, Any]:
     """Have it said if a loader with an agent goes without having been iterated over."""
     return weakref.finalize(loader, _say_unused, agent, os.getpid())
 
 
-def _say_unused(agent: str | None, pid: int) -> None:
+def _say_unused(agent: Any, pid: int) -> None:
     if agent is not None and os.getpid() == pid:
-        _warn(
+        warnings.warn(
             f"an OffloadingDataLoader with agent={agent!r} was never iterated over; a framework that made a DataLoader "
             "of its own from this one's dataset reads all files itself: tell it to leave the loader as it is",
+            OffloadWarning,
             stacklevel=2,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -40,6 +40,10 @@ class Report:
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come."""
         self.epoch, self.seconds, self.totals = epoch, seconds, totals
+
+    def snapshot(self) -> Report:
+        """A copy that does not go on changing while the epoch does."""
+        return replace(self, rates=dict(self.rates))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""

@@ -1,4 +1,4 @@
-"""`agent="local"`: an agent on this host that lives as long as its loader."""
+"""The process of an agent on this host that lives as long as its loader."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import weakref
 from collections.abc import Callable
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.options import LocalAgent
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.announcement import announced
 
 EXPORT = "local"
 
 
-class LocalAgent:
+class LocalAgentProcess:
     """A `sophon-agent serve` child process on a free port of the loopback interface.
 
     It ends when `close` is called, when this object is collected, or when this process dies: it watches the
     pipe that is its standard input.
     """
 
-    def __init__(self, root: str, options: OffloadOptions) -> None:
+    def __init__(self, root: str, settings: LocalAgent) -> None:
         self._process = subprocess.Popen(
-            _command(root, options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            _command(root, settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         self.close: Callable[[], object] = weakref.finalize(self, _end, self._process, os.getpid())
         try:
@@ -40,14 +40,14 @@ class LocalAgent:
         return self._process.pid
 
 
-def _command(root: str, options: OffloadOptions) -> list[str]:
+def _command(root: str, settings: LocalAgent) -> list[str]:
     command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin"]
     command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "tcp://127.0.0.1:0"]
-    if options.agent_workers is not None:
-        command += ["--workers", str(options.agent_workers)]
-    if options.agent_limit_mbit is not None:
-        command += ["--limit-mbit", str(options.agent_limit_mbit)]
-    for module in options.agent_ops:
+    if settings.workers is not None:
+        command += ["--workers", str(settings.workers)]
+    if settings.limit_mbit is not None:
+        command += ["--limit-mbit", str(settings.limit_mbit)]
+    for module in settings.ops:
         command += ["--ops", module]
     return command
 

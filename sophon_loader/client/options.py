@@ -1,4 +1,4 @@
-"""Limits and time-outs of a loader."""
+"""What a user can set of a loader's dealings with its agent, and of an agent of its own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ class OffloadOptions:
             they are there, else the sample fails.
         resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
             after 2, 4 and 8 times as long, and then it counts as gone.
-        agent_workers: worker processes of an agent started with `agent="local"`; None for one per core.
-        agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos; files then cross, too.
-        agent_ops: modules that an agent started with `agent="local"` imports for their `register_op` calls.
+
+    Example:
+        >>> OffloadOptions(window=128, dead_after_s=30.0).heartbeat_s
+        2.0
+
+    Raises:
+        ConfigError: a value that cannot work.
     """
 
     window: int = 64
@@ -31,9 +35,6 @@ class OffloadOptions:
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
     resend_after_s: float = 30.0
-    agent_workers: int | None = None
-    agent_limit_mbit: float | None = None
-    agent_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.window) is not int or self.window < 1:
@@ -42,18 +43,37 @@ class OffloadOptions:
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
-        if self.agent_workers is not None and (type(self.agent_workers) is not int or self.agent_workers < 1):
-            raise ConfigError(
-                f"agent_workers must be a number of processes from 1 on or None, got {self.agent_workers!r}"
-            )
-        limit = self.agent_limit_mbit
+
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """An agent on this host that the loader starts, and ends with itself; `agent="local"` is one with the defaults.
+
+    Args:
+        workers: its worker processes; None for one per core.
+        limit_mbit: paces its replies to this many Mbit/s, for demos; files then cross, too. None for no limit.
+        ops: modules that it imports for their `register_op` calls.
+
+    Example:
+        >>> LocalAgent(workers=2, ops=("my_ops",)).limit_mbit is None
+        True
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    workers: int | None = None
+    limit_mbit: float | None = None
+    ops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
+            raise ConfigError(f"workers must be a number of processes from 1 on or None, got {self.workers!r}")
+        limit = self.limit_mbit
         if limit is not None and not (_is_number(limit) and 0 < limit < math.inf):
-            raise ConfigError(f"agent_limit_mbit must be a positive number of Mbit/s or None, got {limit!r}")
-        names = self.agent_ops
-        if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-            raise ConfigError(
-                f"agent_ops must be a tuple of module names, got {names!r}; write ('my_ops',), for example"
-            )
+            raise ConfigError(f"limit_mbit must be a positive number of Mbit/s or None, got {limit!r}")
+        if not isinstance(self.ops, (tuple, list)) or not all(isinstance(name, str) for name in self.ops):
+            raise ConfigError(f"ops must be a tuple of module names, got {self.ops!r}; write ('my_ops',), for example")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -154,6 +154,12 @@ class Plan:
         object.__setattr__(self, "chosen", frozen)
 
     @property
+    def has_prices(self) -> bool:
+        """Whether workers can choose anew by its prices, because some of them is not zero."""
+        prices = self.prices
+        return prices is not None and any((prices.wire, prices.agent, prices.loader))
+
+    @property
     def samples(self) -> int:
         """N, the number of samples."""
         return len(self.chosen)

@@ -12,11 +12,10 @@ import torch.multiprocessing
 from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
-from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.decide.policies import policy_named
 from sophon_loader.main.engine import Engine
+from sophon_loader.main.settings import Settings
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.tickets import Ticket
 
@@ -39,8 +38,8 @@ class LargeFolder(DatasetFolder):
 @pytest.fixture(scope="module")
 def dataset() -> OffloadedDataset:
     data = offloadable(LargeFolder(SAMPLES))
-    engine = Engine(data, None, policy_named("no-off"), ("file",), OffloadOptions(), 1)
-    return engine.prepare(1)
+    settings = Settings.checked(None, "no-off", ["file"], None, None, "loader", None)
+    return Engine(data, settings).prepare(1)
 
 
 def private_nbytes() -> int:

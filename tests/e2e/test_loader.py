@@ -27,6 +27,7 @@ from tests.support import loaders
 from tests.support.agent_ops import Gate, waiting
 from tests.support.loaders import (
     EXPORT,
+    LOCAL,
     POLICIES,
     Agent,
     PlainPictures,
@@ -126,7 +127,7 @@ def test_the_same_samples_with_other_encodings(root: Path, make: Any, encodings:
 
 
 def test_an_agent_of_one_s_own(root: Path, make: Any) -> None:
-    loader = make(agent="local", num_workers=1, seed=3)
+    loader = make(agent=LOCAL, num_workers=1, seed=3)
     assert samples_of(loader) == reference(root)
     agents = [child for child in psutil.Process().children() if "--end-with-stdin" in child.cmdline()]
     mine = [child for child in agents if f"local={root}" in child.cmdline()]

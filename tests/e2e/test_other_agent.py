@@ -130,8 +130,8 @@ def test_an_agent_with_another_pillow_may_cut_files(root: Path, other_pillow: Ag
     """It cuts with our own code, and the loader decodes."""
     loader = OffloadingDataLoader(folder(root), agent=other_pillow.address(), seed=3, options=QUICK)
     list(loader)
-    assert loader._engine is not None and loader._engine._agreement is not None
-    assert "roi-jpeg" in loader._engine._agreement.encodings
+    assert loader._engine is not None and loader._engine.run.agreement is not None
+    assert "roi-jpeg" in loader._engine.run.agreement.encodings
     assert not any("roi-jpeg" in note for note in loader.report().notes)
     loader.close()
     for report in reports_of(epochs(root, other_pillow.address(), Cropping()), expected):
@@ -156,8 +156,8 @@ def test_the_random_numbers_of_another_torch_are_not_trusted(
                 assert "roi-jpeg is not used, because the agent's random numbers could differ" in said
         loader = OffloadingDataLoader(folder(root), agent=agent.address(), seed=3, options=QUICK)
         list(loader)
-        assert loader._engine is not None and loader._engine._agreement is not None
-        assert "roi-jpeg" not in loader._engine._agreement.encodings
+        assert loader._engine is not None and loader._engine.run.agreement is not None
+        assert "roi-jpeg" not in loader._engine.run.agreement.encodings
         loader.close()
 
 

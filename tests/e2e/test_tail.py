@@ -18,6 +18,7 @@ from sophon_loader import OffloadingDataLoader, RemoteImageFolder, native
 from sophon_loader.errors import ConfigError
 from tests.support.loaders import (
     EXPORT,
+    LOCAL,
     QUICK,
     Agent,
     agent_for,
@@ -89,7 +90,7 @@ def from_workers(loader: Any) -> torch.Tensor:
 @pytest.mark.parametrize("transform", [train_transform, grey_v2], ids=["v1", "v2 grey"])
 def test_the_same_batches(root: Path, make: Any, transform: Callable[[], Any], policy: str, workers: int) -> None:
     dataset = folder(root, transform(), target_transform=noisy_target)
-    loader = make(dataset, agent="local", policy=policy, num_workers=workers)
+    loader = make(dataset, agent=LOCAL, policy=policy, num_workers=workers)
     for epoch in range(EPOCHS):
         assert samples_of(loader) == reference(dataset, epoch)
     report = loader.report().as_dict()
@@ -157,7 +158,7 @@ def test_files_are_still_cropped_in_the_bitstream(make: Any) -> None:
     for tail in ("cpu", "loader"):
         loader = make(tail=tail)
         next(iter(loader))
-        assert loader._engine._profiler.crops_first == native.available
+        assert loader._engine.run.profiler.crops_first == native.available
 
 
 # --- epochs ---------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_two_iterators_at_once(root: Path, make: Any) -> None:
 def test_a_profile_is_of_the_pipeline_that_ran(root: Path, make: Any, tmp_path: Path) -> None:
     path = tmp_path / "profile.npz"
     for tail, note in (("cpu", ""), ("cpu", "reusing the profile"), ("loader", "measuring anew")):
-        loader = make(agent="local", policy="auto", profile=path, tail=tail, num_workers=1)
+        loader = make(agent=LOCAL, policy="auto", profile=path, tail=tail, num_workers=1)
         assert samples_of(loader) == reference(folder(root))
         assert any(note in one for one in loader.report().notes) if note else True
         loader.close()

@@ -23,7 +23,7 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.announcement import announced
 from sophon_loader.wire.messages import Sample
@@ -31,10 +31,9 @@ from storage_agent.status import ask_status
 
 EXPORT = "pictures"
 POLICIES = ("no-off", "all-off", "resize-off")
-QUICK = OffloadOptions(
-    connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=1.5, resend_after_s=5.0, window=16, agent_workers=1
-)
+QUICK = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=1.5, resend_after_s=5.0, window=16)
 """Time-outs that keep a test of a fault short; the agent must answer pings while it starts, and it does."""
+LOCAL = LocalAgent(workers=1)
 _START_S = 60.0
 
 

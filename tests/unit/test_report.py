@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from sophon_loader.report import Report
-from sophon_loader.workers.counters import Statistics
+from sophon_loader.workers.counters import NO_TOTALS, Statistics
 
 KEYS = """
     epoch policy seconds samples bottleneck rates file_bytes wire_bytes choices cuts loader_cpu_s agent_cpu_s retries
@@ -49,3 +49,11 @@ def test_the_table_shows_what_there_is_and_no_empty_rows() -> None:
         assert part in text
     assert "bottleneck  " not in str(Report(policy="no-off"))
     assert repr(report()) == text
+
+
+def test_a_snapshot_does_not_change_with_the_epoch() -> None:
+    report = Report(policy="auto", rates={"wire_bytes_s": 1.0})
+    kept = report.snapshot()
+    report.update(3, 1.0, NO_TOTALS)
+    report.rates["wire_bytes_s"] = 2.0
+    assert kept.epoch is None and kept.rates == {"wire_bytes_s": 1.0}

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError
 from tests.e2e.surface.conftest import FILES
 from tests.support.loaders import (
+    LOCAL,
     QUICK,
     SeenIndex,
     eval_transform,
@@ -46,7 +47,7 @@ def test_a_copy_goes_on_where_the_original_stands(make: Any, copied: Any, worker
 
 
 def test_a_copy_of_a_loader_with_a_local_agent_has_its_own(root: Path) -> None:
-    loader = OffloadingDataLoader(folder(root), 5, agent="local", policy="all-off", seed=3, options=QUICK)
+    loader = OffloadingDataLoader(folder(root), 5, agent=LOCAL, policy="all-off", seed=3, options=QUICK)
     before = samples_of(loader)
     other = pickled(loader)
     loader.close()
@@ -206,14 +207,17 @@ def test_arguments_of_a_wrong_kind(
         ("connect_timeout_s", "5"),
         ("heartbeat_s", None),
         ("dead_after_s", True),
-        ("agent_workers", 0),
-        ("agent_workers", "2"),
-        ("agent_limit_mbit", 0),
-        ("agent_limit_mbit", "100"),
-        ("agent_ops", "my_ops"),
-        ("agent_ops", (1,)),
     ],
 )
 def test_options_of_a_wrong_kind(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{field} must be .*, got"):
         OffloadOptions(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("workers", 0), ("workers", "2"), ("limit_mbit", 0), ("limit_mbit", "100"), ("ops", "my_ops"), ("ops", (1,))],
+)
+def test_settings_of_a_local_agent_of_a_wrong_kind(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be .*, got"):
+        LocalAgent(**{field: value})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,10 +17,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.errors import ConfigError, PipelineError
-from sophon_loader.main.engine import EpochIterator
+from sophon_loader.main.epoch import Epoch, EpochIterator
 from sophon_loader.main.tail import Split, channels_last, device_of, split
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.report import Report
 from tests.support.loaders import as_list, times_two
 
 CPU = torch.device("cpu")
@@ -329,9 +329,6 @@ class Recorder:
         self.events: list[str] = []
         self.step_clock = self
 
-    def current(self) -> tuple[int, int]:
-        return 1, 0
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: self.events.append(name)
 
@@ -343,7 +340,9 @@ def test_its_time_is_the_loader_s_and_not_the_step_s() -> None:
         recorder.events.append("tail")
         return batch
 
-    batches: Any = EpochIterator(recorder, iter([1, 2]), 2, deque([1, 1]), 9, tail)  # type: ignore[arg-type]
+    epoch = Epoch(1, 0, pass_length=9, measuring=False, lag=0, report=Report(policy="auto"))
+    epoch.sizes.extend([1, 1])
+    batches: Any = EpochIterator(recorder, epoch, iter([1, 2]), 2, tail)  # type: ignore[arg-type]
     assert list(batches) == [1, 2]
     kept = [event for event in recorder.events if event in ("tail", "step_starts", "step_ends")]
     assert kept == ["tail", "step_starts", "step_ends", "tail", "step_starts", "step_ends"]

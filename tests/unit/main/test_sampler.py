@@ -14,11 +14,27 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.requests import BatchId
-from sophon_loader.workers.tickets import QueuedTickets, Ticket, TicketSampler
+from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.sampler import TicketSampler
+from sophon_loader.report import Report
+from sophon_loader.workers.tickets import QueuedTickets, Ticket
+
+
+def epoch_of(iteration: int, number: int) -> Epoch:
+    return Epoch(iteration, number, pass_length=9, measuring=False, lag=0, report=Report(policy="auto"))
+
+
+def sampler_of(
+    batches: Iterable[Any], batched: bool = True, queued: QueuedTickets | None = None, samples: int = 100
+) -> TicketSampler:
+    """A sampler in iteration 3, epoch 7."""
+    sampler = TicketSampler(batches, batched, samples, queued)
+    sampler.epoch = epoch_of(3, 7)
+    return sampler
 
 
 def tickets(batches: Iterable[Any], batched: bool = True, queued: QueuedTickets | None = None) -> list[Ticket]:
-    return list(TicketSampler(batches, batched, lambda: (3, 7), 100, queued))
+    return list(sampler_of(batches, batched, queued))
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=12))
@@ -55,7 +71,7 @@ def test_a_batch_may_be_a_tensor() -> None:
 def test_a_queued_ticket_is_found_until_another_takes_its_place() -> None:
     queued = QueuedTickets(4)
     batches = [[n, n, n + 1] for n in range(10)]
-    sampler = iter(TicketSampler(batches, True, lambda: (3, 7), 100, queued))
+    sampler = iter(sampler_of(batches, queued=queued))
     for number in range(10):
         assert queued.get(3, number) is None
         ticket = next(sampler)
@@ -100,7 +116,7 @@ class Broken:
 def test_what_comes_before_a_failure_is_delivered_first(entry: object) -> None:
     delivered = []
     with pytest.raises((KeyError, TypeError)):
-        for ticket in TicketSampler(Broken(4, entry), True, lambda: (0, 0), 9, None):  # type: ignore[arg-type]
+        for ticket in sampler_of(Broken(4, entry), samples=9):  # type: ignore[arg-type]
             delivered.append(ticket.indices)
     assert delivered == [[0], [1], [2], [3]]
 
@@ -114,23 +130,23 @@ def test_the_sampler_is_read_one_by_one() -> None:
             read += 1
             yield [read]
 
-    iterator = iter(TicketSampler(endless(), True, lambda: (0, 0), 9, QueuedTickets(3)))
+    iterator = iter(sampler_of(endless(), queued=QueuedTickets(3), samples=9))
     next(iterator)
     assert read == 1
 
 
 def test_its_iteration_is_the_one_it_was_begun_for() -> None:
     """Two iterators of one loader may be open at once; each keeps its own epoch."""
-    current = (1, 0)
-    sampler = TicketSampler([[0], [1]], True, lambda: current, 9, None)
+    sampler = sampler_of([[0], [1]])
+    sampler.epoch = epoch_of(1, 0)
     first = iter(sampler)
-    current = (2, 1)
+    sampler.epoch = epoch_of(2, 1)
     second = iter(sampler)
     assert [next(first).batch, next(second).batch] == [BatchId(1, 0, 0), BatchId(2, 1, 0)]
 
 
 def test_it_has_the_length_of_what_it_wraps() -> None:
     wrapped = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
-    assert len(TicketSampler(wrapped, True, lambda: (0, 0), 9, None)) == 3
+    assert len(sampler_of(wrapped)) == 3
     with pytest.raises(TypeError):
-        len(TicketSampler(iter([]), True, lambda: (0, 0), 9, None))
+        len(sampler_of(iter([])))

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon_loader.workers.tickets import Occurrences
+from sophon_loader.main.sampler import Occurrences
 
 
 @given(st.integers(1, 40), st.lists(st.integers(-40, 39), max_size=300))

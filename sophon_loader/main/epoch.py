@@ -1,0 +1,148 @@
+"""An epoch: one iteration over a loader, from its first batch asked for to its last one delivered."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from sophon_loader.main.tail import Tail
+from sophon_loader.profiling.steps import StepClock
+from sophon_loader.report import Report
+from sophon_loader.workers.counters import NO_TOTALS, Totals
+
+
+class Epoch:
+    """One iteration: what the sampler, the workers' counters, the iterator and the engine all speak of.
+
+    Args:
+        iteration: its serial number at this loader; counters of workers are kept apart by it.
+        number: the epoch whose random numbers are drawn.
+        pass_length: samples after which the iteration has gone over the data once. One that then goes on (an endless
+            sampler) turns over: it learns and plans as if another epoch had begun.
+        measuring: whether it runs without offloading, to measure only.
+        lag: batches that workers ask for ahead of the one being delivered.
+        report: of the epoch; grows with it.
+
+    Attributes:
+        sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
+        delivered: samples so far.
+        superseded: whether a newer epoch has begun; this one is told of no more.
+        learnt: whether its measurements have been made use of, or may not be.
+        replanned: whether the plan was changed on the way (in this pass).
+    """
+
+    def __init__(
+        self, iteration: int, number: int, *, pass_length: int, measuring: bool, lag: int, report: Report
+    ) -> None:
+        self.iteration = iteration
+        self.number = number
+        self.pass_length = pass_length
+        self.measuring = measuring
+        self.lag = lag
+        self.report = report
+        self.sizes: deque[int] = deque()
+        self.delivered = 0
+        self.superseded = self.learnt = self.replanned = False
+        self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
+
+    def this_pass(self) -> tuple[float, Totals]:
+        """Seconds and totals of the pass that is running, or has just ended."""
+        seconds, totals = self._before
+        return self.report.seconds - seconds, self.report.totals.since(totals)
+
+    def turn_over(self) -> None:
+        """Another pass begins."""
+        self.report.passes += 1
+        self.replanned = False
+        self._before = self.report.seconds, self.report.totals
+
+
+class Observer(Protocol):
+    """Who is told how an epoch goes on."""
+
+    @property
+    def step_clock(self) -> StepClock:
+        """Measures the user's training step."""
+
+    def progressed(self, epoch: Epoch, seconds: float) -> None:
+        """It is `seconds` old, and workers have counted what they did."""
+
+    def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
+        """A batch of `samples` has come, `seconds` after the one before."""
+
+    def turned_over(self, epoch: Epoch) -> None:
+        """It has delivered as many samples as the dataset has, and goes on."""
+
+    def finished(self, epoch: Epoch) -> None:
+        """It has delivered its last batch."""
+
+
+class EpochIterator(Iterator[Any]):
+    """Yields an epoch's batches and measures it.
+
+    Args:
+        batches: of the workers.
+        length: in batches; None if nobody knows.
+        tail: what is still to be done to the batches.
+    """
+
+    def __init__(
+        self, observer: Observer, epoch: Epoch, batches: Iterator[Any], length: int | None, tail: Tail | None
+    ) -> None:
+        self.epoch = epoch
+        self._observer = observer
+        self._batches = batches
+        self._length = length
+        self._tail = tail
+        self._started_s = self._last_s = time.perf_counter()
+        self._clock = observer.step_clock
+        self._clock.pause()
+        self._size: int | None = None  # of the batch delivered last
+        self._in_pass = 0
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the length of an iterator must be known, got a sampler that has none")
+        return self._length
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __next__(self) -> Any:
+        sizes = self.epoch.sizes
+        if self._size is not None:
+            self._clock.step_ends(self._size)
+        try:
+            batch = next(self._batches)
+            if self._tail is not None:
+                batch = self._tail(batch)
+        except StopIteration:
+            self._note(finished=True)
+            raise
+        except Exception:
+            if sizes:
+                sizes.popleft()  # most likely a batch of its own; the ones around it are delivered
+            self._note(finished=False)
+            raise
+        is_first, self._size = self._size is None, sizes.popleft()
+        self._note(finished=False, is_first=is_first)
+        self.epoch.delivered += self._size
+        self._in_pass += self._size
+        self._clock.step_starts()
+        return batch
+
+    def _note(self, *, finished: bool, is_first: bool = False) -> None:
+        if self.epoch.superseded:
+            return  # an abandoned iteration; the report is about the newest
+        now_s = time.perf_counter()
+        self._observer.progressed(self.epoch, now_s - self._started_s)
+        if finished:
+            self._observer.finished(self.epoch)
+        elif not is_first and self._size is not None:
+            if self._in_pass >= self.epoch.pass_length:
+                self._in_pass = 0
+                self._observer.turned_over(self.epoch)
+            self._observer.delivered(self.epoch, now_s - self._last_s, self._size)
+        self._last_s = now_s

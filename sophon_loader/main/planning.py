@@ -1,0 +1,150 @@
+"""Which plan is followed now, and what it predicts.
+
+Pure: rates and tables in, plans out; no clock, socket or process. Whoever drives the epochs says what is known when one
+begins, and how long one took that followed its plan to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sophon_loader.decide.cost import Terms, moved
+from sophon_loader.decide.facts import FILE, Facts, Rates
+from sophon_loader.decide.plan import Plan, uniform_plan
+from sophon_loader.decide.policies import Policy
+from sophon_loader.main.trials import TrialRunner, TryingPolicy
+from sophon_loader.profiling.guard import Guard
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a plan is made from.
+
+    Args:
+        coverage: share of the samples that have been profiled, in [0, 1].
+        rates: of the resources, in the CPU seconds that the cost model counts.
+        facts: gives what a policy plans from. Called only when there is something to plan, because the facts hold a row
+            per sample and choice.
+    """
+
+    coverage: float
+    rates: Rates
+    facts: Callable[[], Facts]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The plan that is followed, and what it predicts for a whole epoch at the rates as they are now.
+
+    Args:
+        predicted: None if the plan cannot tell.
+    """
+
+    plan: Plan
+    predicted: Terms | None
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the plan has anything done at the agent."""
+        return any(choice != FILE for choice in self.plan.counts())
+
+
+class Planner:
+    """Holds the plan of one run: makes it, keeps it while its rates hold, gives it up while it does harm.
+
+    Args:
+        policy: decides.
+        samples: of the dataset.
+
+    Example:
+        planner = Planner(policy, len(dataset))
+        plan = planner.follow(Known(coverage, rates, facts), lag=0).plan
+    """
+
+    def __init__(self, policy: Policy, samples: int) -> None:
+        self._policy = policy
+        self._samples = samples
+        self._guard = Guard()
+        self._trials: TrialRunner | None = None
+        self._known: Known | None = None
+        self._made_from: tuple[float, Rates] | None = None  # coverage and rates of the policy's newest plan
+        self._held_back = False  # the guard's plan is followed, not the policy's
+        self.current: Followed | None = None
+        """What is followed; None before the first epoch."""
+
+    @property
+    def by_cost(self) -> bool:
+        """Whether costs of the choices are of use to the policy, if only to predict."""
+        return self._policy.needs_profile or isinstance(self._policy, TryingPolicy)
+
+    def follow(self, known: Known, lag: int, *, measuring: bool = False) -> Followed:
+        """An epoch, or another pass over the data, begins: what it follows.
+
+        Args:
+            known: at this moment.
+            lag: batches that workers ask for ahead of the one being delivered.
+            measuring: offload nothing, and plan anew the next time.
+        """
+        self._known = known
+        if measuring:
+            self._made_from = None
+            return self._set(self._without("this epoch measures, without offloading"))
+        if isinstance(self._policy, TryingPolicy):
+            # Decided by trying; the table only serves to predict.
+            self._trials = self._trials or TrialRunner(self._policy, self._facts, lag)
+            return self._set(self._trials.plan)
+        return self._planned(known)
+
+    def _planned(self, known: Known) -> Followed:
+        before, now = self._made_from, (known.coverage, known.rates)
+        holds = before is not None and before[0] == now[0] and not moved(before[1], now[1])
+        if before is not None and not holds:
+            self._guard.rates_moved()
+        if self._guard.must_not_offload and getattr(self._policy, "guarded", False):
+            self._held_back = True
+            return self._set(self._without(self._guard.reason))
+        if before is not None and holds and not self._held_back and self.current is not None:
+            terms = self.current.plan.predicted
+            self.current = Followed(self.current.plan, terms and terms.at(before[1], now[1]))
+            return self.current
+        self._held_back = False
+        facts = known.facts()
+        if facts.table is None and self._policy.needs_profile:
+            return self._set(self._without("this epoch measures, without offloading"))
+        self._made_from = now
+        return self._set(self._policy.plan(facts))
+
+    def delivered(self, seconds: float, samples: int, loader_cpu_s_per_sample: float) -> Followed | None:
+        """A batch has come; what is followed from now on, if that changes in mid-epoch.
+
+        Args:
+            seconds: since the batch before.
+            samples: in the batch.
+            loader_cpu_s_per_sample: CPU seconds of the epoch so far.
+        """
+        if self._trials is None or self._trials.done:
+            return None
+        plan = self._trials.delivered(seconds, samples, loader_cpu_s_per_sample)
+        return None if plan is None else self._set(plan)
+
+    @property
+    def trying(self) -> bool:
+        """Whether the policy still tries plans out, and wants to be told of every batch."""
+        return self._trials is not None and not self._trials.done
+
+    def took(self, samples: int, seconds: float) -> None:
+        """A whole epoch, or pass over `samples`, has followed the current plan from beginning to end."""
+        if self.current is not None:
+            self._guard.told(samples, seconds, offloading=self.current.offloads)
+
+    def _facts(self) -> Facts:
+        assert self._known is not None, "trials begin when something is followed"
+        return self._known.facts()
+
+    def _without(self, reason: str) -> Plan:
+        return uniform_plan(self._policy.name, self._samples, FILE, reason)
+
+    def _set(self, plan: Plan) -> Followed:
+        self.current = Followed(plan, plan.predicted)
+        return self.current

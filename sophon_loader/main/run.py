@@ -1,0 +1,77 @@
+"""A run: what exists once the pipelines are known and the agent has been asked, and holds until one of them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.encodings.names import missing
+from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.main.agreement import Agreement
+from sophon_loader.main.profiler import Profiler
+from sophon_loader.main.tail import Split
+from sophon_loader.workers.counters import Statistics
+from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.plan import SharedPlan
+
+
+@dataclass(frozen=True)
+class Run:
+    """Of one dataset with its pipelines as they were when the run began.
+
+    Args:
+        pipelines: one per source of the dataset.
+        collate_fn: the user's.
+        split: what of the pipelines runs with each sample, and what with whole batches.
+        agreement: with the agent; None without one.
+        profiler: measures this run.
+        seed: of all its random numbers.
+    """
+
+    data: Offloadable
+    pipelines: tuple[Pipeline, ...]
+    collate_fn: Callable[[list[Any]], Any]
+    split: Split
+    agreement: Agreement | None
+    profiler: Profiler
+    seed: int
+
+    def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any]) -> bool:
+        """Whether these are still the pipelines and the collate_fn that it began with."""
+        return self.collate_fn is collate_fn and all(map(same_pipeline, self.pipelines, pipelines))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of it."""
+        local = sorted({label for chain in self.split.chains for label in chain.local_ops[:1]})
+        notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
+        notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
+        notes += self.split.notes
+        if self.agreement is not None:
+            if set(PLAIN).isdisjoint(self.agreement.encodings):
+                notes.append("no value crosses as it is: neither pixels nor array is among the encodings allowed")
+            notes += self.agreement.notes
+        return (*notes, *self.profiler.notes)
+
+    def dataset(self, plan: SharedPlan, statistics: Statistics) -> OffloadedDataset:
+        """What the workers of this run shall use.
+
+        Args:
+            plan: that they follow.
+            statistics: that they count into.
+        """
+        return OffloadedDataset(
+            self.data,
+            self.split.chains,
+            [one.target_transform for one in self.pipelines],
+            [len(one.chain) for one in self.pipelines],
+            self.profiler.pipelines.reach,
+            plan,
+            statistics,
+            self.profiler.samples,
+            self.agreement.terms if self.agreement else None,
+            self.seed,
+        )

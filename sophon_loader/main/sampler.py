@@ -1,0 +1,93 @@
+"""The sampler that DataLoader reads: the user's, with a ticket for each batch of indices."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from operator import index as as_int
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from sophon_loader.client.requests import BatchId
+from sophon_loader.main.epoch import Epoch
+from sophon_loader.workers.tickets import QueuedTickets, Ticket
+
+_SPARSE_SHARE = 1 / 32
+"""Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes
+per sample, which then takes no more than the dict would."""
+
+
+class Occurrences:
+    """How often an iteration has met each index of a dataset.
+
+    Takes a bit per sample, and more only for samples that are met again.
+
+    Args:
+        samples: N.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._met = bytearray((samples + 7) // 8)
+        self._again: dict[int, int] | array[int] = {}
+
+    def count(self, index: int) -> int:
+        """Meet an index; how often it had been met before. One that the dataset does not have is never met."""
+        if not -self._samples <= index < self._samples:
+            return 0
+        index %= self._samples
+        byte, bit = index >> 3, 1 << (index & 7)
+        if not self._met[byte] & bit:
+            self._met[byte] |= bit
+            return 0
+        again = self._again
+        if isinstance(again, dict):
+            again[index] = before = again.get(index, 0) + 1
+            if len(again) > _SPARSE_SHARE * self._samples:
+                self._again = array("I", bytes(4 * self._samples))
+                for one, times in again.items():
+                    self._again[one] = times
+            return before
+        again[index] += 1
+        return again[index]
+
+
+class TicketSampler(Sampler[Ticket]):
+    """Wraps a batch sampler, or a sampler, so that it yields tickets, in its order.
+
+    Args:
+        wrapped: gives lists of indices, or, `batched` False, single ones.
+        samples: of the dataset.
+        queued: where tickets are noted for workers to look ahead; None for no look-ahead.
+
+    Attributes:
+        epoch: the one that the next iteration is; to be set before that begins.
+    """
+
+    epoch: Epoch
+
+    def __init__(self, wrapped: Iterable[Any], batched: bool, samples: int, queued: QueuedTickets | None) -> None:
+        self._wrapped = wrapped
+        self._batched = batched
+        self._samples = samples
+        self._queued = queued
+
+    def __len__(self) -> int:
+        return len(self._wrapped)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Ticket]:
+        # The epoch is taken at once, not at the first `next`: another one may have begun by then.
+        return self._tickets(self.epoch, iter(self._wrapped))
+
+    def _tickets(self, epoch: Epoch, entries: Iterator[Any]) -> Iterator[Ticket]:
+        met = Occurrences(self._samples)
+        for number, entry in enumerate(entries):
+            indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
+            occurrences = [met.count(index) for index in indices]
+            batch = BatchId(epoch.iteration, epoch.number, number)
+            ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
+            epoch.sizes.append(len(indices))
+            if self._queued is not None:
+                self._queued.put(ticket)
+            yield ticket

@@ -1,0 +1,113 @@
+"""The arguments that torch's DataLoader does not have, checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index as as_int
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.options import LocalAgent, OffloadOptions
+from sophon_loader.decide.policies import Policy, policy_named
+from sophon_loader.encodings.names import encoding_names
+from sophon_loader.errors import ConfigError
+from sophon_loader.main.tail import device_of
+
+PAPER_ENCODINGS = ("file", "pixels", "array")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user has asked of a loader.
+
+    Args:
+        agent: where files are served; a `LocalAgent` is started on this host; None: no agent.
+        encodings: names of those that may be used on the wire.
+        seed: of all random numbers; None to follow torch's.
+        profile: the file in which profiles are kept, or None.
+        tail: the device on which the last ops run, batch by batch; None to run all ops with the samples.
+    """
+
+    agent: Address | LocalAgent | None
+    policy: Policy
+    encodings: tuple[str, ...]
+    seed: int | None
+    profile: Path | None
+    tail: torch.device | None
+    options: OffloadOptions
+
+    @staticmethod
+    def checked(agent: Any, policy: Any, encodings: Any, seed: Any, profile: Any, tail: Any, options: Any) -> Settings:
+        """The settings that the arguments of an OffloadingDataLoader mean.
+
+        Raises:
+            ConfigError: one cannot work; the text names rule, value and remedy.
+        """
+        if options is not None and not isinstance(options, OffloadOptions):
+            raise ConfigError(
+                f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
+            )
+        return Settings(
+            _checked_agent(agent),
+            policy_named(policy),
+            _checked_encodings(encodings),
+            _checked_seed(seed),
+            _checked_profile(profile),
+            device_of(tail),
+            options or OffloadOptions(),
+        )
+
+
+def _checked_agent(agent: Any) -> Address | LocalAgent | None:
+    if agent is None or isinstance(agent, LocalAgent):
+        return agent
+    address = agent if isinstance(agent, str) else _only_one(agent)
+    return LocalAgent() if address == "local" else Address.parse(address)
+
+
+def _only_one(agents: Any) -> str:
+    if not isinstance(agents, (list, tuple)) or not all(isinstance(one, str) for one in agents):
+        raise ConfigError(
+            "agent must be an address like 'tcp://fileserver:5555/imagenet', 'local', a LocalAgent or None, got "
+            f"{agents!r}; 'local' starts an agent on this host"
+        )
+    if len(agents) != 1:
+        raise ConfigError(
+            f"agent must be one address for now, got {len(agents)}: {list(agents)}; give the first of them"
+        )
+    return str(agents[0])
+
+
+def _checked_encodings(encodings: str | Sequence[str] | Any) -> tuple[str, ...]:
+    rule = f"encodings must be 'auto', 'paper' or a list out of {encoding_names()}, got {encodings!r}"
+    if isinstance(encodings, str):
+        if encodings not in ("auto", "paper"):
+            raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
+        return encoding_names() if encodings == "auto" else PAPER_ENCODINGS
+    if not isinstance(encodings, (list, tuple, set, frozenset)) or not set(encodings) <= set(encoding_names()):
+        raise ConfigError(f"{rule}; leave it out to allow all")
+    return tuple(name for name in encoding_names() if name in encodings)
+
+
+def _checked_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ConfigError(f"seed must be an integer, got {seed!r}; leave it out to follow torch.manual_seed")
+    return as_int(seed)
+
+
+def _checked_profile(profile: Any) -> Path | None:
+    if profile is None:
+        return None
+    if not isinstance(profile, (str, os.PathLike)) or not os.fspath(profile):
+        raise ConfigError(f"profile must be the path of a file, got {profile!r}; leave it out to keep no profile")
+    path = Path(os.fspath(profile))
+    if path.is_dir():
+        raise ConfigError(f"profile must be the path of a file, got the folder {path}; add a name, as in run.npz")
+    return path

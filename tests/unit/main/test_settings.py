@@ -1,0 +1,54 @@
+"""What the loader's arguments mean, and where its warnings point."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
+from sophon_loader.client.address import Address
+from sophon_loader.encodings.names import encoding_names
+from sophon_loader.errors import OffloadWarning
+from sophon_loader.main.settings import PAPER_ENCODINGS, Settings
+
+
+def checked(**arguments: object) -> Settings:
+    defaults = {"agent": None, "policy": "auto", "encodings": "auto", "seed": None, "profile": None, "tail": "loader"}
+    return Settings.checked(**{**defaults, "options": None, **arguments})
+
+
+def test_defaults() -> None:
+    settings = checked()
+    assert settings.agent is settings.seed is settings.profile is settings.tail is None
+    assert settings.policy.name == "auto" and settings.options == OffloadOptions()
+    assert settings.encodings == encoding_names()
+
+
+@pytest.mark.parametrize(
+    ("agent", "meant"),
+    [
+        ("local", LocalAgent()),
+        (["local"], LocalAgent()),
+        (LocalAgent(workers=3), LocalAgent(workers=3)),
+        ("tcp://h:5555/x/y", Address("tcp://h:5555", "x", "y")),
+        (("tcp://h:5555/x",), Address("tcp://h:5555", "x")),
+    ],
+    ids=str,
+)
+def test_agents(agent: object, meant: object) -> None:
+    assert checked(agent=agent).agent == meant
+
+
+def test_encodings_come_in_the_order_of_all() -> None:
+    assert checked(encodings=["webp", "file"]).encodings == ("file", "webp")
+    assert checked(encodings="paper").encodings == PAPER_ENCODINGS
+
+
+def test_a_warning_points_at_the_line_of_the_user() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loader = OffloadingDataLoader([1, 2, 3], agent="tcp://h:5555/x")  # type: ignore[arg-type]
+        list(loader)  # else another warning says that it was not used
+    (warning,) = caught
+    assert warning.category is OffloadWarning and warning.filename == __file__
