@@ -20,8 +20,9 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
+from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import Policy, policy_named
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
@@ -30,7 +31,6 @@ from sophon_loader.report import Report
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets, TicketSampler
 
-PAPER_ENCODINGS = ("file", "pixels", "array")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -349,7 +349,7 @@ def _encoding_names(encodings: Any) -> tuple[str, ...]:
     if isinstance(encodings, str):
         if encodings not in ("auto", "paper"):
             raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
-        return tuple(encoding_names()) if encodings == "auto" else PAPER_ENCODINGS
+        return encoding_names() if encodings == "auto" else tuple(PAPER_ENCODINGS)
     if not isinstance(encodings, (list, tuple, set, frozenset)) or not set(encodings) <= set(encoding_names()):
         raise ConfigError(f"{rule}; leave it out to allow all")
     return tuple(encodings)

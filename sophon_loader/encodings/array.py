@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from sophon_loader.encodings.encoding import Encoded, Payload
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
+from sophon_loader.encodings.estimate import Exact, UsedAt
 from sophon_loader.errors import EncodingError
 
 MAX_DIMS = 16
@@ -40,7 +41,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BOX_ATTRIBUTES = frozenset(("format", "canvas_size", "clamping_mode"))
 
 
-class ArrayEncoding:
+class ArrayEncoding(Encoding):
     """Meta: `kind`, `dtype`, `shape`, `strides` (in elements), and what only some kinds have.
 
     A tensor of the kind `boxes` has `format`, `canvas`, `clamping`; a big-endian array has `swapped`. Payload: the
@@ -48,6 +49,8 @@ class ArrayEncoding:
     """
 
     name = "array"
+    used_at = UsedAt.ANY_STAGE
+    estimate = Exact()
 
     def accepts(self, value: Any) -> bool:
         if type(value) is np.ndarray:

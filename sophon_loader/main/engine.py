@@ -23,8 +23,7 @@ from sophon_loader.decide.cost import Terms, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Policy
-from sophon_loader.encodings.names import encoding_names, missing
-from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.encodings.catalogue import PLAIN, encoding_names, missing
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement, agree, common_root, own_address

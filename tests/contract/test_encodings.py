@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sophon_loader.encodings import names, registry
+from sophon_loader.encodings.catalogue import ALWAYS, OPTIONAL, encoding_names
 from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
-from sophon_loader.encodings.names import ALWAYS, OPTIONAL, encoding_names
 from sophon_loader.encodings.registry import PLAIN, decode, encode, encodings
 from sophon_loader.errors import EncodingError
 from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor

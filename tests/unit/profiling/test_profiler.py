@@ -15,7 +15,7 @@ from torchvision import transforms as v1
 from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policies import Auto
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.main import profiler as module
 from sophon_loader.main.profiler import Profiler
