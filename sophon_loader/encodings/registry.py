@@ -52,18 +52,16 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
             continue
         if allowed is None or candidate in allowed or candidate == "file":
             encoded = known[candidate].encode(value)
-            break
+            if keep_info and isinstance(value, Image.Image) and value.info:
+                encoded.meta["info"] = _plain_info(value)
+            return encoded
         refused.append(candidate)
-    else:
-        if not refused:
-            raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
-        raise EncodingError(
-            f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
-            f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"
-        )
-    if keep_info and isinstance(value, Image.Image) and value.info:
-        encoded.meta["info"] = _plain_info(value)
-    return encoded
+    if not refused:
+        raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+    raise EncodingError(
+        f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
+        f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"
+    )
 
 
 def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
