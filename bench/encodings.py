@@ -22,8 +22,8 @@ from torchvision import transforms
 from tqdm import tqdm
 
 from bench import record
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
-from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode, encode
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of

@@ -24,8 +24,8 @@ import msgpack
 import zmq
 
 from sophon_loader import __version__
+from sophon_loader.encodings.catalogue import encoding_names, missing
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software

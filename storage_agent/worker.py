@@ -20,7 +20,8 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from sophon_loader.encodings.encoding import Encoded
-from sophon_loader.encodings.registry import encode
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
@@ -56,6 +57,8 @@ def main(settings: Settings, broker: Channel) -> None:
         with contextlib.suppress(OSError):  # it has ended, as another worker has said so before
             broker.send([protocol.BROKEN, text.encode("utf-8", "backslashreplace")])
         return
+    with contextlib.suppress(Exception):  # a broken one of another package shows with the first sample
+        encodings()  # loaded here, because the first sample's CPU seconds are measured
     try:
         broker.send([protocol.READY])
     except OSError:  # it has stopped in the meantime
@@ -104,7 +107,7 @@ def answer_job(store: Store, job: Job, registration: bytes) -> Answer:
         pipeline = _pipeline(registration)
         cut = min(job.item.cut, pipeline.reach)
         encoded = _run(job, read.data, pipeline.chain, cut, op_s)
-        short = cut < job.item.cut or (job.item.encoding == "roi-jpeg" and len(pipeline.chain) < 2)
+        short = cut < job.item.cut or (_cuts_the_file(job) and len(pipeline.chain) < 2)
         note = pipeline.why if short else ""
         answer = sample_answer(job, encoded, cut, len(read.data), op_s, read.queued_s, note)
         _ = answer.header  # too long when an encoding writes a great deal of meta
@@ -138,9 +141,13 @@ def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> En
 
 
 def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile | bytes:
-    """What `roi-jpeg` sends: the part that will be read, or the file where it cannot be cut or is looked at whole."""
-    part = part_of(data, chain, draw) if job.item.encoding == "roi-jpeg" and not job.keep_info else ""
+    """The part of the file that will be read, or the file where it cannot be cut or is looked at whole."""
+    part = part_of(data, chain, draw) if _cuts_the_file(job) and not job.keep_info else ""
     return data if isinstance(part, str) else part
+
+
+def _cuts_the_file(job: Job) -> bool:
+    return used_at(job.item.encoding) is UsedAt.FIRST_REGION
 
 
 def _note_of(error: Exception) -> str:

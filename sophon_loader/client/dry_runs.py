@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import SophonError
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest
 from sophon_loader.wire.limits import MAX_UINT

@@ -34,7 +34,7 @@ class Terms:
         registrations: one per source, see `pipeline/registration.py`.
         keep_info: per source, whether an op at the loader may look at an image's `info`.
         seed: of the run.
-        allowed: names of the encodings that the agent may answer in; `file` always is one.
+        allowed: names of the encodings that the agent may answer in, see `encodings.catalogue.usable`.
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
             here instead.
     """
@@ -66,7 +66,7 @@ class Session:
 
     def __init__(self, terms: Terms, *, gone: bool = False) -> None:
         self.terms = terms
-        self._allowed = frozenset({"file", *terms.allowed})
+        self._allowed = frozenset(terms.allowed)
         self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)

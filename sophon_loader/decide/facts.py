@@ -47,6 +47,8 @@ class Choice:
 
 FILE = Choice(0, "file")
 """No offloading: the file's own bytes cross the wire."""
+PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
+"""The paper sends a value as it is; compressed encodings are ours."""
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,18 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
-from sophon_loader.encodings.encoding import Encoded, Payload
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
+from sophon_loader.encodings.estimate import Exact, UsedAt
 from sophon_loader.errors import EncodingError
 
 MAX_DIMS = 16
+"""Dimensions of a value: more than any picture, clip or batch of them has."""
 MAX_SPAN_NBYTES = 1 << 30
 """How far apart the first and the last byte of a value may lie."""
 MAX_ELEMENTS = 1 << 32
+"""Elements of a value, those of expanded dimensions counted: a short payload must not become a huge value."""
+_MAX_SIZE = 1 << 40
+"""Sizes and strides off the wire are below: products of a few of them stay cheap to calculate with."""
 _KINDS: dict[str, type] = {
     "tensor": torch.Tensor,
     "ndarray": np.ndarray,
@@ -32,7 +37,7 @@ _KINDS: dict[str, type] = {
     "boxes": tv_tensors.BoundingBoxes,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
-_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _NUMPY_DTYPES = ("bool", *_INTEGERS, "complex64", "complex128", "float16", "float32", "float64")
 _TORCH_ONLY = ("bfloat16", "complex32", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in (*_NUMPY_DTYPES, *_TORCH_ONLY)}
@@ -40,7 +45,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BOX_ATTRIBUTES = frozenset(("format", "canvas_size", "clamping_mode"))
 
 
-class ArrayEncoding:
+class ArrayEncoding(Encoding):
     """Meta: `kind`, `dtype`, `shape`, `strides` (in elements), and what only some kinds have.
 
     A tensor of the kind `boxes` has `format`, `canvas`, `clamping`; a big-endian array has `swapped`. Payload: the
@@ -48,19 +53,24 @@ class ArrayEncoding:
     """
 
     name = "array"
+    used_at = UsedAt.ANY_STAGE
+    estimate = Exact()
 
     def accepts(self, value: Any) -> bool:
         if type(value) is np.ndarray:
             steps = all(stride % value.itemsize == 0 for stride in value.strides)
             known = value.dtype.name in _NUMPY_DTYPES and value.flags.aligned and steps
             return known and _fits(value.shape, _elements(value), value.itemsize)
+        kind = _KIND_OF.get(type(value))
+        if kind is None:
+            return False
+        attributes = _BOX_ATTRIBUTES if kind == "boxes" else frozenset()
         return (
-            type(value) in _KIND_OF
-            and value.layout is torch.strided
+            value.layout is torch.strided
             and value.device.type == "cpu"
             and value.dtype in _NAMES
             and not value.requires_grad
-            and vars(value).keys() <= (_BOX_ATTRIBUTES if _KIND_OF[type(value)] == "boxes" else frozenset())
+            and vars(value).keys() <= attributes
             and _fits(value.shape, value.stride(), value.dtype.itemsize)
         )
 
@@ -77,7 +87,8 @@ class ArrayEncoding:
             meta = {"kind": kind, "dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "strides": strides}
             if kind == "boxes":
                 meta |= {"format": value.format.name, "canvas": [int(n) for n in value.canvas_size]}
-                meta |= {"clamping": value.clamping_mode} if hasattr(value, "clamping_mode") else {}
+                if hasattr(value, "clamping_mode"):  # not every version of torchvision has it
+                    meta["clamping"] = value.clamping_mode
             tensor = tensor.resolve_conj().resolve_neg()
         return Encoded(self.name, meta, _dense(tensor, meta["strides"]))
 
@@ -110,14 +121,19 @@ def _fits(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
 def _in_memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
     """Dimensions from the slowest to the fastest, and the sizes sent (1 for an expanded dimension)."""
     order = sorted(range(len(shape)), key=lambda d: -abs(strides[d]))
-    return order, [1 if n > 1 and not stride else n for n, stride in zip(shape, strides, strict=True)]
+    sent = []
+    for n, stride in zip(shape, strides, strict=True):
+        expanded = n > 1 and stride == 0
+        sent.append(1 if expanded else n)
+    return order, sent
 
 
 def _tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     # torch takes neither read-only nor reversed nor byte-swapped arrays.
-    plain = array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0
+    if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
+        return torch.from_numpy(array)
     forward = _flipped(array, _elements(array))
-    return torch.from_numpy(array if plain else forward.astype(array.dtype.newbyteorder("="), order="C"))
+    return torch.from_numpy(forward.astype(array.dtype.newbyteorder("="), order="C"))
 
 
 def _flipped(array: np.ndarray[Any, Any], strides: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -145,7 +161,8 @@ def _read(meta: dict[str, Any], payload: Payload) -> torch.Tensor:
     if not _fits(shape, strides, dtype.itemsize):
         raise ValueError("shape and strides must be within the limits")
     order, sent = _in_memory_order(shape, strides)
-    count, strides = math.prod(sent), [abs(stride) for stride in strides]
+    count = math.prod(sent)
+    strides = [abs(stride) for stride in strides]
     if count * dtype.itemsize != len(payload):
         raise ValueError(f"{sent} of {dtype} must be sent, got {len(payload)} bytes")
     image = torch.empty(len(payload), dtype=torch.uint8)
@@ -161,8 +178,8 @@ def _read(meta: dict[str, Any], payload: Payload) -> torch.Tensor:
 
 
 def _are_sizes(values: Any, signed: bool = False) -> bool:
-    limit = 1 << 40
-    return isinstance(values, list) and all(type(n) is int and (-limit if signed else 0) <= n < limit for n in values)
+    least = -_MAX_SIZE if signed else 0
+    return isinstance(values, list) and all(type(n) is int and least <= n < _MAX_SIZE for n in values)
 
 
 def _array(meta: dict[str, Any], tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ import reprlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sophon_loader.encodings.estimate import Exact, Fitted, UsedAt
 from sophon_loader.errors import EncodingError
 
 MAX_PIXELS = 1 << 28
@@ -18,7 +19,12 @@ Payload = bytes | bytearray | memoryview
 
 @dataclass(frozen=True)
 class Encoded:
-    """A value as it crosses the wire: plain `meta` for the header, and the payload frame.
+    """A value as it crosses the wire.
+
+    Args:
+        encoding: name of the encoding.
+        meta: plain data for the header.
+        payload: the payload frame.
 
     Raises:
         TypeError: the payload is a view of memory with gaps.
@@ -34,9 +40,34 @@ class Encoded:
 
 
 class Encoding(Protocol):
-    """Lossless: for every accepted value, `decode(meta, payload)` of its `encode` is equal, bit for bit."""
+    """Lossless: for every accepted value, `decode(meta, payload)` of its `encode` is equal, bit for bit.
+
+    For example, grey images as they lie in memory, which a policy may name and `auto` never chooses:
+
+        class Grey(Encoding):
+            name = "grey"
+
+            def accepts(self, value):
+                return type(value) is Image.Image and value.mode == "L"
+
+            def encode(self, value):
+                return Encoded(self.name, {"size": list(value.size)}, value.tobytes())
+
+            def decode(self, meta, payload):
+                width, height = image_size(meta)
+                if len(payload) != width * height:
+                    raise EncodingError(f"grey must be {width * height} bytes, got {len(payload)}")
+                return Image.frombytes("L", (width, height), payload)
+
+    Attributes:
+        name: stands for this byte format for ever.
+        used_at: where plans may use it; None: nowhere unless a policy names it.
+        estimate: how its size and CPU time are known beforehand; None: not at all, and `auto` never chooses it.
+    """
 
     name: str
+    used_at: UsedAt | None = None
+    estimate: Exact | Fitted | None = None
 
     def accepts(self, value: Any) -> bool:
         """Whether `value` can be encoded."""
@@ -46,6 +77,10 @@ class Encoding(Protocol):
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Any:
         """Read a value back; never keeps a reference to `payload`.
+
+        Args:
+            meta: that of `encode`, as it came over the wire.
+            payload: that of `encode`.
 
         Raises:
             EncodingError: `meta` and `payload` are not what `encode` writes.
@@ -68,5 +103,9 @@ def image_size(meta: dict[str, Any]) -> tuple[int, int]:
 
 
 def size_fits(width: int, height: int) -> bool:
-    """Whether an image of that size may cross the wire."""
+    """Whether an image of that size may cross the wire.
+
+    Args:
+        width, height: in px.
+    """
     return 0 <= min(width, height) <= max(width, height) <= MAX_SIDE_PX and width * height <= MAX_PIXELS

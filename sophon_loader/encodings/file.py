@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sophon_loader.encodings.encoding import Encoded, Payload
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
+from sophon_loader.encodings.estimate import Exact, UsedAt
 
 
-class FileEncoding:
+class FileEncoding(Encoding):
     """The bytes of the file as they are."""
 
     name = "file"
+    used_at = UsedAt.FILE
+    estimate = Exact()
 
     def accepts(self, value: Any) -> bool:
         return type(value) is bytes

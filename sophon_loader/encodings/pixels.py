@@ -7,16 +7,19 @@ from typing import Any
 
 from PIL import Image
 
-from sophon_loader.encodings.encoding import Encoded, Payload, image_size, size_fits
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size, size_fits
+from sophon_loader.encodings.estimate import Exact, UsedAt
 from sophon_loader.errors import EncodingError
 
 _BANDS = {"L": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "RGBA": 4, "CMYK": 4}
 
 
-class PixelsEncoding:
+class PixelsEncoding(Encoding):
     """Meta: `mode` (PIL's name) and `size` [width, height]."""
 
     name = "pixels"
+    used_at = UsedAt.ANY_STAGE
+    estimate = Exact()
 
     def accepts(self, value: Any) -> bool:
         return type(value) is Image.Image and value.mode in _BANDS and size_fits(*value.size)

@@ -1,52 +1,44 @@
-"""The registry of encodings, and encoding with a fallback: any value that can travel does.
-
-Packages outside add encodings through the entry point group `sophon_loader.encodings`.
-"""
+"""The encodings by name, and encoding with a fallback: any value that can travel does."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from PIL import Image
 
-from sophon_loader.encodings.array import ArrayEncoding
+from sophon_loader.encodings.catalogue import PLAIN, entries
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
-from sophon_loader.encodings.file import FileEncoding
-from sophon_loader.encodings.jxl import JxlEncoding
-from sophon_loader.encodings.names import ENTRY_POINTS, encoding_names
-from sophon_loader.encodings.pixels import PixelsEncoding
-from sophon_loader.encodings.roi_jpeg import RoiJpegEncoding
-from sophon_loader.encodings.webp import WebpEncoding
+from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.registry import check_plain, from_plain, to_plain
-
-PLAIN = ("pixels", "array")
-"""Encodings to fall back on when the one asked for does not take the value."""
 
 
 @cache
 def encodings() -> dict[str, Encoding]:
-    """Every encoding by name."""
-    known: tuple[Encoding, ...] = (
-        FileEncoding(),
-        PixelsEncoding(),
-        ArrayEncoding(),
-        WebpEncoding(),
-        RoiJpegEncoding(),
-        JxlEncoding(),
-    )
-    own = tuple(encoding for encoding in known if encoding.name in encoding_names())
-    others = tuple(entry.load()() for entry in entry_points(group=ENTRY_POINTS))
-    return {encoding.name: encoding for encoding in own + others}
+    """Every encoding of the catalogue, by name and in its order."""
+    return {name: entry.load()() for name, entry in entries().items()}
+
+
+@cache
+def fitted() -> dict[str, Fitted]:
+    """How the encodings whose size must be found by trying are estimated, by name."""
+    stated = {name: getattr(encoding, "estimate", None) for name, encoding in encodings().items()}
+    return {name: estimate for name, estimate in stated.items() if isinstance(estimate, Fitted)}
+
+
+def used_at(name: str) -> UsedAt | None:
+    """Where an encoding may be used; None where that is not stated, or the encoding is not known here."""
+    return getattr(encodings().get(name), "used_at", None)
 
 
 def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collection[str] | None = None) -> Encoded:
     """Encode `value` as `name`, or plainly if that encoding does not take it or is not allowed.
 
     Args:
+        value: the value at the cut, or the file's bytes.
+        name: the encoding asked for; it may be unknown here.
         keep_info: carry a PIL image's `info` too (an op the registry does not know may look at it).
         allowed: names of the encodings to choose from, `file` always being one; None for all.
 
@@ -60,22 +52,25 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
             continue
         if allowed is None or candidate in allowed or candidate == "file":
             encoded = known[candidate].encode(value)
-            break
+            if keep_info and isinstance(value, Image.Image) and value.info:
+                encoded.meta["info"] = _plain_info(value)
+            return encoded
         refused.append(candidate)
-    else:
-        if not refused:
-            raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
-        raise EncodingError(
-            f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
-            f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"
-        )
-    if keep_info and isinstance(value, Image.Image) and value.info:
-        encoded.meta["info"] = _plain_info(value)
-    return encoded
+    if not refused:
+        raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+    raise EncodingError(
+        f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
+        f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"
+    )
 
 
 def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
     """The value of a payload.
+
+    Args:
+        name: its encoding.
+        meta: from the header.
+        payload: as it came.
 
     Raises:
         EncodingError: unknown encoding, or meta and payload that do not fit it.

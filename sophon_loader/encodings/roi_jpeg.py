@@ -6,17 +6,20 @@ import reprlib
 from typing import Any
 
 from sophon_loader import native
-from sophon_loader.encodings.encoding import Encoded, Payload, image_size
+from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
+from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError
 from sophon_loader.pipeline.chain import Window
 from sophon_loader.pipeline.op import Region
 from sophon_loader.pipeline.pushdown import PartOfFile
 
 
-class RoiJpegEncoding:
+class RoiJpegEncoding(Encoding):
     """Meta: `size` [width, height] of the whole and `part` [left, top, width, height], in px."""
 
     name = "roi-jpeg"
+    used_at = UsedAt.FIRST_REGION
+    estimate = Fitted(("part_nbytes", "one"), encode_per_file_byte=True)
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, PartOfFile)

@@ -11,7 +11,9 @@ from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.protocol import Offloadable, Source
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names, usable
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of
@@ -32,7 +34,7 @@ class Agreement:
         terms: for the workers.
         reach: per source, the last stage that the agent reaches.
         agent_cores: cores that its workers may use.
-        encodings: that may be used: those that both the user allows and the agent offers, and `file`.
+        encodings: that may be used, see `encodings.catalogue.usable`.
         notes: what a user should know.
     """
 
@@ -68,8 +70,9 @@ def agree(
         welcome = connection.greet(options.connect_timeout_s)
         differ = unlike(welcome.software)
         draws_alike = DECODERS.issuperset(differ)
-        possible = {"file", *allowed} - (set() if draws_alike else {"roi-jpeg"})
-        offered = tuple(name for name in welcome.encodings if name in possible)
+        # What the agent cuts out of a file depends on random numbers that it draws itself.
+        possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
+        offered = usable(possible, welcome.encodings)
         terms = Terms(address, options, welcome.instance, prefixes, registrations, keep_info, seed, offered)
         _check_files(connection, data, terms)
         known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)

@@ -20,6 +20,7 @@ from sophon_loader.client.dry_runs import Prober
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
+from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement, key_and_path
@@ -27,7 +28,8 @@ from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.software import software
-from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
+from sophon_loader.profiling.calibration import Calibration, Upkeep, calibrated, fitted_choices
+from sophon_loader.profiling.costs import CostModel, region_share
 from sophon_loader.profiling.guard import Retry
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, spread_over
 from sophon_loader.profiling.rates import FASTER, EpochMeasure, Healing, wire_may_do_more
@@ -174,14 +176,10 @@ class Profiler:
         return requests
 
     def _probed_choices(self, source: int) -> list[Choice]:
-        """What to try: all ops, and each encoding whose size cannot be told without trying."""
-        reach, chain = self.pipelines.reach[source], self.pipelines.chains[source]
-        choices = [Choice(reach, "pixels")] if reach else []
-        if chain.resize_cut is not None and chain.resize_cut <= reach:
-            choices += [Choice(chain.resize_cut, name) for name in COMPRESSED if name in self._allowed]
-        if self.crops_first and ROI.encoding in self._allowed:
-            choices.append(ROI)
-        return choices
+        """What to try with a sample of this source: all ops, and each encoding whose size must be found by trying."""
+        reach, resize_cut = self.pipelines.reach[source], self.pipelines.chains[source].resize_cut
+        choices = [Choice(reach, PLAIN[0])] if reach else []
+        return choices + fitted_choices(self._allowed, reach=reach, resize_cut=resize_cut, crops_first=self.crops_first)
 
     @property
     def crops_first(self) -> bool:
@@ -278,10 +276,9 @@ class Profiler:
             self._load[name] = load if load * _MODEL_ERROR < known else math.sqrt(load * known)
 
     @property
-    def _known_upkeep_s(self) -> tuple[float, float]:
+    def _known_upkeep_s(self) -> Upkeep:
         """As measured, or else as the probes have shown."""
-        file_s, run_s = (new or old for new, old in zip(self._upkeep_s, self.calibration.upkeep_s, strict=True))
-        return file_s, run_s
+        return Upkeep(*(new or old for new, old in zip(self._upkeep_s, self.calibration.upkeep_s, strict=True)))
 
     @property
     def planning_rates(self) -> Rates:
@@ -347,8 +344,10 @@ class Profiler:
     def facts(self, table: ChoiceTable | None) -> Facts:
         """What a policy plans from."""
         plain, resize_cut = self.pipelines.plain_cuts(self._allowed), self.pipelines.resize_cut
-        compressed = resize_cut or 0 if not self._allowed.isdisjoint(COMPRESSED) else 0
-        max_cut = plain[-1] if plain else compressed
+        fitted = fitted_choices(
+            self._allowed, reach=self.pipelines.max_cut, resize_cut=resize_cut, crops_first=self.crops_first
+        )
+        max_cut = plain[-1] if plain else max((choice.cut for choice in fitted), default=0)
         coverage = self.samples.coverage if table is not None else 0.0
         resize_cut = resize_cut if resize_cut in plain else None
         return Facts(len(self._data), self.planning_rates, table, max_cut, resize_cut, coverage)

@@ -8,8 +8,7 @@ from typing import Any
 
 from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.encodings.names import missing
-from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.encodings.catalogue import PLAIN, missing
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index as as_int
 from pathlib import Path
@@ -13,12 +12,11 @@ import torch
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent, OffloadOptions
+from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import Policy, policy_named
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.tail import device_of
-
-PAPER_ENCODINGS = ("file", "pixels", "array")
 
 
 @dataclass(frozen=True)
@@ -83,15 +81,18 @@ def _only_one(agents: Any) -> str:
     return str(agents[0])
 
 
-def _checked_encodings(encodings: str | Sequence[str] | Any) -> tuple[str, ...]:
-    rule = f"encodings must be 'auto', 'paper' or a list out of {encoding_names()}, got {encodings!r}"
-    if isinstance(encodings, str):
-        if encodings not in ("auto", "paper"):
-            raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
-        return encoding_names() if encodings == "auto" else PAPER_ENCODINGS
-    if not isinstance(encodings, (list, tuple, set, frozenset)) or not set(encodings) <= set(encoding_names()):
+def _checked_encodings(encodings: Any) -> tuple[str, ...]:
+    """In the order of the catalogue."""
+    known = encoding_names()
+    rule = f"encodings must be 'auto', 'paper' or a list out of {known}, got {encodings!r}"
+    if encodings == "auto":
+        return known
+    allowed = PAPER_ENCODINGS if encodings == "paper" else encodings
+    if isinstance(allowed, str):
+        raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
+    if not isinstance(allowed, (list, tuple, set, frozenset)) or not set(allowed) <= set(known):
         raise ConfigError(f"{rule}; leave it out to allow all")
-    return tuple(name for name in encoding_names() if name in encodings)
+    return tuple(name for name in known if name in allowed)
 
 
 def _checked_seed(seed: Any) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
+FORMAT = 2
 _DAMAGE = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, SyntaxError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),

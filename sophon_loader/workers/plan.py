@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import FILE, MAX_CHOICES, Choice
 from sophon_loader.decide.plan import Plan, Prices
-from sophon_loader.encodings.registry import PLAIN
+from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.profiling.costs import CostModel
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.shared import SharedArray, SharedNotes
@@ -28,8 +28,6 @@ def allowed_choice(choice: Choice, allowed: Collection[str]) -> Choice:
     """
     if choice.encoding in allowed:
         return choice
-    if choice == FILE:
-        return FILE
     if choice.cut == 0 or set(PLAIN).isdisjoint(allowed):
         return FILE
     return Choice(choice.cut, "pixels")  # says a plan for both; the agent sends an array where the value is no image

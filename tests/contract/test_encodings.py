@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import resource
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sophon_loader.encodings import names, registry
+from sophon_loader.encodings import catalogue
+from sophon_loader.encodings.catalogue import CATALOGUE, PLAIN
 from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
-from sophon_loader.encodings.names import ALWAYS, OPTIONAL, encoding_names
-from sophon_loader.encodings.registry import PLAIN, decode, encode, encodings
+from sophon_loader.encodings.registry import decode, encode, encodings
 from sophon_loader.errors import EncodingError
 from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
 from tests.unit.wire.strategies import PLAIN as ANYTHING
 
 GOLDEN = Path(__file__).parents[1] / "data" / "encodings"
-BUILT_IN = (*ALWAYS, *OPTIONAL)
+BUILT_IN = tuple(line.name for line in CATALOGUE)
 ACCEPTED_CASES = [(name, case) for name, cases in ACCEPTED.items() if name in encodings() for case in cases]
 REFUSED_CASES = [(name, case) for name, cases in REFUSED.items() if name in encodings() for case in cases]
 every_accepted = pytest.mark.parametrize(("name", "case"), ACCEPTED_CASES)
@@ -37,7 +36,7 @@ every_encoding = pytest.mark.parametrize("name", sorted(encodings()))
 
 
 def test_every_encoding_has_examples() -> None:
-    assert set(encodings()) >= set(ALWAYS) and set(BUILT_IN) == set(ACCEPTED) == set(REFUSED)
+    assert set(BUILT_IN) == set(ACCEPTED) == set(REFUSED) == {*encodings(), *catalogue.missing()}
 
 
 def test_the_length_of_a_payload_is_that_in_bytes() -> None:
@@ -46,48 +45,6 @@ def test_the_length_of_a_payload_is_that_in_bytes() -> None:
     assert len(encoded.payload) == values.nbytes and bytes(encoded.payload) == values.tobytes()
     with pytest.raises(TypeError):
         Encoded("other", {}, memoryview(values[:, ::2]))
-
-
-def test_the_broker_offers_what_the_workers_have() -> None:
-    assert sorted(encoding_names()) == sorted(encodings())
-    assert len(set(encoding_names())) == len(encoding_names())
-    assert all(encoding.name == name for name, encoding in encodings().items())
-    assert set(PLAIN) <= set(ALWAYS)
-
-
-class Upside:
-    """An encoding of another package."""
-
-    name = "upside"
-
-    def accepts(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-    def encode(self, value: Any) -> registry.Encoded:
-        return registry.Encoded(self.name, {}, value[::-1].encode())
-
-    def decode(self, meta: dict[str, Any], payload: Any) -> str:
-        return bytes(payload).decode()[::-1]
-
-
-def _forget() -> None:
-    registry.encodings.cache_clear()
-    encoding_names.cache_clear()
-
-
-def test_an_encoding_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("upside", f"{__name__}:Upside", names.ENTRY_POINTS)
-    for module in (names, registry):
-        monkeypatch.setattr(module, "entry_points", lambda group: [entry] if group == names.ENTRY_POINTS else [])
-    before = encoding_names()
-    _forget()
-    try:
-        assert sorted(encoding_names()) == sorted(encodings()) == sorted([*before, "upside"])
-        encoded = encode("abc", "upside")
-        assert (encoded.encoding, encoded.payload) == ("upside", b"cba")
-        assert decode("upside", {}, encoded.payload) == "abc"
-    finally:
-        _forget()
 
 
 # --- lossless -------------------------------------------------------------------------------------------------
@@ -401,7 +358,7 @@ def _encoding_of(stem: str) -> str:
 def test_stored_bytes_mean_the_same_for_ever(stem: str) -> None:
     name, value = _encoding_of(stem), golden_values()[stem]
     if name not in encodings():
-        pytest.skip(names.missing()[name])
+        pytest.skip(catalogue.missing()[name])
     meta, payload = json.loads((GOLDEN / f"{stem}.json").read_text()), (GOLDEN / f"{stem}.bin").read_bytes()
     assert difference(value, decode(name, meta, payload)) == ""
     if name not in ("webp", "jxl"):  # whose encoders may try harder one day

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.registry import decode, encode
 
 pytestmark = pytest.mark.skipif("jxl" not in encoding_names(), reason="imagecodecs is not installed")

@@ -24,7 +24,7 @@ from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies.fastflow import FastFlow
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
 from tests.support.loaders import QUICK, Agent, SeenIndex, agent_for, picture, samples_of
 

@@ -20,7 +20,7 @@ import torch
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.software import software
 from tests.support.agents import ROOT
 from tests.support.loaders import EXPORT, QUICK, Agent, agent_for, folder, make_tree, samples_of, with_modules

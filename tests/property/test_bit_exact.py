@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
 
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
-from sophon_loader.encodings.names import encoding_names
 from sophon_loader.encodings.registry import decode, encode
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of
 from sophon_loader.pipeline.randomness import Draw

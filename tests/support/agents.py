@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import psutil
 import zmq
 
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.registration import registration_of

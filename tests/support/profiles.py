@@ -15,7 +15,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.pipeline.chain import chain_of

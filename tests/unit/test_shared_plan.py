@@ -12,7 +12,8 @@ import pytest
 from sophon_loader.decide.facts import FILE, Choice, Facts, Rates
 from sophon_loader.decide.plan import Plan, Prices, uniform_plan
 from sophon_loader.decide.policies import Auto
-from sophon_loader.profiling.costs import Calibration, CostModel, calibrated
+from sophon_loader.profiling.calibration import Calibration, calibrated
+from sophon_loader.profiling.costs import CostModel
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.workers.plan import SharedPlan
 from tests.support.profiles import photo_probes, photo_profile

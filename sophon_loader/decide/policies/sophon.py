@@ -18,12 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.cost import Terms, epoch_terms, terms_without_offloading
-from sophon_loader.decide.facts import BLOCK, FILE, ChoiceTable, Facts, Rates, blocks
+from sophon_loader.decide.facts import BLOCK, FILE, PAPER_ENCODINGS, ChoiceTable, Facts, Rates, blocks
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.fixed import measured, same_for_all, unprofiled
-
-PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
-"""The paper sends a value as it is; compressed encodings are ours."""
 
 
 class Sophon:

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.registry import decode
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw

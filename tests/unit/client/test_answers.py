@@ -153,9 +153,9 @@ def _sample(fetch: Fetch, encoding: str = "file", cut: int = 0) -> Sample:
 
 
 def _replies(liar: Liar, wanted: Wanted, seed: int = 0, epoch: int = 0) -> list[Reply]:
-    """What a session gets that accepts `webp` and `pixels`."""
+    """What a session gets that accepts files, `webp` and `pixels`."""
     options = OffloadOptions(dead_after_s=WAIT_S)
-    session = Session(Terms(liar.address, options, "i", ("",), (b"",), (False,), seed, ("webp", "pixels")))
+    session = Session(Terms(liar.address, options, "i", ("",), (b"",), (False,), seed, ("file", "webp", "pixels")))
     try:
         return list(session.replies(BatchId(1, epoch, 0), lambda: [wanted], None))
     finally:
@@ -179,7 +179,7 @@ def test_an_encoding_that_was_allowed(liar: Liar, encoding: str) -> None:
     (reply,) = _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg"))
     assert reply.sample is not None and reply.sample.encoding == encoding
     (fetch,) = liar.heard
-    assert isinstance(fetch, Fetch) and fetch.allowed == ["webp", "pixels"]
+    assert isinstance(fetch, Fetch) and fetch.allowed == ["file", "webp", "pixels"]
 
 
 @pytest.mark.parametrize("occurrence", [0, 1, 7])

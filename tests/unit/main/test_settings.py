@@ -8,9 +8,9 @@ import pytest
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.client.address import Address
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import OffloadWarning
-from sophon_loader.main.settings import PAPER_ENCODINGS, Settings
+from sophon_loader.main.settings import Settings
 
 
 def checked(**arguments: object) -> Settings:
@@ -42,7 +42,7 @@ def test_agents(agent: object, meant: object) -> None:
 
 def test_encodings_come_in_the_order_of_all() -> None:
     assert checked(encodings=["webp", "file"]).encodings == ("file", "webp")
-    assert checked(encodings="paper").encodings == PAPER_ENCODINGS
+    assert checked(encodings="paper").encodings == ("file", "pixels", "array")
 
 
 def test_a_warning_points_at_the_line_of_the_user() -> None:

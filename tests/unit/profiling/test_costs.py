@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 
@@ -12,23 +11,18 @@ import pytest
 from torchvision import transforms as v1
 
 from sophon_loader.decide.facts import FILE, Choice
+from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, Fit
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.profiling.costs import (
-    HEADER_NBYTES,
-    ROI,
-    Calibration,
-    Compression,
-    CostModel,
-    calibrated,
-    region_share,
-)
+from sophon_loader.profiling.calibration import Calibration, calibrated
+from sophon_loader.profiling.costs import HEADER_NBYTES, CostModel, region_share
 from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.samples import SampleProfile
 from tests.support.profiles import CROPPED_NBYTES, photo_probes, photo_profile
 
 ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")
 PIXELS = [Choice(cut, "pixels") for cut in (1, 2, 3, 4)]
+ROI = Choice(0, "roi-jpeg")
 SHARES = {index: 0.1 + 0.035 * index for index in range(24)}
 
 
@@ -40,60 +34,6 @@ def profile() -> SampleProfile:
 def calibration_of(profile: SampleProfile, probes: list[Probe] | None = None) -> Calibration:
     found = photo_probes(profile, SHARES) if probes is None else probes
     return calibrated(profile, found, SHARES, 0.004, crops_first=True)
-
-
-# --- calibration ----------------------------------------------------------------------------------------------
-
-
-def test_what_probes_say(profile: SampleProfile) -> None:
-    found = calibration_of(profile)
-    assert found.op_ratio == pytest.approx((2.0, 2.0, 2.0, 2.0), rel=1e-3)
-    assert found.read_s == pytest.approx(0.0002)
-    assert found.encode_s == pytest.approx(0.0005)
-    assert found.overhead_s == 0.004
-    assert found.roi == pytest.approx((0.9, 700, 2e-9), rel=1e-2)
-    assert set(found.compressions) == {"webp"}
-    webp = found.compressions["webp"]
-    assert (webp.cut, webp.encode_s) == (2, 0.002)
-
-
-@pytest.mark.parametrize("count", [0, 7, 8, 24])
-def test_an_encoding_needs_eight_probes(profile: SampleProfile, count: int) -> None:
-    probes = photo_probes(profile, {index: SHARES[index] for index in range(count)})
-    found = calibration_of(profile, probes)
-    assert (found.roi is not None) == ("webp" in found.compressions) == (count >= 8)
-
-
-def test_without_probes_the_agent_is_taken_for_a_loader(profile: SampleProfile) -> None:
-    assert calibration_of(profile, []) == Calibration((1.0,) * 4, overhead_s=0.004, crops_first=True)
-
-
-def test_probes_of_samples_without_a_profile_do_not_count(profile: SampleProfile) -> None:
-    profile.nbytes[:20] = 0
-    found = calibration_of(profile)
-    assert found.roi is None and not found.compressions
-    assert found.op_ratio == pytest.approx((2.0,) * 4, rel=1e-3)
-
-
-def test_an_overhead_below_zero_is_none(profile: SampleProfile) -> None:
-    assert calibrated(profile, [], {}, -1.0, crops_first=False).overhead_s == 0.0
-
-
-@pytest.mark.parametrize("probes", ["all", "none"])
-def test_a_calibration_travels_as_plain_data(profile: SampleProfile, probes: str) -> None:
-    found = calibration_of(profile, None if probes == "all" else [])
-    assert Calibration.from_plain(found.to_plain()) == found
-    assert Calibration.from_plain(json.loads(json.dumps(found.to_plain()))) == found
-    assert Calibration.from_plain(msgpack.unpackb(msgpack.packb(found.to_plain()))) == found
-
-
-def test_a_model_travels_as_plain_data(profile: SampleProfile) -> None:
-    model = CostModel(profile, calibration_of(profile), 4, ALL)
-    again = CostModel.from_plain(profile, msgpack.unpackb(msgpack.packb(model.to_plain())))
-    assert again.choices == model.choices
-    rows, share = np.arange(24), np.linspace(0.1, 1, 24)
-    for ours, theirs in zip(model.costs(rows, share), again.costs(rows, share), strict=True):
-        assert np.array_equal(ours, theirs)
 
 
 # --- which choices --------------------------------------------------------------------------------------------
@@ -120,9 +60,29 @@ def test_choices_are_offered_where_they_were_probed_and_allowed(
     assert list(CostModel(profile, calibration, reach, allowed).choices) == expected
 
 
+def test_a_model_travels_as_plain_data(profile: SampleProfile) -> None:
+    model = CostModel(profile, calibration_of(profile), 4, ALL)
+    again = CostModel.from_plain(profile, msgpack.unpackb(msgpack.packb(model.to_plain())))
+    assert again.choices == model.choices
+    rows, share = np.arange(24), np.linspace(0.1, 1, 24)
+    for ours, theirs in zip(model.costs(rows, share), again.costs(rows, share), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
 # --- what they cost -------------------------------------------------------------------------------------------
 
-PLAIN = Calibration((2.0, 2.0, 4.0), read_s=0.001, encode_s=0.002, overhead_s=0.003)
+BASE = Calibration((2.0, 2.0, 4.0), read_s=0.001, encode_s=0.002, overhead_s=0.003)
+
+
+def part_fit(slope: float, fixed: float, encode_s: float) -> Fit:
+    """A part of a file: `slope` bytes per byte of its share, and `fixed` bytes."""
+    return Fit(0, {"part_nbytes": slope, "one": fixed}, 1.0, encode_s)
+
+
+def image_fit(*coefficients: float, cut: int = 2) -> Fit:
+    """A compressed image that takes 5 ms; coefficients that are not given are 0."""
+    given = dict.fromkeys(COMPRESSED_IMAGE, 0.0) | dict(zip(COMPRESSED_IMAGE, coefficients, strict=False))
+    return Fit(cut, given, 1.0, 0.005)
 
 
 @pytest.fixture
@@ -136,14 +96,14 @@ def one() -> SampleProfile:
 
 
 def test_file_and_pixels_by_hand(one: SampleProfile) -> None:
-    wire, agent, loader = CostModel(one, PLAIN, 3, ALL).costs(np.array([0]), np.ones(1))
+    wire, agent, loader = CostModel(one, BASE, 3, ALL).costs(np.array([0]), np.ones(1))
     assert wire[0].tolist() == [5000 + HEADER_NBYTES, *(n + HEADER_NBYTES for n in (90_000, 3000, 12_000))]
     assert agent[0] == pytest.approx([0.001, 0.001 + 0.020 + 0.002, 0.001 + 0.060 + 0.002, 0.001 + 0.220 + 0.002])
     assert loader[0] == pytest.approx([0.003 + 0.070, 0.003 + 0.060, 0.003 + 0.040, 0.003], rel=1e-4)
 
 
 def test_a_part_of_the_file_by_hand(one: SampleProfile) -> None:
-    calibration = replace(PLAIN, crops_first=True, roi=(0.8, 600.0, 1e-7))
+    calibration = replace(BASE, crops_first=True, fits={"roi-jpeg": part_fit(0.8, 600.0, 1e-7)})
     wire, agent, loader = CostModel(one, calibration, 3, ALL).costs(np.array([0, 0, 0]), np.array([0.25, 0.7, 1.0]))
     assert wire[:, 4] == pytest.approx([1600 + HEADER_NBYTES, 3400 + HEADER_NBYTES, 4600 + HEADER_NBYTES])
     assert agent[:, 4] == pytest.approx([0.001 + 5000e-7] * 3)
@@ -152,10 +112,9 @@ def test_a_part_of_the_file_by_hand(one: SampleProfile) -> None:
 
 
 def test_a_compressed_image_by_hand(one: SampleProfile) -> None:
-    half = Compression(2, (float(np.log(1500)), 0.0, 0.0, 0.0), 1.0, 0.005)
-    huge = Compression(2, (float(np.log(1e9)), 0.0, 0.0, 0.0), 1.0, 0.005)
-    for compression, nbytes in ((half, 1500), (huge, 1.2 * 3000)):
-        calibration = replace(PLAIN, compressions={"webp": compression})
+    half, huge = image_fit(float(np.log(1500))), image_fit(float(np.log(1e9)))
+    for fit, nbytes in ((half, 1500), (huge, 1.2 * 3000)):
+        calibration = replace(BASE, fits={"webp": fit})
         wire, agent, loader = CostModel(one, calibration, 3, ALL).costs(np.array([0]), np.ones(1))
         assert wire[0, 4] == pytest.approx(nbytes + HEADER_NBYTES, rel=1e-5)
         assert agent[0, 4] == pytest.approx(0.001 + 0.060 + 0.005)
@@ -179,8 +138,8 @@ def test_no_cost_falls_as_the_share_grows(profile: SampleProfile) -> None:
 
 
 def test_a_part_never_weighs_less_than_nothing_nor_more_than_the_file(one: SampleProfile) -> None:
-    for roi in ((0.9, -2000.0, 1e-9), (2.0, 5000.0, 1e-9), (-0.5, 3000.0, 1e-9)):
-        calibration = replace(PLAIN, crops_first=True, roi=roi)
+    for slope, fixed in ((0.9, -2000.0), (2.0, 5000.0), (-0.5, 3000.0)):
+        calibration = replace(BASE, crops_first=True, fits={"roi-jpeg": part_fit(slope, fixed, 1e-9)})
         wire, _, _ = CostModel(one, calibration, 3, ALL).costs(np.zeros(20, int), np.linspace(0.01, 1, 20))
         assert (wire[:, 4] >= HEADER_NBYTES).all() and (wire[:, 4] <= wire[:, 0]).all()
 
@@ -190,8 +149,7 @@ def test_a_picture_of_unknown_size_is_not_thought_to_compress(one: SampleProfile
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for slope in (1.0, -1.0):
-            compression = Compression(2, (1.0, slope, 0.0, 0.0), 1.0, 0.005)
-            model = CostModel(one, replace(PLAIN, compressions={"webp": compression}), 3, ALL)
+            model = CostModel(one, replace(BASE, fits={"webp": image_fit(1.0, slope)}), 3, ALL)
             table = model.table(np.ones(1))
             assert table is not None
             assert not table.has(model.choices.index(Choice(2, "webp")))[0]
@@ -199,7 +157,7 @@ def test_a_picture_of_unknown_size_is_not_thought_to_compress(one: SampleProfile
 
 def test_a_value_that_cannot_be_sent_is_no_choice(one: SampleProfile) -> None:
     one.nbytes[0, 3] = 0xFFFFFFFF
-    table = CostModel(one, PLAIN, 3, ALL).table(np.ones(1))
+    table = CostModel(one, BASE, 3, ALL).table(np.ones(1))
     assert table is not None
     assert [bool(table.has(column)[0]) for column in range(4)] == [True, True, True, False]
 
@@ -208,8 +166,7 @@ def test_a_stage_that_a_sample_does_not_have_is_no_choice() -> None:
     """Two sources with pipelines of different lengths: the shorter ends at stage 2."""
     profile = photo_profile(2)
     profile.nbytes[0, 3:] = 0
-    compression = Compression(3, (1.0, 0.0, 0.0, 0.0), 1.0, 0.005)
-    model = CostModel(profile, Calibration((1.0,) * 4, compressions={"webp": compression}), 4, ALL)
+    model = CostModel(profile, Calibration((1.0,) * 4, fits={"webp": image_fit(1.0, cut=3)}), 4, ALL)
     table = model.table(np.ones(2))
     assert table is not None
     have = [table.has(column).tolist() for column in range(6)]
@@ -220,8 +177,8 @@ def test_a_stage_that_a_sample_does_not_have_is_no_choice() -> None:
 
 
 def test_while_nothing_is_profiled_there_is_no_table() -> None:
-    assert CostModel(SampleProfile(5, 3), PLAIN, 3, ALL).table(np.ones(5)) is None
-    assert CostModel(SampleProfile(0, 3), PLAIN, 3, ALL).table(np.ones(0)) is None
+    assert CostModel(SampleProfile(5, 3), BASE, 3, ALL).table(np.ones(5)) is None
+    assert CostModel(SampleProfile(0, 3), BASE, 3, ALL).table(np.ones(0)) is None
 
 
 def test_samples_without_a_profile_count_as_average_files(profile: SampleProfile) -> None:

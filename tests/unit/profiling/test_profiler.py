@@ -13,13 +13,12 @@ import torch
 from torchvision import transforms as v1
 
 from sophon_loader.decide.cost import Terms
-from sophon_loader.decide.facts import FILE, Choice, Rates
+from sophon_loader.decide.facts import FILE, Rates
 from sophon_loader.decide.policies import Auto
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.main import profiler as module
 from sophon_loader.main.profiler import Profiler
-from sophon_loader.profiling.costs import ROI
 from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.store import StoredProfile, load, save
 from tests.support.loaders import times_two
@@ -357,6 +356,14 @@ def _wrong(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Any:
     return change
 
 
+COEFFICIENTS = {"one": 1.0, "bits_per_px": 1.0, "zoom": 1.0, "bits_per_px_x_zoom": 1.0}
+FIT = {"cut": 2, "coefficients": COEFFICIENTS, "scale": 1.0, "encode_s": 0.1}
+
+
+def _fits(**fits: Any) -> Any:
+    return _wrong(lambda arrays, figures: figures["calibration"].update(fits=fits))
+
+
 WRONG = {
     "a time is not a number": _wrong(lambda arrays, figures: arrays["op_ms"].__setitem__((2, 1), np.nan)),
     "a time is endless": _wrong(lambda arrays, figures: arrays["op_ms"].__setitem__((2, 1), np.inf)),
@@ -373,35 +380,22 @@ WRONG = {
     "a rate is a text": _wrong(lambda arrays, figures: figures.update(gpu_samples_s="fast")),
     "a calibration of nothing": _wrong(lambda arrays, figures: figures.update(calibration={})),
     "a calibration of a list": _wrong(lambda arrays, figures: figures.update(calibration=[1])),
-    "compressions in a list": _wrong(lambda arrays, figures: figures["calibration"].update(compressions=[1])),
+    "fits in a list": _wrong(lambda arrays, figures: figures["calibration"].update(fits=[1])),
     "a ratio for another number of ops": _wrong(lambda arrays, figures: figures["calibration"].update(op_ratio=[1.0])),
     "a ratio is not a number": _wrong(lambda a, figures: figures["calibration"].update(op_ratio=[1.0, 1, 1, math.nan])),
     "a ratio is negative": _wrong(lambda arrays, figures: figures["calibration"].update(op_ratio=[1.0, 1, 1, -1])),
     "seconds below zero": _wrong(lambda arrays, figures: figures["calibration"].update(read_s=-1.0)),
     "an endless overhead": _wrong(lambda arrays, figures: figures["calibration"].update(overhead_s=math.inf)),
-    "half a part": _wrong(lambda arrays, figures: figures["calibration"].update(roi=[0.5])),
-    "a part that costs a text": _wrong(lambda arrays, figures: figures["calibration"].update(roi=[0.5, 600, "x"])),
-    "a part of a strange size": _wrong(lambda arrays, figures: figures["calibration"].update(roi=[math.nan, 600, 0.0])),
-    "a compression of a strange size": _wrong(
-        lambda arrays, figures: figures["calibration"].update(
-            compressions={"webp": {"cut": 2, "coefficients": [math.nan] * 4, "scale": 1.0, "encode_s": 0.1}}
-        )
-    ),
-    "a compression of too few numbers": _wrong(
-        lambda arrays, figures: figures["calibration"].update(
-            compressions={"webp": {"cut": 2, "coefficients": [1.0], "scale": 1.0, "encode_s": 0.1}}
-        )
-    ),
-    "a compression at no stage": _wrong(
-        lambda arrays, figures: figures["calibration"].update(
-            compressions={"webp": {"cut": -3, "coefficients": [1.0] * 4, "scale": 1.0, "encode_s": 0.1}}
-        )
-    ),
-    "a compression that nobody has": _wrong(
-        lambda arrays, figures: figures["calibration"].update(
-            compressions={"bmp": {"cut": 2, "coefficients": [1.0] * 4, "scale": 1.0, "encode_s": 0.1}}
-        )
-    ),
+    "half an upkeep": _wrong(lambda arrays, figures: figures["calibration"].update(upkeep_s=[0.5, 1.0, 2.0])),
+    "a fit of a list": _fits(webp=[0.5]),
+    "a fit that costs a text": _fits(webp=FIT | {"encode_s": "x"}),
+    "a fit without a scale": _fits(webp={"cut": 2, "coefficients": COEFFICIENTS, "encode_s": 0.1}),
+    "a fit of a strange size": _fits(webp=FIT | {"coefficients": COEFFICIENTS | {"zoom": math.nan}}),
+    "a fit of too few numbers": _fits(webp=FIT | {"coefficients": {"one": 1.0}}),
+    "a fit to features of another encoding": _fits(webp=FIT | {"coefficients": {"one": 1.0, "part_nbytes": 1.0}}),
+    "a fit at no stage": _fits(webp=FIT | {"cut": -3}),
+    "a fit of an image at stage 0": _fits(webp=FIT | {"cut": 0}),
+    "a fit of an encoding that nobody has": _fits(bmp=FIT),
 }
 
 
@@ -440,4 +434,3 @@ def test_without_an_agent_nothing_is_kept(root: Path, tmp_path: Path) -> None:
     profiler.start_probing()
     assert not profiler.samples.recording and not (tmp_path / "p").exists()
     assert profiler.model().choices == (FILE,)
-    assert ROI not in profiler.model().choices and Choice(1, "pixels") not in profiler.model().choices

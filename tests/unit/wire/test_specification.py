@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from sophon_loader.encodings import names
+from sophon_loader.encodings.catalogue import CATALOGUE
 from sophon_loader.encodings.registry import encode, encodings
 from sophon_loader.pipeline import chain
 from sophon_loader.wire import failures, frames, limits, messages, version
@@ -126,7 +126,7 @@ def test_limits() -> None:
 
 def test_encodings() -> None:
     written = {row[0]: set(re.findall(r"`(\w+)`", row[2])) for row in _table("Encodings")}
-    assert set(written) == {*names.ALWAYS, *names.OPTIONAL}
+    assert set(written) == {line.name for line in CATALOGUE}
     optional = {"array": {"format", "canvas", "clamping", "swapped"}}
     for name in set(written) & set(encodings()):
         for make in ACCEPTED[name].values():

@@ -1,0 +1,199 @@
+"""What an encoding states of itself for plans: where it may be used, and how its size and its CPU time are estimated.
+
+Sizes that cannot be calculated are fitted, by least squares, to what is known of a sample before it is encoded (its
+features), from a few samples that the agent encodes on trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+MIN_PROBES = 8
+"""Trials without which nothing is fitted: twice as many as the most coefficients of an encoding of this package."""
+MAX_COMPRESSED_GROWTH = 1.2
+"""How many times the size of its pixels a losslessly compressed image is estimated to have at most. Images of pure
+noise, of 64 px a side and more, had 1.01 times (webp) and 1.19 times (jxl); an estimate above it is an error of the
+fit."""
+MAX_LOG = 30.0
+"""Limit for the logarithm of an estimated size: above that of every size there is, and far from an overflow."""
+
+
+class UsedAt(Enum):
+    """Where an encoding may be used."""
+
+    FILE = "the file itself, stage 0"
+    FIRST_REGION = "the part of the file that the first crop reads, stage 0"
+    RESIZED = "the value right behind the first crop or resize"
+    ANY_STAGE = "a value at any stage from 1 on"
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known of n samples before they are encoded; each public property is a feature, by its name.
+
+    Args:
+        file_nbytes: uint32[n], size of the file.
+        value_nbytes: uint32[n], size of the value to be encoded as it is.
+        sides: uint16[n, 2], width and height of the decoded picture in px, 0 where that is not known.
+        share: float64[n], share of the picture that the first crop reads, in [0, 1]; 1 where that is not known.
+    """
+
+    file_nbytes: NDArray[Any]
+    value_nbytes: NDArray[Any]
+    sides: NDArray[np.uint16]
+    share: NDArray[Any]
+
+    @property
+    def one(self) -> float:
+        """The same for all samples."""
+        return 1.0
+
+    @property
+    def part_nbytes(self) -> Floats:
+        """Bytes of the file that fall to the share of the picture that is read."""
+        nbytes: Floats = self.file_nbytes * self.share
+        return nbytes
+
+    @cached_property
+    def bits_per_px(self) -> Floats:
+        """Bits of the file per px of the picture: a finely detailed one compresses badly."""
+        bits: Floats = 8.0 * self.file_nbytes / self._px
+        return bits
+
+    @cached_property
+    def zoom(self) -> Floats:
+        """Logarithm of how many px are made into one: an enlarged picture compresses well."""
+        made_px = np.maximum(self.value_nbytes.astype(np.float64) / 3, 1)
+        zoom: Floats = np.log(np.maximum(self.share * self._px, 1) / made_px)
+        return zoom
+
+    @cached_property
+    def bits_per_px_x_zoom(self) -> Floats:
+        """The product of the two."""
+        return self.bits_per_px * self.zoom
+
+    @cached_property
+    def _px(self) -> Floats:
+        px: Floats = np.maximum(self.sides.astype(np.float64).prod(axis=1), 1)
+        return px
+
+    def matrix(self, names: Sequence[str]) -> Floats:
+        """float64[n, k]: the features of these names, a column each."""
+        columns = np.empty((len(self.share), len(names)))
+        for column, name in enumerate(names):
+            columns[:, column] = getattr(self, name)
+        return columns
+
+
+FEATURES = ("one", "part_nbytes", "bits_per_px", "zoom", "bits_per_px_x_zoom")
+_OF_THE_PICTURE = frozenset({"bits_per_px", "zoom", "bits_per_px_x_zoom"})
+"""Features that mean nothing while the size of the picture is not known."""
+COMPRESSED_IMAGE = ("one", "bits_per_px", "zoom", "bits_per_px_x_zoom")
+"""What the logarithm of a losslessly compressed image's size is fitted to."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How an encoding does at stage `cut`, found from trials.
+
+    Args:
+        coefficients: by feature.
+        scale: what an estimate from a logarithm is multiplied by, so that the mean of all is right.
+        encode_s: agent CPU seconds to encode a value, or per byte of the file (see `Fitted`).
+    """
+
+    cut: int
+    coefficients: dict[str, float]
+    scale: float
+    encode_s: float
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The size is that of the value as it is, and encoding takes as long as it does for every value.
+
+    A plan names `file` and `pixels` for all that is exact.
+    """
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The size is fitted to features of the sample; so `auto` can choose the encoding once enough was tried.
+
+    For example, an image format whose files have a constant size per px, and half of it again for its header:
+
+        estimate = Fitted(("one", "zoom"), logarithmic=True, decode_per_encode=0.8)
+
+    Args:
+        features: names out of `FEATURES`.
+        logarithmic: fit the logarithm of the size in place of the size.
+        max_growth: the size is at most this many times that of the value as it is.
+        encode_per_file_byte: encoding takes as long as the file is large, rather than equally long for all samples.
+        decode_per_encode: CPU seconds of the loader to decode, per CPU second of the agent to encode.
+
+    Raises:
+        ValueError: a feature does not exist.
+    """
+
+    features: tuple[str, ...]
+    logarithmic: bool = False
+    max_growth: float = 1.0
+    encode_per_file_byte: bool = False
+    decode_per_encode: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.features or not set(self.features) <= set(FEATURES):
+            raise ValueError(f"features must be names out of {FEATURES}, got {self.features}")
+
+    @property
+    def needs_sides(self) -> bool:
+        """Whether the features mean nothing for a picture of unknown size."""
+        return not _OF_THE_PICTURE.isdisjoint(self.features)
+
+    def nbytes(self, fit: Fit, given: Features) -> Floats:
+        """float64[n]: estimated sizes in bytes."""
+        coefficients = [fit.coefficients[name] for name in self.features]
+        if self.logarithmic:
+            logs = given.matrix(self.features) @ coefficients
+            found = np.exp(np.minimum(logs, MAX_LOG)) * fit.scale
+        else:
+            terms = (getattr(given, name) * one for name, one in zip(self.features, coefficients, strict=True))
+            found = np.maximum(sum(terms), 0)
+        nbytes: Floats = np.minimum(found, self.max_growth * given.value_nbytes)
+        return nbytes
+
+    def encode_s(self, fit: Fit, given: Features) -> Floats | float:
+        """Agent CPU seconds to encode: float64[n], or one number for all samples."""
+        return given.file_nbytes * fit.encode_s if self.encode_per_file_byte else fit.encode_s
+
+    def fit(self, cut: int, given: Features, nbytes: Floats, encode_s: Sequence[float]) -> Fit | None:
+        """What trials show; None if they are too few.
+
+        Args:
+            cut: the stage that was encoded.
+            given: of the n samples tried.
+            nbytes: float64[n], the sizes found.
+            encode_s: n agent CPU seconds of encoding.
+        """
+        if len(nbytes) < MIN_PROBES:
+            return None
+        matrix = given.matrix(self.features)
+        coefficients, *_ = np.linalg.lstsq(matrix, np.log(nbytes) if self.logarithmic else nbytes, rcond=None)
+        scale = 1.0
+        if self.logarithmic:  # the mean of a logarithm is not that of the bytes
+            scale = float(nbytes.mean() / np.exp(matrix @ coefficients).mean())
+        if self.encode_per_file_byte:
+            seconds = sum(encode_s) / given.file_nbytes.astype(np.float64).sum()
+        else:
+            seconds = np.mean(encode_s)
+        found = {name: float(one) for name, one in zip(self.features, coefficients, strict=True)}
+        return Fit(cut, found, scale, float(seconds))
