@@ -325,7 +325,7 @@ class Engine:
         self._profiler.learn(measure, self._predicted if as_planned else None)
         if as_planned and self._agreement is not None and not self.profiling:
             self._guard.told(totals.samples, seconds, offloading=self._offloads)
-        report.bottleneck = self._profiler.bottleneck(measure)
+        report.bottleneck = measure.bottleneck(self._profiler.rates)
         report.rates = _finite(asdict(self._profiler.rates))
         busy = gpu_utilisation()
         if busy is not None:

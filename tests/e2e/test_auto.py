@@ -333,7 +333,8 @@ def test_an_agent_that_is_gone_when_the_wire_is_to_be_measured(root: Path, make:
     with agent_for(all=root) as agent:
         loader = make(agent=agent, tree="mixed")
         epochs(loader, 1, key="mixed")
-        loader._engine._profiler.rates = replace(loader._engine._profiler.rates, wire_bytes_s=math.inf)
+        profiler = loader._engine._profiler
+        profiler.learnt = replace(profiler.learnt, rates=replace(profiler.rates, wire_bytes_s=math.inf))
         agent.kill()
         (report,) = epochs(loader, 1, key="mixed")
         assert report["fallbacks"] == report["samples"] == 24

@@ -157,16 +157,16 @@ def test_a_retry_waits_longer_each_time() -> None:
     retry, waits = Retry(), []
     assert retry.due
     for _ in range(7):
-        retry.failed()
+        retry = retry.failed()
         waits.append(0)
         while not retry.due:
-            retry.passed()
+            retry = retry.passed()
             waits[-1] += 1
     assert waits == [1, 2, 4, 8, 16, 16, 16]
-    retry.failed()
-    retry.at_once()
+    retry = retry.failed()
+    retry = retry.at_once()
     assert retry.due
-    retry.succeeded()
-    retry.failed()
-    retry.passed()
+    retry = retry.succeeded()
+    retry = retry.failed()
+    retry = retry.passed()
     assert retry.due
