@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Any
 
 import pytest
 
-from sophon_loader.client import burst as module
 from sophon_loader.client.address import Address
 from sophon_loader.client.burst import measure_wire
 from sophon_loader.errors import AgentUnreachable
@@ -60,7 +60,7 @@ class WireStandIn:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     found = FakeClock()
-    monkeypatch.setattr(module.time, "perf_counter", found)
+    monkeypatch.setattr(time, "perf_counter", found)
     return found
 
 

@@ -75,7 +75,7 @@ def test_a_burst_that_nobody_answers_says_nothing() -> None:
 
 def test_a_wire_that_came_down_is_measured_again_until_it_is_back() -> None:
     """After an epoch that blamed the wire, the plan sends so little that no epoch shows it to be faster."""
-    by_agent = {"wire_bytes": 23e6, "waiting": 0.5, "queueing": 0.9, "agent_cpu_s": 9.0}
+    by_agent: dict[str, Any] = {"wire_bytes": 23e6, "waiting": 0.5, "queueing": 0.9, "agent_cpu_s": 9.0}
     learnt = after(nothing(), wire_bytes=120e6)
     assert learnt.knows_wire and learnt.rates.wire_bytes_s == pytest.approx(12e6)
     learnt = after(learnt, wire_bytes=24e6, queueing=0.7)

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
-from sophon_loader.profiling import steps as module
 from sophon_loader.profiling.steps import WINDOW_STEPS, StepClock, gpu_utilisation
 from tests.support.clocks import FakeClock
 
@@ -96,8 +96,8 @@ def test_on_a_gpu_only_the_window_is_synchronised(monkeypatch: pytest.MonkeyPatc
         clock.now_s += 1.0  # the kernels that were still running
         synchronised.append(1)
 
-    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(module.torch.cuda, "synchronize", synchronise)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
     step = StepClock(clock)
     steps(clock, step, WINDOW_STEPS + 2, 0.0)
     assert len(synchronised) == WINDOW_STEPS + 2
@@ -111,8 +111,8 @@ def test_on_a_gpu_only_the_window_is_synchronised(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_device_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(module.torch.cuda, "utilization", lambda: pytest.fail("there is no device"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda: pytest.fail("there is no device"))
     assert gpu_utilisation() is None
 
 
@@ -124,8 +124,8 @@ def test_a_patched_torch_s_percent_are_a_share(monkeypatch: pytest.MonkeyPatch, 
         asked.append(device)
         return percent
 
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(module.torch.cuda, "utilization", utilization)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
     assert gpu_utilisation() == percent / 100
     assert asked == [()], "of the current device, whose place in the machine torch knows"
 
@@ -146,14 +146,14 @@ def test_whatever_a_patched_torch_raises_means_unknown(monkeypatch: pytest.Monke
     def utilization() -> int:
         raise error
 
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(module.torch.cuda, "utilization", utilization)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "utilization", utilization)
     assert gpu_utilisation() is None
 
 
 def test_torch_s_own_function_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed raises something, if it cannot tell, and nothing of it comes through."""
-    if module.torch.cuda.is_available():
+    if torch.cuda.is_available():
         pytest.skip("there is a device")
-    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert gpu_utilisation() is None
