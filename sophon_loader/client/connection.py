@@ -24,7 +24,6 @@ from sophon_loader.wire.messages import (
     Failed,
     Fetch,
     Hello,
-    Item,
     Listing,
     Message,
     Refused,
@@ -166,9 +165,8 @@ class Connection:
             SampleError: it cannot be had.
         """
         self._asked += 1
-        item = Item(self._asked, 0, 0, 0, "file", self.address.key(key))
         end_s = now_s() + timeout_s
-        fetch = Fetch(self.address.export, "", 0, 0, False, False, ["file"], [item])
+        fetch = Fetch.of_files(self.address.export, {self._asked: self.address.key(key)})
         answer, payload = self._ask(fetch, None, timeout_s)
         while _is_late(answer, self._asked):
             answer, payload = self._answer(max(0.0, end_s - now_s()), timeout_s)

@@ -1,4 +1,4 @@
-"""Dry runs at the agent beside an epoch: what ops and encodings cost there."""
+"""Dry runs at the agent while an epoch runs: what ops and encodings cost there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from sophon_loader.wire.messages import Fetch, Item, Sample
 
 
 class Prober(threading.Thread):
-    """Asks the agent for dry runs, one at a time, beside the epoch; `probes` holds what came back.
+    """Asks the agent for dry runs, one at a time, while the epoch runs; `probes` holds what came back.
 
     A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
+
+    Example:
+        >>> prober = Prober(address, requests, seed=1, timeout_s=5.0)
+        >>> prober.start()
+        >>> probes = prober.finish(timeout_s=5.0)
+
+    Args:
+        address: of the agent and its export.
+        requests: what to try, in this order.
+        seed: of the pipeline's random numbers.
+        timeout_s: how long to wait for each answer; a longer silence ends it.
     """
 
     def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: int, timeout_s: float) -> None:
@@ -46,22 +57,41 @@ class Prober(threading.Thread):
             connection.close()
 
     def _try(self, connection: Connection, request: ProbeRequest) -> bool:
-        item = Item(0, request.index, 0, request.cut, request.encoding, request.key)
-        seed, allowed = self._seed & MAX_UINT, [*PLAIN, request.encoding]
-        fetch = Fetch(self._address.export, request.digest, seed, PROBE_EPOCH, False, True, allowed, [item])
-        connection.send(fetch)
+        """Whether the agent has answered; the answer need not be of use."""
+        item = Item(
+            id=0, sample=request.index, occurrence=0, cut=request.cut, encoding=request.encoding, key=request.key
+        )
+        connection.send(
+            Fetch(
+                export=self._address.export,
+                digest=request.digest,
+                seed=self._seed & MAX_UINT,
+                epoch=PROBE_EPOCH,
+                keep_info=False,
+                dry=True,
+                allowed=[*PLAIN, request.encoding],
+                items=[item],
+            )
+        )
         answer = connection.receive(self._timeout_s)
         if answer is None:
             return False
         message = answer[0]
         if isinstance(message, Sample) and message.cut == request.cut and _is_measured(message):
-            nbytes, op_s = message.meta["nbytes"], tuple(message.op_s)
-            probe = Probe(request.index, request.cut, message.encoding, nbytes, op_s, message.upkeep_s)
-            self.probes.append(probe)
+            self.probes.append(
+                Probe(
+                    index=request.index,
+                    cut=request.cut,
+                    encoding=message.encoding,
+                    nbytes=message.meta["nbytes"],
+                    op_s=tuple(message.op_s),
+                    upkeep_s=message.upkeep_s,
+                )
+            )
         return True
 
     def cancel(self, timeout_s: float) -> None:
-        """End after the question that is being asked; waits for at most `timeout_s`."""
+        """End after the run that is under way; waits for that for at most `timeout_s`."""
         self._cancelled.set()
         self.join(timeout_s)
 
@@ -73,7 +103,7 @@ class Prober(threading.Thread):
 
 
 def _is_measured(sample: Sample) -> bool:
-    """Whether an answer tells a size and times that can be calculated with."""
+    """Whether an answer has a size and times that can be calculated with."""
     nbytes = sample.meta.get("nbytes")
     return (
         type(nbytes) is int

@@ -228,7 +228,7 @@ class Engine:
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
         if as_planned and self.run.agreement is not None and not epoch.measuring:
             self._planner.took(totals.samples, seconds)
-        report.bottleneck = profiler.bottleneck(measure)
+        report.bottleneck = measure.bottleneck(profiler.rates)
         report.rates = _finite(asdict(profiler.rates))
         busy = gpu_utilisation()
         if busy is not None:

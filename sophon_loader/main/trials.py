@@ -12,23 +12,40 @@ from sophon_loader.decide.policies.fastflow import Trial
 
 @runtime_checkable
 class TryingPolicy(Protocol):
-    """A policy that wants windows measured before it decides."""
+    """A policy that wants windows measured before it decides.
+
+    Attributes:
+        trial_steps: batches in a window, >= 1.
+    """
 
     trial_steps: int
 
     def next_trial(self, trials: Sequence[Trial], facts: Facts) -> Plan | None:
-        """The plan to try next, None when it has seen enough."""
+        """The plan to try next; None when it has seen enough.
+
+        Args:
+            trials: what the windows so far have shown, in order.
+            facts: as they are known now.
+        """
 
     def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
-        """The plan to keep."""
+        """The plan to keep; arguments as for `next_trial`."""
 
 
 class TrialRunner:
     """Takes a trying policy through its windows, batch by batch, over as many epochs as that takes.
 
+    Example:
+        >>> trials = TrialRunner(FastFlow(), current_facts, lag=4)
+        >>> trials.delivered(seconds=0.2, samples=64, loader_cpu_s_per_sample=0.003)
+
     Args:
-        facts: gives the facts as they are known at the moment.
+        policy: is asked for a plan when it begins and whenever a window is full.
+        facts: returns the facts as they are known now.
         lag: batches that were asked for before a new plan was set, and so do not count for it.
+
+    Attributes:
+        done: whether the policy has seen enough.
     """
 
     def __init__(self, policy: TryingPolicy, facts: Callable[[], Facts], lag: int) -> None:
@@ -43,16 +60,20 @@ class TrialRunner:
     @property
     def plan(self) -> Plan:
         """The plan to follow now."""
-        return self._policy.decide(self._trials, self._facts()) if self._plan is None else self._plan
+        if self._plan is None:
+            return self._policy.decide(self._trials, self._facts())
+        return self._plan
 
     def delivered(self, seconds: float, samples: int, loader_cpu_s_per_sample: float) -> Plan | None:
-        """A batch of `samples` has come `seconds` after the one before, in the same epoch.
+        """A batch has come.
 
         Args:
-            loader_cpu_s_per_sample: of the epoch so far.
+            seconds: after the one before, in the same epoch.
+            samples: in the batch.
+            loader_cpu_s_per_sample: CPU seconds of the loader's workers, the mean of the epoch so far.
 
         Returns:
-            A new plan to follow, when the window is full.
+            A new plan to follow if the window is full, else None.
         """
         if self.done or self._plan is None:
             return None

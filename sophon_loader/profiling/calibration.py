@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +14,8 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, Fit, Fitted, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
 from sophon_loader.profiling.probes import Probe, op_ratios
+from sophon_loader.profiling.rates import Upkeep
 from sophon_loader.profiling.samples import SampleProfile
-
-
-class Upkeep(NamedTuple):
-    """Agent CPU seconds per sample apart from reading, ops and encoding.
-
-    Args:
-        file_s: of a file that crosses as it is.
-        op_s: of a sample that has ops run, or its file cut.
-    """
-
-    file_s: float = 0.0
-    op_s: float = 0.0
 
 
 @dataclass(frozen=True)

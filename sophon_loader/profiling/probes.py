@@ -1,4 +1,4 @@
-"""What ops cost at the agent: a small share of the samples is run there dry, and compared with the loader's times."""
+"""What ops cost at the agent: a few samples are run dry there, and their times compared with the loader's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_PROBES = 64
+"""Samples that are run dry. Enough for means and for fits of four coefficients, and a small part of an epoch's work."""
 PROBE_EPOCH = 0
-"""The epoch whose random numbers probes are run with."""
+"""The epoch whose random numbers dry runs use."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One sample at the agent: CPU seconds of reading, of each op, and of encoding at `cut`; and its upkeep."""
+    """What one sample took at the agent.
+
+    Args:
+        index: of the sample.
+        cut: the stage up to which ops were run.
+        encoding: in which the value at `cut` was encoded.
+        nbytes: size of the payload.
+        op_s: CPU seconds of reading, of each op up to `cut`, and of encoding.
+        upkeep_s: the agent's CPU seconds apart from these.
+    """
 
     index: int
     cut: int
@@ -27,7 +37,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What to try: a sample by its index and key in the export."""
+    """What to try.
+
+    Args:
+        index: of the sample.
+        cut: the stage up to which to run ops.
+        encoding: for the value at `cut`.
+        key: of the sample's file in the export.
+        digest: of the pipeline's registration.
+    """
 
     index: int
     cut: int
@@ -37,7 +55,12 @@ class ProbeRequest:
 
 
 def spread_over(samples: int, most: int = MAX_PROBES) -> list[int]:
-    """Up to `most` indices, evenly over all of them."""
+    """Indices that lie evenly over all samples.
+
+    Args:
+        samples: how many there are.
+        most: how many indices to return at most.
+    """
     count = min(samples, most)
     return [int(i) for i in np.linspace(0, samples - 1, count).round()] if count else []
 
@@ -45,11 +68,12 @@ def spread_over(samples: int, most: int = MAX_PROBES) -> list[int]:
 def op_ratios(probes: Sequence[Probe], loader_s: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Agent CPU seconds per loader CPU second, for each op, float64[ops].
 
+    The ratio of an op that no probe reached is that of all ops together; 1 without any probe.
+
     Args:
+        probes: what samples took at the agent.
         loader_s: float64[N, ops], the loader's times.
         known: bool[N], which of them are measured.
-
-    The ratio of an op that no probe reached is that of all ops together; 1 without any probe.
     """
     ops = loader_s.shape[1]
     agent, loader = np.zeros(ops), np.zeros(ops)

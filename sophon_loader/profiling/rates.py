@@ -1,47 +1,112 @@
-"""Stage 1: what GPU, wire, loader CPU and agent CPU can do, and how that changes from epoch to epoch."""
+"""Stage 1: what an epoch used of GPU, wire, loader CPU and agent CPU, and what it says of their rates.
+
+`revised` goes through these rules in this order; where one changes a rate, the later ones see the new value. "Waited"
+is the share of their time for which the loader's workers waited for replies, "queued" the share of their turnaround for
+which offloaded samples waited for a worker of the agent.
+
+| the epoch showed | rate that is revised | why |
+| --- | --- | --- |
+| steps of the training | GPU: what the step clock says | it is measured directly |
+| more work than a rate allows in that time | that rate: what was done | it was too low |
+| waited < 0.6, not held up by the training step | loader: CPU s per s not waited | it works whenever it does not wait |
+| otherwise, if the loader's may rise | loader: the same, if that is more | good enough for hope, see below |
+| queued < 0.5, if the agent's may rise | agent: `growth` times, as far as offered | it was free more often than not |
+| waited >= 0.3, queued > 0.8 | agent: what it did | replies were late, and the agent's workers the reason |
+| waited >= 0.3, queued less, wire near its rate | wire: what it brought | replies were late, not by the agent's fault |
+| waited >= 0.6, queued less | wire: what it brought | nothing but replies held the loader up |
+
+The loader may get less than the cores it may use, since the training process needs some too. An epoch that mostly waits
+is no reason to lower its rate, only to raise it: a worker that mostly sleeps gets its core whenever it wakes up, and of
+several that take turns each has had all of it.
+
+Two rates may rise without proof because one that was learnt in a bad moment would keep the plan from using that
+resource, and so never be proved wrong. `healing.Healing` decides when they may, and watches how that ends.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.profiling.guard import Retry
 
-_WAITING = 0.3
-"""A loader that waits for replies for less than this share of its time is not held up by them."""
-_WAITING_LONG = 0.6
-"""One that waits for more than this is held up by nothing else."""
-_NEAR = 0.9
-"""A resource that is in use for this share of an epoch may be its limit."""
-FASTER = 1.1
-"""A rate of more than this times another one is another rate; less is noise, as in `decide.cost.moved`."""
-_HELD_UP = 0.7
-"""A training step that takes this share of an epoch holds the loader up."""
-_QUEUEING = 0.8
-"""Offloaded samples that spend more of their turnaround in the agent's queue show that its workers are the limit."""
-_HARDLY_QUEUEING = 0.5
-"""Those that spend less there find the agent free more often than not: it can do more than it was asked for."""
-_IN_USE = 0.5
-"""A resource that was used for this share of an epoch was put to the test: what was hoped of it is not just unused."""
+# The shares below are judgements, not measurements. What they do to whole runs is played through in
+# tests/unit/profiling/test_recovery.py, and was measured by bench.recovery (docs/results.md, "After a disturbance").
+HELD_UP_BY_REPLIES_FROM = 0.3
+"""A loader that waits for replies for a smaller share of its time is not held up by them: some waiting is left in every
+epoch, at its start and wherever the samples of one batch are larger than those of another."""
+HELD_UP_BY_NOTHING_ELSE_FROM = 0.6
+"""A loader that waits for this share of its time is held up by replies and nothing else. Between the two shares the
+loader may be the limit as well, so a low rate of the wire must show otherwise, too (`NEAR_LIMIT_FROM`)."""
+NEAR_LIMIT_FROM = 0.9
+"""A resource that is in use for this share of an epoch may be its limit. The rest is what start-up, the last batch and
+the scatter of rates take."""
+HELD_UP_BY_STEP_FROM = 0.7
+"""A training step that takes this share of an epoch holds the loader up, which then works less than it could."""
+AGENT_IS_LIMIT_FROM = 0.8
+"""If offloaded samples spend a larger share of their turnaround in the agent's queue, its workers are the limit. On a
+slow wire that the workers keep up with, replies wait behind others, and the queue has the smaller part."""
+AGENT_IS_FREE_BELOW = 0.5
+"""If they spend a smaller share there, the agent was free more often than not: it can do more than it was asked for."""
 GROWTH = 1.5
-"""What the agent's cores are tried to be, of what they are known to be. A plan that counts on them makes its epoch at
-most this many times longer if it is wrong."""
-_MAX_GROWTH = 12.0
-"""Of 1.5, 3, 6, 12: enough from a hundredth of the cores, the least that a quota can be, to all of them."""
-HOPED = frozenset({"loader_cores", "agent_cores"})
+"""Times the known cores of the agent that are tried first. If they are not there, an epoch planned with them takes at
+most this many times as long."""
+MAY_RISE = frozenset({"loader_cores", "agent_cores"})
 """Names of the rates that may rise without proof."""
+_BOTTLENECKS = {
+    "gpu_samples_s": "gpu",
+    "wire_bytes_s": "wire",
+    "loader_cores": "loader-cpu",
+    "agent_cores": "agent-cpu",
+}
+
+
+class Upkeep(NamedTuple):
+    """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 where they are not known.
+
+    Args:
+        file_s: of a sample that crosses as its file.
+        op_s: of a sample that has ops run at the agent.
+    """
+
+    file_s: float = 0.0
+    op_s: float = 0.0
+
+    def or_else(self, other: Upkeep) -> Upkeep:
+        """These seconds, and those of `other` where they are not known."""
+        return Upkeep(self.file_s or other.file_s, self.op_s or other.op_s)
+
+    def seconds(self, files: int, offloaded: int) -> float:
+        """CPU seconds of so many samples.
+
+        Args:
+            files: samples that crossed as files.
+            offloaded: samples that had ops run at the agent.
+        """
+        return files * self.file_s + offloaded * self.op_s
 
 
 @dataclass(frozen=True)
 class EpochMeasure:
-    """What an epoch used: seconds, samples, bytes received, CPU seconds on either side, and the step clock's rate.
+    """What an epoch, or one pass of an endless one, used.
 
-    `offloaded` counts samples that had ops run at the agent. `upkeep_s` holds the agent's CPU seconds beside reading,
-    ops and encoding, of a file and of an offloaded sample; 0 when there were none. `waiting` is the share of their time
-    for which the loader's workers waited for replies, `queueing` the share of their turnaround for which offloaded
-    samples waited for a worker of the agent; both in [0, 1].
+    Example:
+        >>> epoch = EpochMeasure(10.0, 1000, 50e6, 8.0, 6.0, math.inf, waiting=0.8, queueing=0.1)
+        >>> revised(Rates(math.inf, 10e6, 2.0, 4.0), epoch).wire_bytes_s
+        5000000.0
+
+    Args:
+        seconds: from its first request to its last batch.
+        samples: delivered.
+        wire_bytes: received.
+        loader_cpu_s, agent_cpu_s: CPU seconds of the loader's workers, and of the agent as it reports them.
+        gpu_samples_s: samples per second of the training step; inf if that has not been measured.
+        waiting: share of their time for which the loader's workers waited for replies; 0 to 1, or NaN.
+        queueing: share of their turnaround for which offloaded samples waited for a worker of the agent; likewise.
+        offloaded: samples that had ops run at the agent.
+        upkeep_s: what the agent took for each sample apart from reading, ops and encoding.
     """
 
     seconds: float
@@ -53,10 +118,10 @@ class EpochMeasure:
     waiting: float
     queueing: float
     offloaded: int = 0
-    upkeep_s: tuple[float, float] = (0.0, 0.0)
+    upkeep_s: Upkeep = field(default_factory=Upkeep)
 
     def used(self, rates: Rates) -> dict[str, float]:
-        """Seconds each resource needed for this epoch's work at `rates`."""
+        """Seconds that each resource needed for this epoch's work at `rates`, by the rate's name."""
         return {
             "gpu_samples_s": self.samples / rates.gpu_samples_s,
             "wire_bytes_s": self.wire_bytes / rates.wire_bytes_s,
@@ -64,38 +129,29 @@ class EpochMeasure:
             "agent_cores": self.agent_cpu_s / rates.agent_cores,
         }
 
+    def bottleneck(self, rates: Rates) -> str:
+        """The resource that this epoch needed longest at `rates`: gpu, wire, loader-cpu or agent-cpu."""
+        used = self.used(rates)
+        return _BOTTLENECKS[max(used, key=lambda name: used[name])]
+
 
 def revised(
     rates: Rates,
     epoch: EpochMeasure,
-    most_loader_cores: float = math.inf,
+    max_loader_cores: float = math.inf,
     offered_agent_cores: float = 0.0,
-    hoped: Collection[str] = HOPED,
+    may_rise: Collection[str] = MAY_RISE,
     growth: float = GROWTH,
 ) -> Rates:
-    """The rates after an epoch: what it proves wrong is replaced by what it showed, and what it leaves open may rise.
-
-    A resource that did more than its rate allows has a higher one. A loader that waited for replies for long was held
-    up by wire or agent, which then ran at its rate: the agent, if samples spent most of their turnaround in its queue,
-    else the wire. One that waited for a part of the epoch says so only of a wire that is known to be near its limit.
-
-    A loader works for as long as it does not wait, unless the training step holds it up: the CPU seconds per second of
-    that time are the cores it has. They may be fewer than it may use, since the training process needs some too.
-
-    A rate that was learnt in a bad moment would keep the plan from using that resource, and so never be proved wrong.
-    Hence two rates rise without proof, and it is for `Healing` to watch how that ends:
-
-    - the loader's cores to those of its working time also in an epoch that waited for long, or was held up by the
-      training step. They are no reason to lower them: a worker that mostly sleeps gets its core when it wakes up, and
-      several workers that take turns have had all of it each.
-    - the agent's cores by `growth`, up to what it offers, while samples spend less than half of their turnaround in its
-      queue, and also when none were offloaded.
+    """The rates after an epoch, by the rules in this module's docstring.
 
     Args:
-        most_loader_cores: cores that the loader may use.
-        offered_agent_cores: cores that the agent offers; 0: its cores do not rise without proof.
-        hoped: names of the rates that may rise without proof.
-        growth: of the agent's cores, > 1.
+        rates: those before.
+        epoch: what it used. One without samples or without a length changes nothing.
+        max_loader_cores: cores that the loader may use.
+        offered_agent_cores: cores that the agent offers; with 0 its rate does not rise without proof.
+        may_rise: names of the rates that may rise without proof.
+        growth: times its cores that the agent is given without proof, > 1.
     """
     if epoch.samples <= 0 or epoch.seconds <= 0:
         return rates
@@ -104,101 +160,26 @@ def revised(
     for name in ("wire_bytes_s", "agent_cores", "loader_cores"):
         if used[name] > epoch.seconds:
             rates = _with(rates, name, getattr(rates, name) * used[name] / epoch.seconds)
-    # Steps too few to be measured may have held it up as well.
-    held_up = used["gpu_samples_s"] > _HELD_UP * epoch.seconds or math.isinf(epoch.gpu_samples_s)
+    # If too few steps have been seen to measure them, they may have held it up as well.
+    held_up_by_step = used["gpu_samples_s"] > HELD_UP_BY_STEP_FROM * epoch.seconds or math.isinf(epoch.gpu_samples_s)
     if epoch.waiting < 1:
-        working = min(epoch.loader_cpu_s / (epoch.seconds * (1 - epoch.waiting)), most_loader_cores)
-        proved = epoch.waiting < _WAITING_LONG and not held_up
-        if proved or ("loader_cores" in hoped and working > rates.loader_cores):
+        working = min(epoch.loader_cpu_s / (epoch.seconds * (1 - epoch.waiting)), max_loader_cores)
+        is_proof = epoch.waiting < HELD_UP_BY_NOTHING_ELSE_FROM and not held_up_by_step
+        if is_proof or ("loader_cores" in may_rise and working > rates.loader_cores):
             rates = _with(rates, "loader_cores", working)
-    if "agent_cores" in hoped and epoch.queueing < _HARDLY_QUEUEING:
+    if "agent_cores" in may_rise and epoch.queueing < AGENT_IS_FREE_BELOW:
         tried = min(growth * rates.agent_cores, offered_agent_cores)
         rates = _with(rates, "agent_cores", max(rates.agent_cores, tried))
-    if not epoch.waiting >= _WAITING:
+    if not epoch.waiting >= HELD_UP_BY_REPLIES_FROM:  # so that NaN shows nothing
         return rates
-    if epoch.queueing > _QUEUEING:
+    if epoch.queueing > AGENT_IS_LIMIT_FROM:
         return _with(rates, "agent_cores", epoch.agent_cpu_s / epoch.seconds)
-    near = math.isinf(rates.wire_bytes_s) or used["wire_bytes_s"] >= _NEAR * epoch.seconds
-    if near or epoch.waiting >= _WAITING_LONG:
+    near_limit = math.isinf(rates.wire_bytes_s) or used["wire_bytes_s"] >= NEAR_LIMIT_FROM * epoch.seconds
+    if near_limit or epoch.waiting >= HELD_UP_BY_NOTHING_ELSE_FROM:
         return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
     return rates
 
 
-class Healing:
-    """Decides which rates may rise without proof after an epoch, and how far, by how earlier such rises have ended.
-
-    A rise ends badly when a later epoch lowers the rate again. Then the rate stays where it was for 1 epoch, the next
-    time for 2, 4, ... at most 16 epochs, so that a resource that is really slower than it looks when idle costs few
-    epochs. It ends well when an epoch makes use of the resource and does not lower the rate; then the pauses start from
-    1 again. A rise that is not put to the test changes nothing.
-
-    Every epoch that makes use of the agent and finds it free doubles the factor by which its cores grow: from a
-    hundredth of them to all it takes three such epochs in a row, not eleven. One that lowers them sets the factor back,
-    and as long as the last rise has ended badly it stays there: a first wrong try of a low rate can make an epoch 3
-    times longer, each further one 1.5 times.
-    """
-
-    def __init__(self) -> None:
-        self._retries = {name: Retry() for name in sorted(HOPED)}
-        self._untested: set[str] = set()
-        self._growth = GROWTH
-
-    def revised(
-        self,
-        rates: Rates,
-        epoch: EpochMeasure,
-        most_loader_cores: float,
-        offered_agent_cores: float,
-        *,
-        planned: bool,
-    ) -> Rates:
-        """As the function of that name. To be called for every epoch, with the rates that it gave for the last one.
-
-        Args:
-            planned: whether the policy's own plan was followed. Otherwise the agent's cores rise once, but not again
-                before that has been put to the test: in many epochs in which nothing may be offloaded, they would
-                become all that it offers, and the first plan after them would be far from what is known.
-        """
-        proved = revised(rates, epoch, most_loader_cores, hoped=())
-        for name, shown_s in _shown(epoch).items():
-            before, after = getattr(rates, name), getattr(proved, name)
-            free = name != "agent_cores" or (epoch.queueing < _HARDLY_QUEUEING and epoch.offloaded > 0)
-            tested = free and shown_s >= _IN_USE * before * epoch.seconds
-            if name == "agent_cores":
-                self._set_growth(lowered=after < before, tested=tested)
-            self._judge(name, lowered=after * FASTER < before, tested=tested)
-        hoped = {name for name, retry in self._retries.items() if retry.due}
-        if not planned and "agent_cores" in self._untested:
-            hoped.discard("agent_cores")
-        found = revised(rates, epoch, most_loader_cores, offered_agent_cores, hoped, self._growth)
-        self._untested.update(name for name in HOPED if getattr(found, name) > getattr(proved, name))
-        return found
-
-    def _set_growth(self, *, lowered: bool, tested: bool) -> None:
-        if lowered:
-            self._growth = GROWTH
-        elif tested and (self._retries["agent_cores"].fresh or "agent_cores" in self._untested):
-            self._growth = min(2 * self._growth, _MAX_GROWTH)
-
-    def _judge(self, name: str, *, lowered: bool, tested: bool) -> None:
-        retry = self._retries[name]
-        if name in self._untested and (lowered or tested):
-            self._untested.discard(name)
-            (retry.failed if lowered else retry.succeeded)()
-        else:
-            retry.passed()
-
-
-def _shown(epoch: EpochMeasure) -> dict[str, float]:
-    """CPU seconds of the rates that may rise without proof."""
-    return {"agent_cores": epoch.agent_cpu_s, "loader_cores": epoch.loader_cpu_s}
-
-
-def wire_may_do_more(before: Rates, after: Rates, epoch: EpochMeasure) -> bool:
-    """Whether an epoch has shown that the wire is faster than was known before, but not how fast it is."""
-    return after.wire_bytes_s > FASTER * before.wire_bytes_s and not epoch.waiting >= _WAITING_LONG
-
-
 def _with(rates: Rates, name: str, value: float) -> Rates:
-    """`rates` with another value, unless that is none: the agent's times are what it says they are."""
+    """`rates` with another value, unless that is no rate: the agent reports its seconds itself, and may be wrong."""
     return replace(rates, **{name: value}) if 0 < value < math.inf else rates

@@ -17,24 +17,31 @@ from PIL import Image
 from sophon_loader.shared import SharedArray
 
 MAX_OPS = 9
-"""Ops that are measured one by one: 10 sizes of 4 bytes, 9 times of 2, width and height of 2 make 62 bytes."""
+"""Ops that are measured one by one: 10 sizes of 4 bytes, 9 times and 2 sides of 2 bytes make 62 bytes a sample."""
 UNKNOWN_NBYTES = 0xFFFFFFFF
 """The size of what cannot cross the wire."""
 _MAX_MS = float(np.finfo(np.float16).max)
+"""65504; a longer time is kept as this one, since inf would be no time."""
 
 
 class SampleProfile:
     """What is known of each sample.
 
+    Example:
+        >>> profile = SampleProfile(samples=1000, ops=4)
+        >>> measured = profile.measure(file_nbytes=len(data))
+        >>> chain.run(data, 0, 4, draw, after=measured.after)
+        >>> profile.store(index, measured)
+
     Args:
         samples: N.
-        ops: length of the longest pipeline; ops from the ninth on are counted together.
+        ops: length of the longest pipeline, >= 1; ops from the ninth on are counted together.
 
     Attributes:
-        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1; 0 at stage 0 = not profiled yet, at another one = the
-            sample's pipeline is shorter.
+        nbytes: uint32[N, S], size in bytes at stage 0 .. S-1. 0 at stage 0 means not profiled yet, 0 at another one
+            that the sample's pipeline is shorter.
         op_ms: float16[N, S-1], CPU milliseconds of each op at the loader.
-        sides: uint16[N, 2], width and height in px after op 0 (0 = unknown or above 65535).
+        sides: uint16[N, 2], width and height in px after op 0; 0 means unknown or above 65535.
     """
 
     def __init__(self, samples: int, ops: int) -> None:
@@ -71,8 +78,16 @@ class SampleProfile:
         return float(self.known.mean()) if len(self.nbytes) else 1.0
 
     @property
+    def mean_ops_s(self) -> float | None:
+        """Loader CPU seconds of all ops of a profiled sample together, the mean; None before one has been profiled."""
+        known = self.known
+        if not known.any():
+            return None
+        return float(self.op_ms[known].sum(axis=1, dtype=np.float64).mean()) / 1000
+
+    @property
     def recording(self) -> bool:
-        """Whether workers shall measure."""
+        """Whether workers are to measure."""
         return bool(self._recording.array[0])
 
     @recording.setter
@@ -80,11 +95,21 @@ class SampleProfile:
         self._recording.array[0] = value
 
     def measure(self, file_nbytes: int, reach: int = MAX_OPS) -> Measurement:
-        """Start measuring a sample whose op 0 is about to run and of which the agent knows the first `reach` ops."""
+        """Start measuring a sample whose op 0 is about to run.
+
+        Args:
+            file_nbytes: size of its file.
+            reach: stages that the agent reaches; a value at a later one cannot cross the wire.
+        """
         return Measurement(self.ops, file_nbytes, reach)
 
     def store(self, index: int, measured: Measurement) -> None:
-        """Keep a finished measurement."""
+        """Keep a finished measurement.
+
+        Args:
+            index: of the sample.
+            measured: what `measure` has started.
+        """
         self.op_ms[index] = measured.op_ms
         self.sides[index] = measured.sides
         self.nbytes[index] = measured.nbytes
@@ -94,10 +119,11 @@ class SampleProfile:
         return {"nbytes": self.nbytes, "op_ms": self.op_ms, "sides": self.sides}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` gave.
+        """Take over what `arrays` returned.
 
         Raises:
-            KeyError, ValueError: an array is missing or another one, or holds what is no time; nothing is taken over.
+            KeyError, ValueError: an array is missing, has another shape or dtype, or holds something that is no time;
+                then nothing is taken over.
         """
         for name, array in self.arrays().items():
             found = arrays[name]
@@ -111,7 +137,12 @@ class SampleProfile:
 
 
 class Measurement:
-    """One sample on its way through a pipeline; `after` is the chain's callback."""
+    """One sample on its way through a pipeline; `after` is the chain's callback.
+
+    Args:
+        ops: that are measured one by one.
+        file_nbytes, reach: as for `SampleProfile.measure`.
+    """
 
     def __init__(self, ops: int, file_nbytes: int, reach: int = MAX_OPS) -> None:
         self._reach = reach
@@ -123,7 +154,12 @@ class Measurement:
         self._last_s = time.thread_time()
 
     def after(self, stage: int, value: Any) -> None:
-        """Op `stage - 1` has given `value`."""
+        """Op `stage - 1` has run.
+
+        Args:
+            stage: behind it, >= 1.
+            value: what it returned.
+        """
         now_s = time.thread_time()
         ops = len(self._ms)
         last = min(stage, ops)
@@ -132,7 +168,7 @@ class Measurement:
         self.op_ms[last - 1] = min(self._ms[last - 1], _MAX_MS)
         if stage == 1 and isinstance(value, Image.Image) and max(value.size) <= 0xFFFF:
             self.sides = value.size
-        self._last_s = time.thread_time()
+        self._last_s = time.thread_time()  # what was done here is not the next op's
 
 
 def nbytes_of(value: Any) -> int:

@@ -11,7 +11,10 @@ from statistics import median
 import torch
 
 WINDOW_STEPS = 50
+"""Steps that are measured with CUDA synchronised: enough for a median, and soon over, since each synchronisation takes
+away what the GPU would have done in advance."""
 _SKIPPED_STEPS = 2
+"""The first steps, in which memory is allocated and kernels are chosen."""
 
 
 class StepClock:
@@ -20,6 +23,16 @@ class StepClock:
     A step is the time between one `next()` that has returned and the call of the following one. Inside the window of
     the first 50 steps CUDA is synchronised at the end of each step, so that its kernels are counted; afterwards the
     GPU is left alone, and on CUDA only the window's steps count.
+
+    Example:
+        >>> clock = StepClock()
+        >>> for batch in batches:
+        ...     clock.step_starts()
+        ...     train(batch)
+        ...     clock.step_ends(samples=len(batch))
+
+    Args:
+        clock: seconds, from any start.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -35,7 +48,7 @@ class StepClock:
         return self._seen < WINDOW_STEPS + _SKIPPED_STEPS
 
     def step_ends(self, samples: int) -> None:
-        """`next()` is called; the step before worked on `samples` samples."""
+        """`next()` is called; the step that ends with that worked on `samples` samples."""
         if self._returned_s is None:
             return
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -67,16 +80,15 @@ class StepClock:
 
 
 def gpu_utilisation() -> float | None:
-    """Share of time this process's GPU was busy lately, by NVML, in [0, 1]; None without a device."""
+    """Share of time for which this process's GPU was busy lately, in [0, 1]; None without a device or without NVML.
+
+    torch asks NVML by the device's place in the machine, which is not its number here under `CUDA_VISIBLE_DEVICES`.
+    """
     if not torch.cuda.is_available():
         return None
-    with contextlib.suppress(Exception):  # every kind of missing driver has an exception of its own
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
-            return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-        finally:
-            pynvml.nvmlShutdown()
+    # Every cause has an exception of its own: ModuleNotFoundError without pynvml, RuntimeError without a driver or for
+    # a device that is not visible, IndexError where none is, pynvml's own NVMLError for a missing library or a device
+    # that does not report it (a MIG slice). None of them is a reason to end an epoch.
+    with contextlib.suppress(Exception):
+        return torch.cuda.utilization() / 100
     return None

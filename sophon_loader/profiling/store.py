@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = 2
+"""Counted up when the same bytes would mean something else; files of another one are measured anew."""
 _DAMAGE = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, SyntaxError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
-"""What numpy, zipfile and json raise at wrong bytes; RuntimeError is zipfile's for what seems to be encrypted."""
+"""What numpy, zipfile and json raise at wrong bytes. RuntimeError is zipfile's for what looks encrypted to it."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,28 @@ class ProfileKey:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """The arrays of a SampleProfile, and plain figures beside them."""
+    """What is kept.
+
+    Args:
+        arrays: those of a `SampleProfile`, by name.
+        figures: what is the same for all samples, as plain data.
+    """
 
     arrays: dict[str, NDArray[Any]]
     figures: dict[str, Any]
 
 
 def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
-    """Write a profile so that a reader sees the old file or the whole new one."""
+    """Write a profile so that a reader sees the old file or the whole new one.
+
+    Args:
+        path: of the file; folders are made.
+        key: what the profile depends on.
+        profile: what to keep.
+
+    Raises:
+        OSError: it cannot be written; the old file is as it was.
+    """
     header = json.dumps({"format": FORMAT, "key": asdict(key), "figures": profile.figures})
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
@@ -63,7 +78,12 @@ def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
 
 
 def load(path: Path, key: ProfileKey) -> StoredProfile | str:
-    """A saved profile, or the reason why it cannot be used (missing, damaged, or measured for something else)."""
+    """A saved profile, or the reason why it cannot be used: missing, damaged, or measured for something else.
+
+    Args:
+        path: of the file.
+        key: what the profile must have been measured for.
+    """
     if not path.exists():
         return f"there is no profile at {path} yet"
     try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -112,6 +113,25 @@ class Fetch:
     dry: bool
     allowed: list[str]
     items: list[Item]
+
+    @staticmethod
+    def of_files(export: str, keys: Mapping[int, str]) -> Fetch:
+        """Asks for whole files, for which the agent needs neither a pipeline nor random numbers.
+
+        Args:
+            export: name of the export.
+            keys: of the files in it, by the id that each answer shall have.
+        """
+        return Fetch(
+            export=export,
+            digest="",
+            seed=0,
+            epoch=0,
+            keep_info=False,
+            dry=False,
+            allowed=["file"],
+            items=[Item(id, sample=0, occurrence=0, cut=0, encoding="file", key=key) for id, key in keys.items()],
+        )
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,7 @@ def test_a_slow_training_step_leaves_nothing_to_offload(make: Any, fast: Agent) 
     assert report["choices"] == {"file": FILES}
     assert "the bottleneck is gpu, not the wire: nothing is offloaded" in report["plan_reason"]
     assert 10 < report["rates"]["gpu_samples_s"] < 1.1 * BATCH / 0.2
+    assert report["rates"]["wire_bytes_s"] > 1e6, "no epoch waited for it, so a burst has measured it"
 
 
 def test_a_loader_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
@@ -311,18 +312,17 @@ def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) 
             assert report["samples"] == 24 and report["fallbacks"] == 0
 
 
-def test_a_wire_that_becomes_faster_is_used(root: Path, make: Any) -> None:
-    """The plan sends little, so an epoch alone does not show how fast the wire has become."""
-    with agent_for("--limit-mbit", "3", all=root) as agent:
-        loader = make(agent=agent)
-        narrow = epochs(loader, 3)[-1]
-        assert narrow["rates"]["wire_bytes_s"] < 2 * 3e6 / 8
+@pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
+def test_an_agent_that_is_gone_when_the_wire_is_to_be_measured(root: Path, make: Any) -> None:
+    with agent_for(all=root) as agent:
+        loader = make(agent=agent, tree="mixed", num_workers=1)
+        for _batch in loader:
+            time.sleep(0.2)  # the samples are there before the step asks for them, so the wire shows nothing
+        if "wire_bytes_s" in loader.report().as_dict()["rates"]:
+            pytest.skip("the machine was so busy that the epoch waited for the wire after all")
         agent.kill()
-        agent.arguments = ()
-        agent.start()
-        wide = epochs(loader, 4)[-1]
-    assert wide["rates"]["wire_bytes_s"] > 5 * wide["wire_bytes"] / wide["seconds"], "loopback"
-    assert wide["wire_bytes"] > narrow["wire_bytes"]
+        (report,) = epochs(loader, 1, key="mixed")
+        assert report["fallbacks"] == report["samples"] == 24
 
 
 # --- profiles -------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_files_are_still_cropped_in_the_bitstream(make: Any) -> None:
     for tail in ("cpu", "loader"):
         loader = make(tail=tail)
         next(iter(loader))
-        assert loader._engine.run.profiler.crops_first == native.available
+        assert loader._engine.run.profiler.pipelines.crops_first == native.available
 
 
 # --- epochs ---------------------------------------------------------------------------------------------------

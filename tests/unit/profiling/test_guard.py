@@ -52,6 +52,11 @@ CASES: dict[str, tuple[Callable[[int], float], Callable[[int], float], str]] = {
         lambda n: (2.0, 6.0, 12.0)[n // 4],
         ".####.###.##",
     ),
+    "accused twice without having been faster": (
+        lambda n: (2.0, 2.2, 2.2, 2.4)[min(n, 3)],
+        lambda n: (2.0, 2.0, 2.2, 2.2, 2.4)[min(n, 4)],
+        ".#.#..##",
+    ),
     "a single slow epoch": (lambda n: 5.0 if n == 3 else 1.0, always(2.0), ".###..#####"),
     "two slow epochs": (lambda n: 5.0 if n in (3, 6) else 1.0, always(2.0), ".###..#...####"),
     "the plan becomes good again": (lambda n: 5.0 if n < 6 else 1.0, always(2.0), ".#..#...######"),
@@ -157,16 +162,16 @@ def test_a_retry_waits_longer_each_time() -> None:
     retry, waits = Retry(), []
     assert retry.due
     for _ in range(7):
-        retry.failed()
+        retry = retry.failed()
         waits.append(0)
         while not retry.due:
-            retry.passed()
+            retry = retry.passed()
             waits[-1] += 1
     assert waits == [1, 2, 4, 8, 16, 16, 16]
-    retry.failed()
-    retry.at_once()
+    retry = retry.failed()
+    retry = retry.at_once()
     assert retry.due
-    retry.succeeded()
-    retry.failed()
-    retry.passed()
+    retry = retry.succeeded()
+    retry = retry.failed()
+    retry = retry.passed()
     assert retry.due

@@ -1,30 +1,27 @@
 """The closed loop: what is learnt from an epoch makes the next plan, and its epoch is what is learnt from next.
 
-The policy, the rates, the loads and the guard are the real ones; only the epochs are made up, from true rates that the
-loop does not know. They are disturbed for an epoch or two, and afterwards epochs must become what they were.
+The policy, what is learnt and the guard are the real ones; only the epochs are made up, from true rates that the loop
+does not know. They are disturbed for an epoch or two, and afterwards epochs must become what they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from sophon_loader.decide.cost import Terms, epoch_totals, moved
-from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Rates
+from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Auto
-from sophon_loader.main import profiler as module
-from sophon_loader.main.profiler import Profiler
 from sophon_loader.profiling.guard import Guard
-from sophon_loader.profiling.rates import EpochMeasure
-from tests.support.profiles import fill, profiler_of, small_tree
+from sophon_loader.profiling.learnt import Bounds, Learnt
+from sophon_loader.profiling.rates import EpochMeasure, Upkeep
 
 SAMPLES = 300
-UPKEEP_S = (0.00013, 0.00027)
+UPKEEP_S = Upkeep(0.00013, 0.00027)
 """Of a file and of an offloaded sample, as measured (docs/results.md, "CPU per sample")."""
 CHOICES = (FILE, Choice(0, "roi-jpeg"), Choice(2, "pixels"), Choice(2, "webp"))
 NEAR = 1.03
@@ -74,11 +71,9 @@ class Run:
         guard: None to do without.
     """
 
-    def __init__(self, root: Path, table: ChoiceTable, guard: Guard | None) -> None:
+    def __init__(self, table: ChoiceTable, guard: Guard | None) -> None:
         self.truth = Truth()
-        self.profiler: Profiler = profiler_of(root)
-        fill(self.profiler)
-        self.profiler._upkeep_s = UPKEEP_S
+        self.learnt = Learnt.nothing(Bounds(loader_cores=1.0, agent_cores=1.0, samples=SAMPLES))
         self._table = table
         self._guard = guard
         self._planned_for: Rates | None = None
@@ -87,7 +82,7 @@ class Run:
         self._predicted: Terms | None = None
         self._epochs = 0
 
-    def wire_burst(self, *arguments: object) -> float:
+    def wire_burst(self) -> float:
         """What a burst of files finds: the wire's rate, or what the agent can read and send."""
         files_s = self.truth.agent_cores / UPKEEP_S[0]
         return min(self.truth.wire_bytes_s, files_s * float(self._table.wire_bytes[:, 0].mean()))
@@ -95,26 +90,26 @@ class Run:
     def epoch(self) -> float:
         """The seconds of one more epoch."""
         if self._epochs:
-            if not self.profiler.knows_wire:
-                self.profiler.measure_wire()
+            if not self.learnt.knows_wire:
+                self.learnt = self.learnt.after_burst(self.wire_burst())
             self._follow_plan()
         self._epochs += 1
         measure = self._measure()
         if self._guard is not None:
             self._guard.told(SAMPLES, measure.seconds, offloading=measure.offloaded > 0)
-        self.profiler.learn(measure, self._predicted)
+        self.learnt = self.learnt.after(measure, self._predicted, UPKEEP_S)
         return measure.seconds
 
     def _follow_plan(self) -> None:
         """As `Engine._follow_plan`."""
-        known, before = self.profiler.planning_rates, self._planned_for
+        known, before = self.learnt.planning_rates, self._planned_for
         if before is not None and moved(before, known) and self._guard is not None:
             self._guard.rates_moved()
         if self._guard is not None and self._guard.must_not_offload:
             self._plan, self._predicted = uniform_plan("auto", SAMPLES, FILE, self._guard.reason), None
             self._held_back = True
         elif before is None or moved(before, known) or self._held_back:
-            self._plan = Auto().plan(self.profiler.facts(self._table))
+            self._plan = Auto().plan(facts(known, self._table))
             self._planned_for, self._held_back = known, False
             self._predicted = self._plan.predicted
         else:
@@ -140,19 +135,21 @@ class Run:
             waiting=1 - loader_s / seconds,
             queueing=queued if offloaded else 0.0,
             offloaded=offloaded,
-            upkeep_s=tuple(s if n else 0.0 for s, n in zip(UPKEEP_S, (SAMPLES - offloaded, offloaded), strict=True)),
+            upkeep_s=Upkeep(UPKEEP_S.file_s if offloaded < SAMPLES else 0.0, UPKEEP_S.op_s if offloaded else 0.0),
         )
+
+
+def facts(rates: Rates, table: ChoiceTable) -> Facts:
+    """What the policy plans from: four ops, of which the second resizes, and every sample is profiled."""
+    return Facts(SAMPLES, rates, table, max_cut=4, resize_cut=2, profiled_share=1.0)
 
 
 def queueing(busy: float) -> float:
     """The share of their turnaround that samples spend in the queue of an agent that is busy for this share of time:
     little of it, while what they wait for is the wire; nearly all, when nothing else holds them up."""
-    return 0.3 * busy if busy < 0.9 else 0.65 if busy < 0.98 else 0.95
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_tree(tmp_path_factory.mktemp("tree"), SAMPLES, side=8)
+    if busy < 0.9:
+        return 0.3 * busy
+    return 0.65 if busy < 0.98 else 0.95
 
 
 @pytest.fixture(params=["guarded", "unguarded"])
@@ -160,9 +157,8 @@ def guard(request: pytest.FixtureRequest) -> Guard | None:
     return Guard() if request.param == "guarded" else None
 
 
-def seconds_of(run: Run, truths: Mapping[int, Truth], epochs: int, patch: pytest.MonkeyPatch) -> list[float]:
+def seconds_of(run: Run, truths: Mapping[int, Truth], epochs: int) -> list[float]:
     """Epochs of a run; `truths` holds those that are not as they should be."""
-    patch.setattr(module, "measure_wire", run.wire_burst)
     seconds = []
     for number in range(epochs):
         run.truth = truths.get(number, Truth())
@@ -198,12 +194,10 @@ more, the epoch that measures anew without offloading."""
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("what", DISTURBANCES)
 @pytest.mark.parametrize("table", TABLES)
-def test_epochs_become_what_they_were(
-    root: Path, monkeypatch: pytest.MonkeyPatch, guard: Guard | None, table: str, what: str, when: str
-) -> None:
-    undisturbed_s = seconds_of(Run(root, TABLES[table], None), {}, 6, monkeypatch)[-1]
+def test_epochs_become_what_they_were(guard: Guard | None, table: str, what: str, when: str) -> None:
+    undisturbed_s = seconds_of(Run(TABLES[table], None), {}, 6)[-1]
     truths = {number: DISTURBANCES[what] for number in WHEN[when]}
-    seconds = seconds_of(Run(root, TABLES[table], guard), truths, 20, monkeypatch)
+    seconds = seconds_of(Run(TABLES[table], guard), truths, 20)
     after = back_in(seconds, WHEN[when][-1], undisturbed_s)
     told = [round(s / undisturbed_s, 2) for s in seconds]
     most = REACHED[what] + (guard is not None) if what in REACHED else 3
@@ -220,14 +214,11 @@ FOR_GOOD = {
 
 
 @pytest.mark.parametrize("what", FOR_GOOD)
-def test_what_does_not_come_back_is_tried_seldom(
-    root: Path, monkeypatch: pytest.MonkeyPatch, guard: Guard | None, what: str
-) -> None:
+def test_what_does_not_come_back_is_tried_seldom(guard: Guard | None, what: str) -> None:
     """Hoping for more costs few epochs: over 100 of them less than a tenth of the best steady plan's time."""
     truth, table = FOR_GOOD[what]
-    seconds = seconds_of(Run(root, TABLES[table], guard), dict.fromkeys(range(200), truth), 120, monkeypatch)[20:]
+    seconds = seconds_of(Run(TABLES[table], guard), dict.fromkeys(range(200), truth), 120)[20:]
     assert sum(seconds) <= 1.1 * len(seconds) * np.median(seconds), [round(s, 2) for s in seconds]
     known = Rates(20_000.0, truth.wire_bytes_s, truth.loader_cores, truth.agent_cores)
-    facts = replace(Run(root, TABLES[table], None).profiler.facts(TABLES[table]), rates=known)
-    best = Auto().plan(facts).predicted
+    best = Auto().plan(facts(known, TABLES[table])).predicted
     assert best is not None and np.median(seconds) <= NEAR * best.seconds

@@ -1,0 +1,123 @@
+"""What of a run is kept in a file for the next one, and what that must have in common with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sophon_loader.client.address import Address
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.facts import Rates
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.software import software
+from sophon_loader.profiling.calibration import Calibration
+from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
+from sophon_loader.wire.frames import content_hash
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a run takes over from an earlier one, apart from the profiles of the samples.
+
+    Args:
+        calibration: what is the same for all samples.
+        rates: wire and GPU as they were then, the cores as they are now.
+    """
+
+    calibration: Calibration
+    rates: Rates
+
+
+class ProfileFile:
+    """The file in which a run keeps its profile.
+
+    Example:
+        >>> file = ProfileFile(Path("run.npz"), profile_key(data, chains, address))
+        >>> file.reuse(samples, rates)
+        'there is no profile at run.npz yet'
+
+    Args:
+        path: it need not exist.
+        key: what the profile depends on.
+    """
+
+    def __init__(self, path: Path, key: ProfileKey) -> None:
+        self.path = path
+        self._key = key
+        self._saved_coverage = 0.0
+
+    def reuse(self, samples: SampleProfile, rates: Rates) -> Kept | str:
+        """Take over what the file holds, or return why not; then `samples` is as it was.
+
+        Args:
+            samples: to be filled.
+            rates: as they are now.
+        """
+        found = load(self.path, self._key)
+        if isinstance(found, str):
+            return found
+        try:
+            calibration = Calibration.from_plain(found.figures["calibration"])
+            calibration.check(samples.ops)
+            wire_bytes_s, gpu_samples_s = float(found.figures["wire_bytes_s"]), float(found.figures["gpu_samples_s"])
+            rates = replace(rates, wire_bytes_s=wire_bytes_s, gpu_samples_s=gpu_samples_s)
+            samples.load(found.arrays)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"the profile at {self.path} does not fit: {error!r}"
+        self._saved_coverage = samples.coverage
+        return Kept(calibration, rates)
+
+    def save(self, samples: SampleProfile, calibration: Calibration, rates: Rates) -> str:
+        """Write the profile, if it is of more samples than the file's; returns why that failed, or "".
+
+        Args:
+            samples: what is known of each sample.
+            calibration: what is the same for all of them.
+            rates: of which those of wire and GPU are kept.
+        """
+        if samples.coverage <= self._saved_coverage:
+            return ""
+        figures: dict[str, Any] = {
+            "calibration": calibration.to_plain(),
+            "wire_bytes_s": rates.wire_bytes_s,
+            "gpu_samples_s": rates.gpu_samples_s,
+        }
+        self._saved_coverage = samples.coverage  # also if it fails: the next epoch would most likely fail, too
+        try:
+            save(self.path, self._key, StoredProfile(dict(samples.arrays()), figures))
+        except OSError as error:  # this run has its profile all the same
+            return f"cannot save the profile at {self.path}: {error}"
+        return ""
+
+
+def profile_key(data: Offloadable, chains: Sequence[Chain], address: Address | None) -> ProfileKey:
+    """What a profile depends on.
+
+    Args:
+        data: the files, by their names and order.
+        chains: the pipelines, by source.
+        address: of the agent and its export; None without one.
+    """
+    pipelines = content_hash(b"".join(chain.description + repr(chain.local_ops).encode() for chain in chains))
+    return ProfileKey(_fingerprint(data), pipelines, _agent_name(address), dict(software()))
+
+
+def _agent_name(address: Address | None) -> str:
+    name = "none" if address is None else str(address)
+    if name.startswith("tcp://127.0.0.1:") and name.endswith("/local"):
+        return "local"  # the loader's own agent, which listens on another port every time
+    return name
+
+
+def _fingerprint(data: Offloadable) -> str:
+    digest = hashlib.sha256()
+    for array in (data.of.array, data.rows.array):
+        digest.update(array.tobytes())
+    for source in data.sources:
+        fingerprint: bytes = source.keys.fingerprint() if hasattr(source.keys, "fingerprint") else b"calls"
+        digest.update(fingerprint)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,55 @@
+"""What the pipelines of a dataset allow: how far the agent gets in them, and where a value may cross the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sophon_loader import native
+from sophon_loader.pipeline.chain import Chain
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The pipelines of a dataset's sources, and how far the agent gets in them.
+
+    Example:
+        >>> Pipelines((chain,), reach=(3,)).max_cut
+        3
+
+    Args:
+        chains: by source.
+        reach: by source, the last stage that the agent reaches.
+    """
+
+    chains: tuple[Chain, ...]
+    reach: tuple[int, ...]
+
+    @property
+    def max_cut(self) -> int:
+        """The last stage that the agent can reach for some source."""
+        return max(self.reach, default=0)
+
+    @property
+    def resize_cut(self) -> int | None:
+        """The stage behind the first crop or resize, if the agent can reach it."""
+        cuts = [chain.resize_cut for chain in self.chains if chain.resize_cut is not None]
+        return max(cuts) if cuts and max(cuts) <= self.max_cut else None
+
+    @property
+    def crops_first(self) -> bool:
+        """Whether all pipelines begin with a crop whose region is known, and no op looks at more than pixels."""
+        return native.available and all(
+            len(chain) > 1 and chain.ops[1].crop is not None and not chain.keeps_info for chain in self.chains
+        )
+
+    def plain_cuts(self, allowed: Collection[str]) -> range:
+        """The stages from 1 on at which a value may cross as it is: images as `pixels`, tensors as `array`.
+
+        Args:
+            allowed: names of the encodings that may be used.
+        """
+        images = min(self.max_cut, max((chain.image_stages for chain in self.chains), default=0))
+        first = 1 if "pixels" in allowed else images + 1
+        last = self.max_cut if "array" in allowed else images
+        return range(first, last + 1)

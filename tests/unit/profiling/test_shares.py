@@ -1,0 +1,88 @@
+"""What pipelines allow, and what their crops will read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import transforms as v1
+
+from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.profiling import shares as module
+from sophon_loader.profiling.pipelines import Pipelines
+from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.profiling.shares import CropShares
+from tests.support.loaders import times_two
+from tests.support.profiles import crop_transform
+
+COUNT = 6
+needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
+
+
+def pipelines_of(*transforms: Any) -> Pipelines:
+    chains = tuple(chain_of(transform) for transform in transforms)
+    return Pipelines(chains, tuple(chain.describable for chain in chains))
+
+
+def shares_of(pipelines: Pipelines, seed: int | None = 1) -> CropShares:
+    profile = SampleProfile(COUNT, 4)
+    profile.sides[:] = (40, 30)
+    return CropShares(pipelines, np.zeros(COUNT, np.int16), profile, seed)
+
+
+# --- pipelines ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("second", [crop_transform(), v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor(), times_two])])
+def test_parts_are_sent_only_where_every_pipeline_begins_with_a_crop(second: Any) -> None:
+    pipelines = pipelines_of(crop_transform(), second)
+    plain = second.transforms[-1] is not times_two
+    assert pipelines.crops_first == (plain and "roi-jpeg" in encoding_names())
+    assert pipelines.max_cut == 4
+
+
+@pytest.mark.parametrize(
+    ("allowed", "cuts"),
+    [
+        ({"pixels", "array"}, [1, 2, 3, 4]),
+        ({"pixels"}, [1, 2, 3]),  # behind the third op it is a tensor
+        ({"array"}, [4]),
+        ({"webp"}, []),
+    ],
+)
+def test_where_a_value_may_cross_as_it_is(allowed: set[str], cuts: list[int]) -> None:
+    assert list(pipelines_of(crop_transform()).plain_cuts(allowed)) == cuts
+
+
+@pytest.mark.parametrize(("reach", "cut"), [((4,), 2), ((2,), 2), ((1,), None), ((0,), None)])
+def test_the_resize_that_the_agent_reaches(reach: tuple[int, ...], cut: int | None) -> None:
+    assert Pipelines((chain_of(crop_transform()),), reach).resize_cut == cut
+
+
+# --- shares ---------------------------------------------------------------------------------------------------
+
+
+@needs_crop
+def test_the_shares_are_those_of_the_epoch_s_own_crops() -> None:
+    shares = shares_of(pipelines_of(crop_transform()))
+    state = torch.get_rng_state()
+    first, again, other = shares.of_all(0), shares.of_all(0), shares.of_all(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    assert ((first > 0) & (first <= 1)).all()
+    assert np.array_equal(shares.of([4, 2], 0), first[[4, 2]])
+
+
+@needs_crop
+def test_the_shares_of_many_samples_are_like_those_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXACT_SHARES", 3)
+    found = shares_of(pipelines_of(crop_transform())).of_all(0)
+    assert len(found) == COUNT and len(set(found)) <= 3
+
+
+@pytest.mark.parametrize(("transform", "seed"), [(crop_transform(), None), (v1.Compose([v1.ToTensor()]), 1)])
+def test_without_a_crop_or_an_agent_whole_pictures_are_read(transform: Any, seed: int | None) -> None:
+    assert (shares_of(pipelines_of(transform), seed).of_all(0) == 1).all()
