@@ -139,8 +139,10 @@ def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> En
 
 def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile | bytes:
     """What `roi-jpeg` sends: the part that will be read, or the file where it cannot be cut or is looked at whole."""
-    part = part_of(data, chain, draw) if job.item.encoding == "roi-jpeg" and not job.keep_info else ""
-    return data if isinstance(part, str) else part
+    if job.item.encoding != "roi-jpeg" or job.keep_info:
+        return data
+    part = part_of(data, chain, draw)
+    return part if isinstance(part, PartOfFile) else data
 
 
 def _note_of(error: Exception) -> str:

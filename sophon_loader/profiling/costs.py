@@ -147,8 +147,7 @@ def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
     Seeds the global generators: call it within `isolated()`.
     """
     width, height = int(sides[0]), int(sides[1])
-    region = chain.region(width, height, draw) if width and height else None
-    return 1.0 if region is None else region.width * region.height / (width * height)
+    return chain.located(width, height, draw).share if width and height else 1.0
 
 
 def _mean(values: Sequence[float]) -> float:
