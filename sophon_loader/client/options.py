@@ -21,6 +21,8 @@ class OffloadOptions:
             they are there, else the sample fails.
         resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
             after 2, 4 and 8 times as long, and then it counts as gone.
+        reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
+            batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
         agent_workers: worker processes of an agent started with `agent="local"`; None for one per core.
         agent_limit_mbit: paces the replies of an agent started with `agent="local"`, for demos; files then cross, too.
         agent_ops: modules that an agent started with `agent="local"` imports for their `register_op` calls.
@@ -31,6 +33,7 @@ class OffloadOptions:
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
     resend_after_s: float = 30.0
+    reuse_batch_memory: bool = True
     agent_workers: int | None = None
     agent_limit_mbit: float | None = None
     agent_ops: tuple[str, ...] = ()
@@ -42,6 +45,11 @@ class OffloadOptions:
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
+        if not isinstance(self.reuse_batch_memory, bool):
+            raise ConfigError(
+                f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; False has torch's "
+                "DataLoader send the batches"
+            )
         if self.agent_workers is not None and (type(self.agent_workers) is not int or self.agent_workers < 1):
             raise ConfigError(
                 f"agent_workers must be a number of processes from 1 on or None, got {self.agent_workers!r}"
