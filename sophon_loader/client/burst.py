@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sophon_loader.client.connection import Connection
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.wire.messages import Fetch, Item, Sample
+from sophon_loader.wire.messages import Fetch, Sample
 
 _BURST_S = 0.15
 _BURST_MAX_S = 2.0
@@ -23,6 +23,8 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
     on the wire it would hold up the first batch.
 
     Args:
+        connection: to the agent; nothing else must use it meanwhile.
+        keys: paths in the export, fetched in turn.
         window: most requests outstanding.
 
     Raises:
@@ -38,8 +40,7 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
             break
         allowed = max(4, min(window, int(_BURST_AHEAD_S * answered / max(now_s - started_s, 1e-3))))
         while asking and asked - answered < allowed:
-            item = Item(asked, 0, 0, 0, "file", keys[asked % len(keys)])
-            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, ["file"], [item]))
+            connection.send(Fetch.of_files(connection.address.export, {asked: keys[asked % len(keys)]}))
             asked += 1
         reply = connection.receive(0.05)
         if reply is None:

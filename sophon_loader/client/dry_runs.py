@@ -10,8 +10,8 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import SophonError
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest
-from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Fetch, Item, Sample
 
 
@@ -21,7 +21,7 @@ class Prober(threading.Thread):
     A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
     """
 
-    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: int, timeout_s: float) -> None:
+    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: Seed, timeout_s: float) -> None:
         super().__init__(name="sophon-prober", daemon=True)
         self._address = address
         self._requests = requests
@@ -47,8 +47,16 @@ class Prober(threading.Thread):
 
     def _try(self, connection: Connection, request: ProbeRequest) -> bool:
         item = Item(0, request.index, 0, request.cut, request.encoding, request.key)
-        seed, allowed = self._seed & MAX_UINT, [*PLAIN, request.encoding]
-        fetch = Fetch(self._address.export, request.digest, seed, PROBE_EPOCH, False, True, allowed, [item])
+        fetch = Fetch(
+            export=self._address.export,
+            digest=request.digest,
+            seed=self._seed.number,
+            epoch=PROBE_EPOCH,
+            keep_info=False,
+            dry=True,
+            allowed=[*PLAIN, request.encoding],
+            items=[item],
+        )
         connection.send(fetch)
         answer = connection.receive(self._timeout_s)
         if answer is None:

@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.locations import Locations, common_root
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import Terms, moved
@@ -27,17 +28,20 @@ from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import cores_available
-from sophon_loader.main.agreement import Agreement, agree, common_root, own_address
+from sophon_loader.main.agreement import Agreement, agree, own_address
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split, Tail, split
 from sophon_loader.main.trials import TrialRunner, TryingPolicy
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.guard import Guard
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
-from sophon_loader.workers.batches import BatchMemory, Collate
+from sophon_loader.workers.batches import BatchMemory
+from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.steps import Steps
 
 _MAX_DEGRADED = 0.05
 """Of an epoch's samples: with more of them at an earlier cut than planned, its CPU seconds say nothing of the plan."""
@@ -142,24 +146,27 @@ class Engine:
             self._planned_for = None
             self._trials = None
             self._guard = Guard()
+        steps = [
+            Steps(chain, reach, one.target_transform, len(one.chain))
+            for chain, reach, one in zip(self._split.chains, self._profiler.pipelines.reach, pipelines, strict=True)
+        ]
         self._dataset = OffloadedDataset(
             self.data,
-            self._split.chains,
-            [one.target_transform for one in pipelines],
-            [len(one.chain) for one in pipelines],
-            self._profiler.pipelines.reach,
+            steps,
             self._plan,
             self._statistics,
             self._profiler.samples,
+            self._agreement.locations if self._agreement else Locations(self.data, None),
             self._agreement.terms if self._agreement else None,
-            seed,
+            Seed(seed),
         )
         return self._dataset
 
     @property
     def collate_fn(self) -> Any:
         """What the workers shall make batches with."""
-        return Collate(self._split.collate_fn, self._memory, self._split.arrange)
+        memory = self._memory if self.options.reuse_batch_memory else None
+        return Collate(self._split.collate_fn, memory, self._split.arrange)
 
     def _notes(self) -> tuple[str, ...]:
         local = sorted({label for chain in self._split.chains for label in chain.local_ops[:1]})
@@ -180,7 +187,7 @@ class Engine:
             self._local_agent = LocalAgent(base, self.options)
         address = self._local_agent.address if self._local_agent else self._address
         assert address is not None
-        agreement = agree(self.data, self._split.chains, address, self.options, seed, self._encodings)
+        agreement = agree(self.data, self._split.chains, address, self.options, Seed(seed), self._encodings)
         if self._local_agent is None:
             return agreement
         # It shares this host's cores with the loader's processes.

@@ -22,10 +22,9 @@ from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
-from sophon_loader.main.agreement import Agreement, key_and_path
+from sophon_loader.main.agreement import Agreement
 from sophon_loader.pipeline.chain import Chain, isolated
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated, region_share
 from sophon_loader.profiling.guard import Retry
@@ -143,7 +142,7 @@ class Profiler:
         if self._agreement is None:
             return
         terms = self._agreement.terms
-        keys = [key_and_path(self._data, terms, index)[0] for index in spread_over(len(self._data))]
+        keys = [self._agreement.locations.key_in_export(index) for index in spread_over(len(self._data))]
         window = terms.options.window
         connection = Connection(terms.address, window)
         try:
@@ -168,7 +167,7 @@ class Profiler:
         for index in spread_over(len(self._data)):
             source, _ = self._data.locate(index)
             digest = content_hash(terms.registrations[source])
-            key, _ = key_and_path(self._data, terms, index)
+            key = self._agreement.locations.key_in_export(index)
             for choice in self._probed_choices(source):
                 requests.append(ProbeRequest(index, choice.cut, choice.encoding, key, digest))
         return requests
@@ -330,7 +329,7 @@ class Profiler:
         with isolated(GENERATORS):
             for position, row in enumerate(rows):
                 chain = self.pipelines.chains[self._data.locate(row)[0]]
-                shares[position] = region_share(chain, self.samples.sides[row], Draw(seed, epoch, row))
+                shares[position] = region_share(chain, self.samples.sides[row], seed.draw(epoch, row))
         return shares
 
     @property
@@ -410,9 +409,8 @@ def _chain_id(chain: Chain) -> bytes:
 
 def _fingerprint(data: Offloadable) -> str:
     digest = hashlib.sha256()
-    for array in (data.of.array, data.rows.array):
+    for array in (data.source_of.array, data.row_of.array):
         digest.update(array.tobytes())
     for source in data.sources:
-        fingerprint: bytes = source.keys.fingerprint() if hasattr(source.keys, "fingerprint") else b"calls"
-        digest.update(fingerprint)
+        digest.update(source.keys.fingerprint())
     return digest.hexdigest()[:32]

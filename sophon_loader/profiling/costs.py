@@ -242,6 +242,11 @@ class CostModel:
         model.choices = tuple(Choice(cut, encoding) for cut, encoding in values["choices"])
         return model
 
+    def knows(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool[n]: which of the samples `rows`, int[n], have been profiled."""
+        known: NDArray[np.bool_] = self._profile.nbytes[rows, 0] > 0
+        return known
+
     def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
         """(wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -112,6 +113,17 @@ class Fetch:
     dry: bool
     allowed: list[str]
     items: list[Item]
+
+    @staticmethod
+    def of_files(export: str, keys: Mapping[int, str]) -> Fetch:
+        """Asks for files as they are, which takes no pipeline.
+
+        Args:
+            export: that holds them.
+            keys: by the loader's own number of each request, the file's path in the export.
+        """
+        items = [Item(number, 0, 0, 0, "file", key) for number, key in keys.items()]
+        return Fetch(export, "", 0, 0, keep_info=False, dry=False, allowed=["file"], items=items)
 
 
 @dataclass(frozen=True)
