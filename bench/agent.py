@@ -27,7 +27,7 @@ from bench.loading import epoch, folder, our_loader, torch_loader, worker_pss_mb
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.wire.announcement import announced
-from sophon_loader.wire.messages import Fetch, Item, Sample
+from sophon_loader.wire.messages import Fetch, Sample
 
 BAR_MB_S = 600.0
 BAR_MEMORY = 1.15
@@ -95,8 +95,8 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
     asked = answered = nbytes = 0
     while nbytes < mb * 1_000_000 or answered < asked:
         while nbytes < mb * 1_000_000 and asked - answered <= window - PER_MESSAGE:
-            items = [Item(asked + i, 0, 0, 0, "file", keys[(asked + i) % len(keys)]) for i in range(PER_MESSAGE)]
-            connection.send(Fetch(connection.address.export, "", 0, 0, False, False, ["file"], items))
+            files = {number: keys[number % len(keys)] for number in range(asked, asked + PER_MESSAGE)}
+            connection.send(Fetch.of_files(connection.address.export, files))
             asked += PER_MESSAGE
         reply = connection.receive(10.0)
         if reply is None or not isinstance(reply[0], Sample):

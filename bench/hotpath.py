@@ -45,7 +45,7 @@ from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import native
 from sophon_loader.pipeline import chain
 from sophon_loader.shared import SharedArray
-from sophon_loader.workers import dataset as offloaded
+from sophon_loader.workers import finishing
 
 POLICIES = ("torch", "no-off", "resize-off", "auto")
 BAR_US = 150.0
@@ -134,7 +134,7 @@ class Stopwatch:
 def measure_ops(watch: Stopwatch) -> None:
     """Put the watch around everything in this package that decodes or transforms."""
     replace(native, "crop", watch.around)
-    replace(offloaded, "decode", lambda decode: codecs_measured(watch, decode))
+    replace(finishing, "decode", lambda decode: codecs_measured(watch, decode))
     replace(chain, "op_of", lambda op_of: lambda step: measured_op(watch, op_of(step)))
     replace(chain, "DECODE", lambda op: measured_op(watch, op))
 

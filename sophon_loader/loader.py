@@ -25,6 +25,7 @@ from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
@@ -262,7 +263,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if self._seed is None:
             self._seed = _peek_base_seed(self.generator)
         batched, workers = self._auto_collation, self.num_workers
-        dataset = engine.prepare(self._seed, self.collate_fn, max(1, workers))
+        dataset = engine.prepare(Seed(self._seed), self.collate_fn, max(1, workers))
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = self.prefetch_factor or 2
         dataset.queued = QueuedTickets(workers * depth) if workers and self.in_order and depth > 1 else None

@@ -142,8 +142,10 @@ def _run(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> En
 
 def _part_or_file(job: Job, data: bytes, chain: Chain, draw: Draw) -> PartOfFile | bytes:
     """The part of the file that will be read, or the file where it cannot be cut or is looked at whole."""
-    part = part_of(data, chain, draw) if _cuts_the_file(job) and not job.keep_info else ""
-    return data if isinstance(part, str) else part
+    if not _cuts_the_file(job) or job.keep_info:
+        return data
+    part = part_of(data, chain, draw)
+    return part if isinstance(part, PartOfFile) else data
 
 
 def _cuts_the_file(job: Job) -> bool:

@@ -12,7 +12,12 @@ _FORM = re.compile(r"(tcp://[^/\s]+:\d{1,5})/([^/\s]+)(?:/(.*?))?/*")
 
 @dataclass(frozen=True)
 class Address:
-    """An agent's endpoint, the export's name, and a folder in it ("" for the export itself)."""
+    """An agent's endpoint, the export's name, and a folder in it ("" for the export itself).
+
+    Example:
+        >>> Address.parse("tcp://fileserver:5555/photos/train")
+        Address(endpoint='tcp://fileserver:5555', export='photos', folder='train')
+    """
 
     endpoint: str
     export: str
@@ -22,7 +27,7 @@ class Address:
         return "/".join(part for part in (self.endpoint, self.export, self.folder) if part)
 
     def key(self, key: str) -> str:
-        """The key of a sample, relative to the export."""
+        """The path in the export of what lies at the path `key` in the address's folder."""
         return f"{self.folder}/{key}" if self.folder else key
 
     @staticmethod

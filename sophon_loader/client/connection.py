@@ -36,6 +36,7 @@ from sophon_loader.wire.messages import (
 from sophon_loader.wire.version import VERSIONS
 
 MAX_LISTING_NBYTES = 1 << 30
+"""Most that a listing may unpack to, about the names of twenty million files; a few KB could unpack to any size."""
 _LISTED = check_of(list[list[str]])
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
@@ -47,6 +48,13 @@ class Connection:
     Args:
         address: the agent.
         window: replies that may be waiting in the socket; the caller asks for no more samples than that.
+
+    Example:
+        >>> connection = Connection(Address.parse("tcp://fileserver:5555/photos"), window=1)
+        >>> connection.greet(timeout_s=5.0).encodings
+        ['file', 'pixels', 'array', 'webp', 'roi-jpeg']
+        >>> file = connection.file("cat/1.jpg", timeout_s=5.0)
+        >>> connection.close()
     """
 
     def __init__(self, address: Address, window: int) -> None:
@@ -73,7 +81,15 @@ class Connection:
             raise AgentUnreachable(f"agent must be a reachable address, got {address}: {error}") from error
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
-        """Queue a message; never waits (ZeroMQ keeps it while the agent is away)."""
+        """Queue a message; never waits (ZeroMQ keeps it while the agent is away).
+
+        Args:
+            message: becomes the first frame.
+            payload: the second frame; None for the kinds of message without one.
+
+        Raises:
+            AgentUnreachable: the queue is full, or the socket closed.
+        """
         frames = [pack(message)] if payload is None else [pack(message), payload]
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
@@ -140,14 +156,30 @@ class Connection:
         return answer
 
     def register(self, registration: bytes, timeout_s: float) -> int:
-        """Register a pipeline; returns how many leading ops the agent can run."""
+        """Register a pipeline.
+
+        Args:
+            registration: see `pipeline/registration.py`.
+            timeout_s: how long the answer may take.
+
+        Returns:
+            How many leading ops the agent can run.
+        """
         answer, _ = self._ask(Register(content_hash(registration)), registration, timeout_s)
         if not isinstance(answer, Registered):
             raise self._unexpected(answer)
         return answer.ops
 
     def sizes(self, keys: list[str], timeout_s: float) -> Sizes:
-        """The sizes of some files by their keys in the export (-1: no such file, -2: it lies outside)."""
+        """The sizes of some files.
+
+        Args:
+            keys: their paths in the export.
+            timeout_s: how long the answer may take.
+
+        Returns:
+            With a number of bytes per key, or `NO_FILE`, or `OUTSIDE` for a link that leaves the export.
+        """
         answer, _ = self._ask(AskSizes(self.address.export, keys), None, timeout_s)
         if not isinstance(answer, Sizes):
             raise self._unexpected(answer)
@@ -159,15 +191,18 @@ class Connection:
         return answer
 
     def file(self, key: str, timeout_s: float) -> bytes:
-        """The bytes of one file of the export.
+        """The bytes of one file.
+
+        Args:
+            key: its path in the export.
+            timeout_s: how long it may take.
 
         Raises:
             SampleError: it cannot be had.
         """
         self._asked += 1
         end_s = now_s() + timeout_s
-        fetch = Fetch.of_files(self.address.export, {self._asked: self.address.key(key)})
-        answer, payload = self._ask(fetch, None, timeout_s)
+        answer, payload = self._ask(Fetch.of_files(self.address.export, {self._asked: key}), None, timeout_s)
         while _is_late(answer, self._asked):
             answer, payload = self._answer(max(0.0, end_s - now_s()), timeout_s)
         if not isinstance(answer, Sample) or (answer.cut, answer.encoding) != (0, "file"):
@@ -214,9 +249,12 @@ class Connection:
 
 
 def _is_late(answer: Message, asked: int) -> bool:
-    """Whether a question that was given up is answered."""
-    ids = [answer.id] if isinstance(answer, Sample) else answer.ids if isinstance(answer, Failed) else []
-    return bool(ids) and asked not in ids
+    """Whether this answers a question that was given up."""
+    if isinstance(answer, Sample):
+        return answer.id != asked
+    if isinstance(answer, Failed):
+        return bool(answer.ids) and asked not in answer.ids
+    return False
 
 
 def _close(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], pid: int) -> None:

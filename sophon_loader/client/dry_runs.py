@@ -10,8 +10,8 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import SophonError
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest
-from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Fetch, Item, Sample
 
 
@@ -32,7 +32,7 @@ class Prober(threading.Thread):
         timeout_s: how long to wait for each answer; a longer silence ends it.
     """
 
-    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: int, timeout_s: float) -> None:
+    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: Seed, timeout_s: float) -> None:
         super().__init__(name="sophon-prober", daemon=True)
         self._address = address
         self._requests = requests
@@ -65,7 +65,7 @@ class Prober(threading.Thread):
             Fetch(
                 export=self._address.export,
                 digest=request.digest,
-                seed=self._seed & MAX_UINT,
+                seed=self._seed.number,
                 epoch=PROBE_EPOCH,
                 keep_info=False,
                 dry=True,

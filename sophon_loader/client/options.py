@@ -21,6 +21,8 @@ class OffloadOptions:
             they are there, else the sample fails.
         resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
             after 2, 4 and 8 times as long, and then it counts as gone.
+        reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
+            batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
 
     Example:
         >>> OffloadOptions(window=128, dead_after_s=30.0).heartbeat_s
@@ -35,6 +37,7 @@ class OffloadOptions:
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
     resend_after_s: float = 30.0
+    reuse_batch_memory: bool = True
 
     def __post_init__(self) -> None:
         if type(self.window) is not int or self.window < 1:
@@ -43,6 +46,11 @@ class OffloadOptions:
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
+        if not isinstance(self.reuse_batch_memory, bool):
+            raise ConfigError(
+                f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; False has torch's "
+                "DataLoader send the batches"
+            )
 
 
 @dataclass(frozen=True)

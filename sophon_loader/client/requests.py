@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.pipeline.chain import Located
 from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
 
 PAUSE_S = 0.1
@@ -32,10 +33,16 @@ class BatchId(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One sample to be had.
+    """One sample to fetch, and what is known of it by then.
 
-    `source` tells datasets of one loader apart, `key` is relative to the export, and `occurrence` is how often this
-    iteration has met the sample before.
+    Args:
+        source: number of the folder that it lies in; each has a pipeline of its own.
+        sample: its index in the dataset.
+        cut, encoding: what the agent is asked for; it may answer with less.
+        key: path of its file in the export, with `/` (relative to its source's root where there is no agent).
+        occurrence: how often this iteration has met the sample before.
+        located: what its first crop will read, if choosing had to know that; whoever finishes the sample goes on with
+            it instead of drawing it once more.
     """
 
     source: int
@@ -44,6 +51,7 @@ class Wanted:
     encoding: str
     key: str
     occurrence: int = 0
+    located: Located | None = None
 
     @property
     def is_file(self) -> bool:
@@ -55,7 +63,12 @@ class Wanted:
 class Reply:
     """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (to be read on this host).
 
-    `turnaround_s` is the time from asking to the reply.
+    Args:
+        wanted: what was asked for.
+        position: in its batch, from 0.
+        sample, payload: the agent's answer.
+        failed: the agent's refusal.
+        turnaround_s: seconds from asking to the reply.
     """
 
     wanted: Wanted
@@ -68,11 +81,16 @@ class Reply:
 
 @dataclass(frozen=True)
 class Ask:
-    """Instruction: send a Fetch for these ids; all of one source and one batch."""
+    """Instruction: send a Fetch.
+
+    Args:
+        batch, source: of all samples in it.
+        items: per sample its request number, which the answer will have, and what is wanted.
+    """
 
     batch: BatchId
     source: int
-    ids: list[int]
+    items: list[tuple[int, Wanted]]
 
 
 @dataclass(frozen=True)
@@ -106,8 +124,22 @@ class Requests:
     whenever it is about to wait; each returns instructions to carry out in order. `ready` yields what is there.
 
     Args:
+        options: the window and the time-outs.
+        instance: the agent's, as it said when it was greeted.
+        now_s: time on the clock that all other methods are given, s.
         files_here: what is wanted as a file is not asked for.
         gone: begin as if the agent had been given up just now.
+
+    Attributes:
+        gone: whether the agent has been given up, until it answers again.
+        retries: samples asked for again so far.
+
+    Example:
+        >>> requests = Requests(OffloadOptions(), "agent-1", now_s=0.0)
+        >>> [ask] = requests.want(batch, wanted, now_s=0.0)
+        >>> requests.receive(answer, payload, now_s=0.2)
+        []
+        >>> reply = requests.ready(batch)
     """
 
     def __init__(
@@ -117,25 +149,41 @@ class Requests:
         self._files_here = files_here
         self._instance = instance
         self._window = options.window
+        """Samples that may be unanswered now: fewer than in the options after the agent said that it was busy."""
         self._next_id = 0
         self._requests: dict[int, _Request] = {}
+        """All that have no reply yet, by request number, in the order in which they were wanted."""
         self._queue: deque[int] = deque()
+        """Numbers of those that are still to be asked for."""
         self._asked: dict[int, float] = {}
+        """When the unanswered ones were asked for, s; also those of dropped batches, which fill the window, too."""
         self._ready: dict[BatchId, deque[Reply]] = {}
+        """Replies that nobody has taken yet, of every batch that is wanted."""
         self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
+        """Silence after which the agent is pinged, s."""
         self._heard_s = self._pinged_s = now_s - (self._heartbeat_s if gone else 0.0)
-        # When it was first pinged since it was last heard.
+        """When the agent was heard, and when it was pinged, for the last time, s."""
         self._doubted_s: float | None = now_s - options.dead_after_s if gone else None
+        """When it was first pinged since it was last heard, s; None if it has not been."""
         self._progress_s = now_s
+        """When a sample was answered or the first one asked for, s: the time of `resend_after_s` runs from there."""
         self._pause_until_s = now_s
+        """Nothing is asked for before, s, because the agent said that it was busy."""
         self._resends = 0
+        """How often all was asked for again since the last answer."""
         self.gone = gone
         self.retries = 0
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
-        """Ask for a batch, unless it has been asked for already (as look-ahead)."""
+        """Ask for a batch, unless it has been asked for already (as look-ahead).
+
+        Args:
+            batch: its id.
+            wanted: its samples, in order; not looked at if the batch is known.
+            now_s: the time, s.
+        """
         if not self.gone:
-            self._heard_s = now_s  # the loader may have been away; the agent's silence counts from here
+            self._heard_s = now_s  # the loader may have been busy; the agent's silence counts from here
             self._doubted_s = None
         if batch not in self._ready:
             self._ready[batch] = deque()
@@ -171,7 +219,13 @@ class Requests:
         return replies.popleft() if replies else None
 
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
-        """A message has come from the agent."""
+        """A message has come from the agent.
+
+        Args:
+            message: what it says.
+            payload: of a sample; b"" for other kinds.
+            now_s: the time, s.
+        """
         self._heard_s, self._doubted_s = now_s, None
         self.gone = False
         if isinstance(message, Sample):
@@ -194,7 +248,7 @@ class Requests:
             self._pinged_s = now_s
             self._doubted_s = self._doubted_s or now_s
             said.append(Say(Ping()))
-        # Silence counts from the first ping: before that, the loader itself may have been away in a slow op.
+        # Silence counts from the first ping: before that, the loader itself may have been busy with a slow op.
         if self._doubted_s is not None and now_s - self._doubted_s >= options.dead_after_s - heartbeat_s:
             self._give_up()
         elif self._asked and now_s - self._progress_s >= options.resend_after_s * 2**self._resends:
@@ -275,9 +329,5 @@ class Requests:
             self._asked[number] = now_s
             if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
                 asks.append(Ask(request.batch, request.wanted.source, []))
-            asks[-1].ids.append(number)
+            asks[-1].items.append((number, request.wanted))
         return list(asks)
-
-    def wanted(self, number: int) -> Wanted:
-        """The sample of an id of an Ask."""
-        return self._requests[number].wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
@@ -13,13 +13,12 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample
 
-Want = Callable[[], Sequence[Wanted]]
-LookAhead = Callable[[], tuple[BatchId, Sequence[Wanted]] | None]
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
 
@@ -29,8 +28,9 @@ class Terms:
     """What the main process has agreed on with the agent, for all workers.
 
     Args:
+        address: where the agent listens, and what of which export is meant.
+        options: limits and time-outs.
         instance: the agent's, as it said in its Welcome.
-        prefixes: per source, the folder of its root in the address's folder ("" for the folder itself).
         registrations: one per source, see `pipeline/registration.py`.
         keep_info: per source, whether an op at the loader may look at an image's `info`.
         seed: of the run.
@@ -42,26 +42,29 @@ class Terms:
     address: Address
     options: OffloadOptions
     instance: str
-    prefixes: tuple[str, ...]
     registrations: tuple[bytes, ...]
     keep_info: tuple[bool, ...]
-    seed: int
+    seed: Seed
     allowed: tuple[str, ...]
     files_here: bool = False
-
-    def key(self, source: int, key: str) -> str:
-        """A sample's key relative to the export, from the one relative to its source's root."""
-        prefix = self.prefixes[source]
-        return self.address.key(f"{prefix}/{key}" if prefix else key)
 
 
 class Session:
     """Fetches batches of samples; one per process, used by one thread.
 
-    `waited_s` adds up the seconds for which there was no reply to work on.
+    A batch gets exactly one reply per sample, in order of arrival. Others may be wanted meanwhile, as look-ahead.
 
     Args:
+        terms: agreed on with the agent.
         gone: the agent was silent lately; it is asked whether it is alive, and counts as gone until it answers.
+
+    Attributes:
+        waited_s: seconds so far for which there was no reply to work on.
+
+    Example:
+        >>> session.keep([batch])
+        >>> session.want(batch, wanted)
+        >>> replies = [session.next(batch) for _ in range(session.missing(batch))]
     """
 
     def __init__(self, terms: Terms, *, gone: bool = False) -> None:
@@ -87,31 +90,31 @@ class Session:
         """Samples asked for again so far."""
         return self._requests.retries
 
-    def replies(self, batch: BatchId, want: Want, look_ahead: LookAhead | None) -> Generator[Reply, None, None]:
-        """The batch's replies in order of arrival, while the batch behind it is being asked for.
+    def knows(self, batch: BatchId) -> bool:
+        """Whether a batch has been asked for."""
+        return self._requests.knows(batch)
 
-        Every wanted sample gets exactly one reply. Closing the iterator early drops what is missing.
+    def want(self, batch: BatchId, wanted: Sequence[Wanted]) -> None:
+        """Ask for a batch; to be called again when its turn has come, if it was asked for as look-ahead.
 
         Args:
-            want: gives the samples of the batch; called only if it has not been asked for before.
-            look_ahead: gives the batch that comes behind it and its samples, or None as long as that is not known;
-                called before each reply until it gives one.
+            batch: its id.
+            wanted: its samples, in order; not looked at if the batch is known.
         """
-        ahead: list[BatchId] = []
-        self._requests.drop(keep=[batch])
-        try:
-            wanted = () if self._requests.knows(batch) else want()
-            self._do(self._requests.want(batch, wanted, now_s()))
-            for _ in range(self._requests.missing(batch)):
-                if look_ahead is not None and not ahead and (found := look_ahead()) is not None:
-                    ahead.append(found[0])
-                    self._do(self._requests.want(*found, now_s()))
-                yield self._next(batch)
-        finally:
-            self._requests.drop(keep=ahead)
+        self._do(self._requests.want(batch, wanted, now_s()))
 
-    def _next(self, batch: BatchId) -> Reply:
-        if self.terms.files_here:  # so that the agent is not left waiting while this process works on its own files
+    def missing(self, batch: BatchId) -> int:
+        """How many replies of a batch `next` has yet to give."""
+        return self._requests.missing(batch)
+
+    def keep(self, batches: Iterable[BatchId]) -> None:
+        """Forget all other batches."""
+        self._requests.drop(keep=batches)
+
+    def next(self, batch: BatchId) -> Reply:
+        """The next reply of a batch, in order of arrival; waits for it."""
+        if self.terms.files_here:
+            # The agent is not left waiting while this process works on its own files.
             while (received := self._connection.receive(0)) is not None:
                 self._take(*received)
         while (reply := self._requests.ready(batch)) is None:
@@ -158,16 +161,12 @@ class Session:
 
     def _fetch(self, ask: Ask) -> Fetch:
         terms = self.terms
-        items = []
-        for number in ask.ids:
-            one = self._requests.wanted(number)
-            key = terms.key(one.source, one.key)
-            items.append(Item(number, one.sample, one.occurrence, one.cut, one.encoding, key))
+        items = [Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in ask.items]
         return Fetch(
             export=terms.address.export,
             digest=self._digests[ask.source],
-            seed=terms.seed & MAX_UINT,  # as `op_seed` does: any int is a seed
-            epoch=ask.batch.epoch & MAX_UINT,
+            seed=terms.seed.number,
+            epoch=ask.batch.epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
             keep_info=terms.keep_info[ask.source],
             dry=False,
             allowed=list(terms.allowed),

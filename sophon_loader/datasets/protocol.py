@@ -32,6 +32,16 @@ class OffloadableDataset(Protocol):
         """Its label, as the training loop gets it."""
 
 
+class Keys(Protocol):
+    """The paths of a source's files, relative to its root, by row."""
+
+    def __getitem__(self, row: int) -> str:
+        """The path of a row, with `/`."""
+
+    def fingerprint(self) -> bytes:
+        """A hash of all of them, as far as they can be known without asking for each."""
+
+
 @dataclass(frozen=True)
 class Source:
     """One folder of files.
@@ -45,7 +55,7 @@ class Source:
     """
 
     root: str | None
-    keys: Any
+    keys: Keys
     target: Callable[[int], Any]
     address: Address | None = None
     promised: bool = False
@@ -53,23 +63,27 @@ class Source:
 
 @dataclass(frozen=True)
 class Offloadable:
-    """A dataset taken apart: sample i is row `rows[i]` of source `sources[of[i]]`.
+    """A dataset of N samples, taken apart: sample i is row `row_of[i]` of source `sources[source_of[i]]`.
 
-    `owners` are the datasets that the sources come from, whose transforms the main process reads at every epoch; they
-    do not travel to spawned workers.
+    Args:
+        sources: the folders that its files lie in.
+        source_of: int16[N].
+        row_of: int32[N].
+        owners: the datasets that the sources come from, one each, whose transforms the main process reads at every
+            epoch; they do not travel to spawned workers.
     """
 
     sources: tuple[Source, ...]
-    of: SharedArray
-    rows: SharedArray
+    source_of: SharedArray
+    row_of: SharedArray
     owners: tuple[Any, ...]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.row_of)
 
     def locate(self, index: int) -> tuple[int, int]:
         """(source, row) of a sample."""
-        return int(self.of.array[index]), int(self.rows.array[index])
+        return int(self.source_of.array[index]), int(self.row_of.array[index])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "owners": ()}

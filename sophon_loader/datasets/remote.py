@@ -90,7 +90,8 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         index %= len(self)
-        data = self._own_connection().file(self.shared_keys[index], self.options.dead_after_s)
+        key = self.address.key(self.shared_keys[index])
+        data = self._own_connection().file(key, self.options.dead_after_s)
         # The transform draws from the caller's generators, as in any torchvision dataset.
         image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
         target: Any = int(self.shared_targets.array[index])

@@ -9,11 +9,13 @@ from dataclasses import replace
 from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import LocalAgentProcess
 from sophon_loader.client.options import LocalAgent, OffloadOptions
+from sophon_loader.datasets.locations import common_root
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError
 from sophon_loader.host import cores_available
-from sophon_loader.main.agreement import Agreement, agree, common_root
+from sophon_loader.main.agreement import Agreement, agree
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.randomness import Seed
 
 MIN_LOCAL_AGENT_CORES = 0.01
 """Planned for a local agent when the loader's processes may use every core: above 0, because `Rates` must be, and so
@@ -40,7 +42,7 @@ class Agent:
     def __str__(self) -> str:
         return "local" if isinstance(self._where, LocalAgent) else str(self._where)
 
-    def agree(self, chains: Sequence[Chain], encodings: Sequence[str], seed: int, processes: int) -> Agreement:
+    def agree(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Agreement:
         """Start it if need be, shake hands with it, and register the pipelines.
 
         Args:

@@ -10,12 +10,14 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets.protocol import Offloadable, Source
+from sophon_loader.datasets.locations import Locations
+from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.catalogue import encoding_names, usable
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import DECODERS, software, unlike
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
@@ -32,6 +34,7 @@ class Agreement:
 
     Args:
         terms: for the workers.
+        locations: where the files lie, in the export and here.
         reach: per source, the last stage that the agent reaches.
         agent_cores: cores that its workers may use.
         encodings: that may be used, see `encodings.catalogue.usable`.
@@ -39,6 +42,7 @@ class Agreement:
     """
 
     terms: Terms
+    locations: Locations
     reach: tuple[int, ...]
     agent_cores: float
     encodings: tuple[str, ...]
@@ -50,7 +54,7 @@ def agree(
     chains: Sequence[Chain],
     address: Address,
     options: OffloadOptions,
-    seed: int,
+    seed: Seed,
     allowed: Collection[str],
 ) -> Agreement:
     """Shake hands with the agent at `address`, register the pipelines, and see that it serves this dataset.
@@ -61,8 +65,7 @@ def agree(
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
     """
-    base = common_root(data)
-    prefixes = tuple(_prefix(source, base, address) for source in data.sources)
+    locations = Locations(data, address)
     registrations = tuple(registration_of(chain, software()) for chain in chains)
     keep_info = tuple(chain.keeps_info for chain in chains)
     connection = Connection(address, window=1)
@@ -73,15 +76,15 @@ def agree(
         # What the agent cuts out of a file depends on random numbers that it draws itself.
         possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
         offered = usable(possible, welcome.encodings)
-        terms = Terms(address, options, welcome.instance, prefixes, registrations, keep_info, seed, offered)
-        _check_files(connection, data, terms)
+        terms = Terms(address, options, welcome.instance, registrations, keep_info, seed, offered)
+        _check_files(connection, data, locations, terms)
         known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)
     finally:
         connection.close()
     notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
     if "roi-jpeg" in allowed:
         notes += _notes_on_encodings(welcome, address, draws_alike)
-    return Agreement(terms, known, welcome.cores, offered, tuple(notes))
+    return Agreement(terms, locations, known, welcome.cores, offered, tuple(notes))
 
 
 def _register(connection: Connection, terms: Terms) -> tuple[int, ...]:
@@ -112,14 +115,15 @@ def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -
     return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ, too"]
 
 
-def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> None:
+def _check_files(connection: Connection, data: Offloadable, locations: Locations, terms: Terms) -> None:
     """See at a few files that the agent serves this dataset and not another one.
 
     Raises:
         ConfigError: it does not; the text names the cause.
     """
     step = max(1, len(data) // _PROBED)
-    probed = [key_and_path(data, terms, index) for index in range(0, len(data), step)]
+    indices = range(0, len(data), step)
+    probed = [(locations.key_in_export(index), locations.path_here(index)) for index in indices]
     answer = connection.sizes([key for key, _ in probed], terms.options.dead_after_s)
     found = [(key, path, nbytes) for (key, path), nbytes in zip(probed, answer.nbytes, strict=True)]
     # Of what is not here, only the agent knows; a failure shows when it is asked for.
@@ -154,34 +158,7 @@ def _check_files(connection: Connection, data: Offloadable, terms: Terms) -> Non
             )
 
 
-def key_and_path(data: Offloadable, terms: Terms, index: int) -> tuple[str, str | None]:
-    """A sample's key in the export, and its path on this host (None: only the agent has it)."""
-    number, row = data.locate(index)
-    source: Source = data.sources[number]
-    key = source.keys[row]
-    return terms.key(number, key), None if source.root is None else os.path.join(source.root, key)
-
-
-def common_root(data: Offloadable) -> str | None:
-    """The folder on this host that holds all sources; None when none lies here."""
-    roots = [source.root for source in data.sources if source.root is not None]
-    return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
-
-
 def own_address(data: Offloadable) -> Address | None:
     """The export that a RemoteImageFolder names itself."""
     named = [source.address for source in data.sources if source.address is not None]
     return Address(named[0].endpoint, named[0].export) if named else None
-
-
-def _prefix(source: Source, base: str | None, address: Address) -> str:
-    """The path of a source's folder in the one that `address` means; "" for that folder itself."""
-    if source.address is None:
-        path = os.path.relpath(os.path.abspath(str(source.root)), base)
-    elif source.address.export != address.export:
-        path = ".."
-    else:
-        path = os.path.relpath(source.address.folder or ".", address.folder or ".")
-    if path.split("/")[0] == "..":
-        raise ConfigError(f"agent must be an address that holds {source.address}, got {address}; leave out its folder")
-    return "" if path == "." else path

@@ -22,9 +22,11 @@ from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
-from sophon_loader.workers.batches import BatchMemory, Collate
+from sophon_loader.workers.batches import BatchMemory
+from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
@@ -59,7 +61,7 @@ class Engine:
     # --- before an epoch --------------------------------------------------------------------------------------
 
     def prepare(
-        self, seed: int, collate_fn: Callable[[list[Any]], Any] = default_collate, processes: int = 1
+        self, seed: Seed, collate_fn: Callable[[list[Any]], Any] = default_collate, processes: int = 1
     ) -> OffloadedDataset:
         """The dataset that the workers shall use from now on; agrees with the agent if that has not been done.
 
@@ -90,7 +92,7 @@ class Engine:
         self._dataset = run.dataset(self._plan, self._statistics)
         return self._dataset
 
-    def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: int) -> Run:
+    def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed) -> Run:
         settings, agreement = self._settings, None
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
         if self._agent is not None and len(self.data):
@@ -113,7 +115,8 @@ class Engine:
     def collate_fn(self) -> Any:
         """What the workers shall make batches with."""
         divided = self.run.split
-        return Collate(divided.collate_fn, self._memory, divided.arrange)
+        memory = self._memory if self._settings.options.reuse_batch_memory else None
+        return Collate(divided.collate_fn, memory, divided.arrange)
 
     @property
     def step_clock(self) -> StepClock:

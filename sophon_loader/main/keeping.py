@@ -115,9 +115,8 @@ def _agent_name(address: Address | None) -> str:
 
 def _fingerprint(data: Offloadable) -> str:
     digest = hashlib.sha256()
-    for array in (data.of.array, data.rows.array):
+    for array in (data.source_of.array, data.row_of.array):
         digest.update(array.tobytes())
     for source in data.sources:
-        fingerprint: bytes = source.keys.fingerprint() if hasattr(source.keys, "fingerprint") else b"calls"
-        digest.update(fingerprint)
+        digest.update(source.keys.fingerprint())
     return digest.hexdigest()[:32]

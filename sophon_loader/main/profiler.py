@@ -18,7 +18,7 @@ from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
-from sophon_loader.main.agreement import Agreement, key_and_path
+from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.keeping import ProfileFile, profile_key
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_choices
@@ -77,7 +77,7 @@ class Profiler:
         loader_cores = min(cores_available(), float(processes))
         self.learnt = Learnt.nothing(Bounds(loader_cores, agreement.agent_cores if agreement else None, len(data)))
         seed = agreement.terms.seed if agreement else None
-        self._shares = CropShares(self.pipelines, data.of.array, self.samples, seed)
+        self._shares = CropShares(self.pipelines, data.source_of.array, self.samples, seed)
         self._probes: list[Probe] = []
         self._prober: Prober | None = None
         self._calibration: Calibration | None = None
@@ -120,7 +120,7 @@ class Profiler:
         found: float | None = None
         if self._agreement is not None:
             terms = self._agreement.terms
-            keys = [key_and_path(self._data, terms, index)[0] for index in spread_over(len(self._data))]
+            keys = [self._agreement.locations.key_in_export(index) for index in spread_over(len(self._data))]
             connection = Connection(terms.address, terms.options.window)
             try:
                 with contextlib.suppress(AgentUnreachable):
@@ -137,7 +137,7 @@ class Profiler:
         for index in spread_over(len(self._data)):
             source, _ = self._data.locate(index)
             digest = content_hash(terms.registrations[source])
-            key, _ = key_and_path(self._data, terms, index)
+            key = self._agreement.locations.key_in_export(index)
             for choice in self._probed_choices(source):
                 requests.append(ProbeRequest(index, choice.cut, choice.encoding, key, digest))
         if requests:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.catalogue import PLAIN, missing
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Run:
     split: Split
     agreement: Agreement | None
     profiler: Profiler
-    seed: int
+    seed: Seed
 
     def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any]) -> bool:
         """Whether these are still the pipelines and the collate_fn that it began with."""
@@ -62,15 +65,18 @@ class Run:
             plan: that they follow.
             statistics: that they count into.
         """
+        steps = [
+            Steps(chain, reach, one.target_transform, len(one.chain))
+            for chain, reach, one in zip(self.split.chains, self.profiler.pipelines.reach, self.pipelines, strict=True)
+        ]
+        agreement = self.agreement
         return OffloadedDataset(
             self.data,
-            self.split.chains,
-            [one.target_transform for one in self.pipelines],
-            [len(one.chain) for one in self.pipelines],
-            self.profiler.pipelines.reach,
+            steps,
             plan,
             statistics,
             self.profiler.samples,
-            self.agreement.terms if self.agreement else None,
+            agreement.locations if agreement else Locations(self.data, None),
+            agreement.terms if agreement else None,
             self.seed,
         )

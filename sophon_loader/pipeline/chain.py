@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import msgpack
@@ -18,7 +18,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError, add_note
-from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec, Region
+from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.pipeline.registry import build_op, check_plain, knows, op_of, same_state
 from sophon_loader.wire.limits import MAX_OPS as MAX_OPS  # which others take from here
@@ -47,9 +47,38 @@ class Window:
     full_height: int
 
 
+@dataclass(frozen=True)
+class Located:
+    """What the first crop of a pipeline reads of one picture, as its random numbers have decided.
+
+    Drawn once per sample at each end, and carried from there to wherever it is needed again.
+
+    Args:
+        width, height: of the whole picture, px.
+        region: what is read of it; None when that is not known beforehand.
+    """
+
+    width: int
+    height: int
+    region: Region | None
+
+    @property
+    def share(self) -> float:
+        """Share of the picture's area that is read; 1 when that is not known."""
+        if self.region is None:
+            return 1.0
+        return self.region.width * self.region.height / (self.width * self.height)
+
+
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A pipeline: op 0 (Decode) and the user's transforms in order. Stage s is the value after s ops."""
+    """A pipeline: op 0 (Decode) and the user's transforms in order. Stage s is the value after s ops.
+
+    Example:
+        >>> chain = chain_of(v2.Compose([v2.RandomResizedCrop(224), v2.ToImage()]))
+        >>> with chain.isolated():
+        ...     cropped = chain.run(file, 0, 2, Draw(seed=1, epoch=0, index=7))
+    """
 
     ops: tuple[Op, ...]
     draws: tuple[str, ...] = field(init=False)
@@ -117,15 +146,23 @@ class Chain:
         *,
         after: Callable[[int, Any], None] | None = None,
         window: Window | None = None,
+        located: Located | None = None,
     ) -> Any:
         """Take the value at stage `start` to stage `stop`.
 
         Seeds the global generators: call it within `isolated()`.
 
         Args:
+            value: at stage 0 the bytes of a file, later what the ops before `start` have made of it.
+            start, stop: stages, `0 <= start <= stop <= len(self)`.
+            draw: decides the random numbers.
             after: called with (stage, value) after every op, for profiling.
-            window: given when `value` is a decoded image that holds only a part of the whole, which must
-                contain the region that op 1 reads.
+            window: given when the image holds only a part of the whole, which must contain the region that op 1
+                reads.
+            located: what `self.located` gave for this `draw`, if it was asked before; used with `window` only.
+
+        Returns:
+            The value at stage `stop`.
 
         Raises:
             Exception: whatever an op raises, with a note that names the op.
@@ -135,7 +172,10 @@ class Chain:
             if op.draws:
                 seed_generators(op.draws, op_seed(draw, position))
             try:
-                value = op.call(value) if window is None or position != 1 else self._run_cropped(value, window, draw)
+                if position == 1 and window is not None:
+                    value = self._run_cropped(value, window, draw, located)
+                else:
+                    value = op.call(value)
             except Exception as error:
                 add_note(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
@@ -143,24 +183,48 @@ class Chain:
                 after(position + 1, value)
         return value
 
-    def _run_cropped(self, image: Any, window: Window, draw: Draw) -> Any:
-        crop, region = self.ops[1].crop, self.region(window.full_width, window.full_height, draw)
+    def _run_cropped(self, image: Any, window: Window, draw: Draw, located: Located | None) -> Any:
+        crop, region = self.crop, self.located(window.full_width, window.full_height, draw, located).region
         if crop is None or region is None:
             raise PipelineError(f"op must have a known region to run on a part of an image, got {self.ops[1].label}")
         if not window.kept.contains(region):
             raise PipelineError(f"the part kept must hold the region {region}, got {window.kept}")
         return crop.finish(image, region.shifted(window.kept.left, window.kept.top))
 
+    @property
+    def crop(self) -> Crop | None:
+        """Op 1 taken apart, if it is a crop whose region can be told beforehand."""
+        return self.ops[1].crop if len(self.ops) > 1 else None
+
+    def located(self, width: int, height: int, draw: Draw, known: Located | None = None) -> Located:
+        """What op 1 will read of a picture.
+
+        May seed the global generators: call it within `isolated()`.
+
+        Args:
+            width, height: of the whole picture, px.
+            draw: decides the random numbers.
+            known: what was found before for the same `draw`. It holds if it is of a picture of this size; one of
+                another size (a profile of other files, a wrong answer of an agent) is drawn anew.
+        """
+        if known is not None and (known.width, known.height) == (width, height):
+            return known
+        return Located(width, height, self.region(width, height, draw))
+
     def region(self, width: int, height: int, draw: Draw) -> Region | None:
-        """What op 1 will read of a `width` x `height` px image; None if that is not known beforehand.
+        """What op 1 will read of a `width` x `height` px image, drawn anew; None if that is not known beforehand.
 
         May seed the global generators: call it within `isolated()`.
         """
-        return None if len(self.ops) < 2 or self.ops[1].crop is None else _located(self, width, height, draw)
+        if self.crop is None:
+            return None
+        seed_generators(self.ops[1].draws, op_seed(draw, 1))
+        return self.crop.locate(width, height)
 
 
 @contextmanager
 def isolated(draws: Collection[str]) -> Iterator[None]:
+    """Context in which chains may run that draw from the generators named `draws`; see `Chain.isolated`."""
     threads = torch.get_num_threads()
     if threads != 1:
         torch.set_num_threads(1)
@@ -170,15 +234,6 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
     finally:
         if threads != 1:
             torch.set_num_threads(threads)
-
-
-@lru_cache(maxsize=1 << 12)
-def _located(chain: Chain, width: int, height: int, draw: Draw) -> Region | None:
-    """Remembered: a worker asks when it chooses what to ask the agent for, and again when it runs the op."""
-    op = chain.ops[1]
-    assert op.crop is not None
-    seed_generators(op.draws, op_seed(draw, 1))
-    return op.crop.locate(width, height)
 
 
 def chain_of(transform: Callable[[Any], Any] | None) -> Chain:

@@ -37,6 +37,28 @@ class Draw:
     occurrence: int = 0
 
 
+@dataclass(frozen=True)
+class Seed:
+    """The seed of a run, from which all its random numbers come, at either end of the wire.
+
+    Args:
+        number: any int; kept modulo 2**64, which is what `op_seed` looks at and what fits a message.
+
+    Example:
+        >>> Seed(7).draw(epoch=0, index=3)
+        Draw(seed=7, epoch=0, index=3, occurrence=0)
+    """
+
+    number: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", self.number & _MASK)
+
+    def draw(self, epoch: int, index: int, occurrence: int = 0) -> Draw:
+        """Which random numbers a sample gets; see `Draw`."""
+        return Draw(self.number, epoch, index, occurrence)
+
+
 def op_seed(draw: Draw, position: int) -> int:
     """A seed in [0, 2**64) for the op at `position`.
 

@@ -44,8 +44,7 @@ def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
         draw: of the sample.
     """
     width, height = int(sides[0]), int(sides[1])
-    region = chain.region(width, height, draw) if width and height else None
-    return 1.0 if region is None else region.width * region.height / (width * height)
+    return chain.located(width, height, draw).share if width and height else 1.0
 
 
 class _Encoded(NamedTuple):
@@ -107,6 +106,11 @@ class CostModel:
         model = CostModel(profile, calibration, 0, (), files_here=values["files_here"])
         model.choices = tuple(Choice(cut, encoding) for cut, encoding in values["choices"])
         return model
+
+    def knows(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """bool[n]: which of the samples `rows`, int[n], have been profiled."""
+        known: NDArray[np.bool_] = self._profile.nbytes[rows, 0] > 0
+        return known
 
     def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
         """(wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].

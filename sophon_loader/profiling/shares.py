@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.costs import region_share
 from sophon_loader.profiling.pipelines import Pipelines
 from sophon_loader.profiling.samples import SampleProfile
@@ -27,7 +27,7 @@ class CropShares:
     crop, and for samples that have not been profiled.
 
     Example:
-        >>> CropShares(pipelines, data.of.array, profile, seed=1).of_all(epoch=0).shape
+        >>> CropShares(pipelines, data.source_of.array, profile, seed=Seed(1)).of_all(epoch=0).shape
         (1000,)
 
     Args:
@@ -36,7 +36,9 @@ class CropShares:
         seed: of all random numbers; None where no plan needs shares.
     """
 
-    def __init__(self, pipelines: Pipelines, source_of: NDArray[Any], profile: SampleProfile, seed: int | None) -> None:
+    def __init__(
+        self, pipelines: Pipelines, source_of: NDArray[Any], profile: SampleProfile, seed: Seed | None
+    ) -> None:
         self._pipelines = pipelines
         self._source_of = source_of
         self._profile = profile
@@ -63,5 +65,5 @@ class CropShares:
         with isolated(GENERATORS):
             for position, row in enumerate(rows):
                 chain = self._pipelines.chains[int(self._source_of[row])]
-                shares[position] = region_share(chain, self._profile.sides[row], Draw(self._seed, epoch, row))
+                shares[position] = region_share(chain, self._profile.sides[row], self._seed.draw(epoch, row))
         return shares

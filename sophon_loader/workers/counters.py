@@ -3,101 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.pipeline.chain import MAX_OPS
 from sophon_loader.shared import SharedArray
+from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
 
-_SCALARS = (
-    "samples",
-    "file_bytes",
-    "wire_bytes",
-    "loader_cpu_s",
-    "agent_cpu_s",
-    "retries",
-    "fallbacks",
-    "degraded",
-    "waited_s",
-    "offloaded",
-    "queued_s",
-    "turnaround_s",
-    "upkeep_s",
-    "offloaded_upkeep_s",
-)
-_SAMPLES, _FILE_BYTES, _AGENT_CPU_S, _UPKEEP_S = (
-    _SCALARS.index(name) for name in ("samples", "file_bytes", "agent_cpu_s", "upkeep_s")
-)
-_MAX_ENCODINGS = 32
-_ITERATION = len(_SCALARS)
-_CUTS = _ITERATION + 1
-_ENCODINGS = _CUTS + MAX_OPS + 1
+_Key = TypeVar("_Key")
+
+MAX_ENCODINGS = 32
+"""Encodings that have a counter: the six of this package, and those of entry points."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over workers.
+    """Sums over workers. Its fields, in their order, are also the layout of a worker's row of counters.
 
     Args:
         samples: delivered.
-        file_bytes, wire_bytes: size of the samples' files; payload and headers received for them.
-        loader_cpu_s, agent_cpu_s: CPU seconds of the loader's workers, and of the agent as it reports them.
-            Of the agent's, `upkeep_s` are beside reading, ops and encoding, and of those `offloaded_upkeep_s` for
-            samples that had ops run there.
+        file_bytes: size of the samples' files.
+        wire_bytes: payload and headers received for them.
+        loader_cpu_s: CPU seconds of the loader's workers.
+        agent_cpu_s: CPU seconds of the agent, as it reports them.
         retries: samples asked for more than once.
         fallbacks: samples read from the dataset's own root because the agent was gone.
         degraded: samples that the agent answered with less than was asked for.
         waited_s: seconds for which the loader's workers waited for replies.
-        offloaded: samples that had ops run at the agent; queued_s and turnaround_s are the seconds they waited
-            there for a worker, and those from asking to the reply, all together.
+        offloaded: samples that had ops run at the agent.
+        queued_s: seconds that the offloaded samples waited there for a worker, all together.
+        turnaround_s: seconds from asking for the offloaded samples to their replies, all together.
+        upkeep_s: part of `agent_cpu_s`: what was neither reading, nor ops, nor encoding.
+        offloaded_upkeep_s: part of `upkeep_s`: that of the offloaded samples.
         cuts, encodings: samples per cut and per encoding.
     """
 
-    samples: int
-    file_bytes: int
-    wire_bytes: int
-    loader_cpu_s: float
-    agent_cpu_s: float
-    retries: int
-    fallbacks: int
-    degraded: int
-    waited_s: float
-    offloaded: int
-    queued_s: float
-    turnaround_s: float
-    upkeep_s: float
-    offloaded_upkeep_s: float
-    cuts: dict[int, int]
-    encodings: dict[str, int]
+    samples: int = 0
+    file_bytes: int = 0
+    wire_bytes: int = 0
+    loader_cpu_s: float = 0.0
+    agent_cpu_s: float = 0.0
+    retries: int = 0
+    fallbacks: int = 0
+    degraded: int = 0
+    waited_s: float = 0.0
+    offloaded: int = 0
+    queued_s: float = 0.0
+    turnaround_s: float = 0.0
+    upkeep_s: float = 0.0
+    offloaded_upkeep_s: float = 0.0
+    cuts: dict[int, int] = field(default_factory=dict)
+    encodings: dict[str, int] = field(default_factory=dict)
 
     def since(self, before: Totals) -> Totals:
         """What has been added since `before`."""
-        scalars = {name: getattr(self, name) - getattr(before, name) for name in _SCALARS}
-        cuts = {cut: n - before.cuts.get(cut, 0) for cut, n in self.cuts.items()}
-        encodings = {name: n - before.encodings.get(name, 0) for name, n in self.encodings.items()}
+        scalars = {name: getattr(self, name) - getattr(before, name) for name in _PLACES}
         return Totals(
             **scalars,
-            cuts={cut: n for cut, n in cuts.items() if n},
-            encodings={name: n for name, n in encodings.items() if n},
+            cuts=_added(self.cuts, before.cuts),
+            encodings=_added(self.encodings, before.encodings),
         )
 
 
-NO_TOTALS = Totals(0, 0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, {}, {})
+def _added(now: dict[_Key, int], before: dict[_Key, int]) -> dict[_Key, int]:
+    """What has been added to some counts; those that are as before are left out."""
+    added = {key: count - before.get(key, 0) for key, count in now.items()}
+    return {key: count for key, count in added.items() if count}
+
+
+NO_TOTALS = Totals()
+_PLACES = {one.name: place for place, one in enumerate(fields(Totals)) if one.name not in ("cuts", "encodings")}
+# Those that change with every sample, to be found without a look-up.
+_SAMPLES, _FILE_BYTES = _PLACES["samples"], _PLACES["file_bytes"]
+_AGENT_CPU_S, _UPKEEP_S = _PLACES["agent_cpu_s"], _PLACES["upkeep_s"]
+_ITERATION = len(_PLACES)
+"""Behind the scalars: the iteration that the row is of."""
+_CUTS = _ITERATION + 1
+_ENCODINGS = _CUTS + MAX_OPS + 1
 
 
 class Row:
-    """One worker's counters of one iteration over the loader; only that worker writes to them."""
+    """One worker's counters of one iteration over the loader; only that worker writes to them.
+
+    Args:
+        values: float64[places], where they lie in shared memory.
+        encodings: names that have a counter.
+    """
 
     def __init__(self, values: NDArray[np.float64], encodings: Sequence[str]) -> None:
         self._shared = self._values = values
         self._encodings = {name: _ENCODINGS + i for i, name in enumerate(encodings)}
 
     def begin(self, iteration: int) -> None:
-        """What is counted from now on belongs to this iteration. If a newer one has begun, it goes nowhere: this
-        worker then is a left-over of an iteration that was abandoned.
+        """Count what follows for this iteration.
+
+        If a newer one has begun, it is counted nowhere: this worker is then left over from one that was given up.
         """
         newest = self._shared[_ITERATION]
         self._values = self._shared if iteration >= newest else np.zeros_like(self._shared)
@@ -106,18 +109,27 @@ class Row:
             self._shared[_ITERATION] = iteration
 
     def add(self, **amounts: float) -> None:
-        """Add to the named counters."""
+        """Add to the counters of these names, which are fields of `Totals`."""
+        values = self._values
         for name, amount in amounts.items():
-            self._values[_SCALARS.index(name)] += amount
+            values[_PLACES[name]] += amount
 
     def count_file(self, nbytes: int) -> None:
-        """Count one sample whose file was read on this host."""
-        self.add(samples=1, file_bytes=nbytes)
-        self._values[_CUTS] += 1
-        self._values[self._encodings["file"]] += 1
+        """Count one sample whose file, of `nbytes`, was read on this host."""
+        values = self._values
+        values[_SAMPLES] += 1
+        values[_FILE_BYTES] += nbytes
+        values[_CUTS] += 1
+        values[self._encodings["file"]] += 1
 
     def count(self, sample: Sample, wanted_cut: int, turnaround_s: float) -> None:
-        """Count one sample that came from the agent."""
+        """Count one sample that came from the agent.
+
+        Args:
+            sample: its answer.
+            wanted_cut: that was asked for.
+            turnaround_s: seconds from asking to the reply.
+        """
         values = self._values
         values[_SAMPLES] += 1
         values[_FILE_BYTES] += sample.file_nbytes
@@ -126,8 +138,12 @@ class Row:
         values[_CUTS + sample.cut] += 1
         values[self._encodings[sample.encoding]] += 1
         if len(sample.op_s) > 1:
-            self.add(offloaded=1, queued_s=sample.queued_s, turnaround_s=turnaround_s)
-            self.add(offloaded_upkeep_s=sample.upkeep_s)
+            self.add(
+                offloaded=1,
+                queued_s=sample.queued_s,
+                turnaround_s=turnaround_s,
+                offloaded_upkeep_s=sample.upkeep_s,
+            )
         if sample.cut < wanted_cut or sample.note:
             self.add(degraded=1)
 
@@ -138,11 +154,19 @@ class Statistics:
     Args:
         rows: at least the number of workers, and 1.
         encodings: the names that `Row.count` may be given.
+
+    Example:
+        >>> statistics = Statistics(rows=2, encodings=["file"])
+        >>> row = statistics.row(0)
+        >>> row.begin(iteration=1)
+        >>> row.count_file(nbytes=100)
+        >>> statistics.totals(iteration=1).samples
+        1
     """
 
     def __init__(self, rows: int, encodings: Sequence[str]) -> None:
-        self._encodings = tuple(encodings)[:_MAX_ENCODINGS]
-        self._values = SharedArray(np.zeros((rows, _ENCODINGS + _MAX_ENCODINGS)))
+        self._encodings = tuple(encodings)[:MAX_ENCODINGS]
+        self._values = SharedArray(np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)))
         self.agent_gone = SharedArray(np.zeros(rows, np.bool_))
         """Per worker, whether it has given the agent up; one that follows it in another epoch need not wait again."""
 
@@ -155,10 +179,14 @@ class Statistics:
         rows = self._values.array
         values = rows[rows[:, _ITERATION] == iteration].sum(axis=0)
         cuts = {cut: int(n) for cut, n in enumerate(values[_CUTS:_ENCODINGS]) if n}
-        counts = zip(self._encodings, values[_ENCODINGS:], strict=False)
-        scalars = {n: float(v) if n.endswith("_s") else int(v) for n, v in zip(_SCALARS, values, strict=False)}
+        counts = dict(zip(self._encodings, values[_ENCODINGS:].tolist(), strict=False))
         return Totals(
-            **scalars,  # type: ignore[arg-type]
+            **{name: _number(name, values[place]) for name, place in _PLACES.items()},  # type: ignore[arg-type]
             cuts=cuts,
-            encodings={name: int(n) for name, n in counts if n},
+            encodings={name: int(count) for name, count in counts.items() if count},
         )
+
+
+def _number(name: str, value: float) -> float:
+    """A counter as it is told: seconds as a float, all else as an int."""
+    return float(value) if name.endswith("_s") else int(value)

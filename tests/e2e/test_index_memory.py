@@ -13,11 +13,10 @@ from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
 from sophon_loader.client.requests import BatchId
-from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.main.engine import Engine
-from sophon_loader.main.settings import Settings
-from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.tickets import Ticket
+from tests.support.workers import Parts, parts_of
 
 SAMPLES = 1_280_000
 CLASSES = 1000
@@ -36,10 +35,8 @@ class LargeFolder(DatasetFolder):
 
 
 @pytest.fixture(scope="module")
-def dataset() -> OffloadedDataset:
-    data = offloadable(LargeFolder(SAMPLES))
-    settings = Settings.checked(None, "no-off", ["file"], None, None, "loader", None)
-    return Engine(data, settings).prepare(1)
+def parts() -> Parts:
+    return parts_of(LargeFolder(SAMPLES))
 
 
 def private_nbytes() -> int:
@@ -47,24 +44,24 @@ def private_nbytes() -> int:
     return int(psutil.Process().memory_full_info().uss)
 
 
-def measure(dataset: OffloadedDataset, answers: Any) -> None:
+def measure(chooser: Chooser, data: Offloadable, answers: Any) -> None:
     """What a worker does for each sample before it asks for it, and with its label afterwards."""
     for warm in range(0, SAMPLES, SAMPLES // 100):
-        dataset._wanted(Ticket(BatchId(1, 0, 0), [warm]))
+        chooser.wanted(Ticket(BatchId(1, 0, 0), [warm]))
     before, characters, targets = private_nbytes(), 0, 0
     for start in range(0, SAMPLES, BATCH):
-        for wanted in dataset._wanted(Ticket(BatchId(1, 0, start), list(range(start, start + BATCH)))):
+        for wanted in chooser.wanted(Ticket(BatchId(1, 0, start), list(range(start, start + BATCH)))):
             characters += len(wanted.key)
-            source, row = dataset._data.locate(wanted.sample)
-            targets += dataset._data.sources[source].target(row)
+            source, row = data.locate(wanted.sample)
+            targets += data.sources[source].target(row)
     answers.put((private_nbytes() - before, characters, targets))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_walk_over_the_whole_index_costs_no_private_memory(dataset: OffloadedDataset, method: str) -> None:
+def test_a_walk_over_the_whole_index_costs_no_private_memory(parts: Parts, method: str) -> None:
     context = torch.multiprocessing.get_context(method)
     answers = context.SimpleQueue()
-    process = context.Process(target=measure, args=(dataset, answers))
+    process = context.Process(target=measure, args=(parts.chooser, parts.data, answers))
     process.start()
     process.join(150)
     assert process.exitcode == 0
@@ -74,9 +71,9 @@ def test_a_walk_over_the_whole_index_costs_no_private_memory(dataset: OffloadedD
     assert grown_nbytes < MAX_NBYTES
 
 
-def test_what_travels_to_a_spawned_worker_is_small(dataset: OffloadedDataset) -> None:
+def test_what_travels_to_a_spawned_worker_is_small(parts: Parts) -> None:
     file = io.BytesIO()
-    ForkingPickler(file).dump(dataset)
+    ForkingPickler(file).dump(parts.dataset)
     assert len(file.getvalue()) < 100_000
 
 

@@ -32,6 +32,7 @@ from sophon_loader.errors import (
     SampleUnreadable,
     UnknownExport,
 )
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.messages import Ping
 from tests.support.loaders import (
     EXPORT,
@@ -438,14 +439,16 @@ def test_an_agent_that_dies_before_the_next_epoch_with_a_new_pipeline(root: Path
 def test_pings_to_a_dead_agent_never_end_an_epoch() -> None:
     """Its queue fills after a thousand of them; what does not fit is lost."""
     address = Address.parse("tcp://127.0.0.1:9/x")
-    session = Session(Terms(address, QUICK, "none", ("",), (b"",), (False,), 0, ("file",)))
+    session = Session(Terms(address, QUICK, "none", (b"",), (False,), Seed(0), ("file",)))
     try:
         with pytest.raises(AgentUnreachable, match="queue is full"):
             for _ in range(100_000):
                 session._connection.send(Ping())
         session._do([Say(Ping())])
         wanted = [Wanted(0, i, 0, "file", str(i)) for i in range(3)]
-        replies = list(session.replies(BatchId(1, 0, 0), lambda: wanted, None))
+        batch = BatchId(1, 0, 0)
+        session.want(batch, wanted)
+        replies = [session.next(batch) for _ in range(session.missing(batch))]
         assert [reply.sample for reply in replies] == [None] * 3
     finally:
         session.close()

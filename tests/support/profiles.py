@@ -14,11 +14,13 @@ from torchvision.datasets import ImageFolder
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
+from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.probes import Probe
@@ -81,14 +83,13 @@ def profiler_of(
         address=Address(f"tcp://127.0.0.1:{port}", "local"),
         options=OffloadOptions(dead_after_s=0.5),
         instance="i",
-        prefixes=("",) * len(data.sources),
         registrations=tuple(registration_of(chain, software()) for chain in chains),
         keep_info=tuple(bool(chain.local_ops) for chain in chains),
-        seed=1,
+        seed=Seed(1),
         allowed=encoding_names(),
     )
     arguments = {"reach": reach, "agent_cores": 1.0, "encodings": encoding_names(), "notes": ()} | changes
-    return Profiler(data, chains, Agreement(terms, **arguments), 1, path)
+    return Profiler(data, chains, Agreement(terms, Locations(data, terms.address), **arguments), 1, path)
 
 
 def fill(profiler: Profiler, file_nbytes: int = 5000) -> None:

@@ -18,7 +18,7 @@ from sophon_loader.errors import EncodingError
 from sophon_loader.pipeline import pushdown
 from sophon_loader.pipeline.chain import Chain, Window, chain_of
 from sophon_loader.pipeline.op import Region
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
+from sophon_loader.pipeline.pushdown import NotCut, PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from tests.property.strategies import draws, image_files
 from tests.support.loaders import digest_of, picture
@@ -51,7 +51,7 @@ def of(crop: Any = None) -> Chain:
     return chain_of(v1.Compose([v1.RandomResizedCrop(32, scale=(0.1, 0.3)) if crop is None else crop, v1.ToTensor()]))
 
 
-def found_part(data: bytes, chain: Chain | None = None, draw: Draw = Draw(1, 2, 3), **how: Any) -> PartOfFile | str:  # noqa: B008
+def found_part(data: bytes, chain: Chain | None = None, draw: Draw = Draw(1, 2, 3), **how: Any) -> PartOfFile | NotCut:  # noqa: B008
     chain = chain or of()
     with chain.isolated():
         return part_of(data, chain, draw, **how)
@@ -108,7 +108,7 @@ REFUSED = {
 def test_files_that_are_used_as_they_are(case: str) -> None:
     make, why = REFUSED[case]
     found = found_part(make())
-    assert isinstance(found, str) and why in found
+    assert isinstance(found, NotCut) and why in found.reason
 
 
 def test_a_file_without_its_end_is_cut_only_where_it_is_whole() -> None:
@@ -117,8 +117,8 @@ def test_a_file_without_its_end_is_cut_only_where_it_is_whole() -> None:
     reasons = set()
     for length in range(0, len(data), 97):
         found = found_part(data[:length], chain)
-        assert isinstance(found, (str, PartOfFile))
-        reasons.add(found.split(":")[0] if isinstance(found, str) else "cut")
+        assert isinstance(found, (NotCut, PartOfFile))
+        reasons.add(found.reason.split(":")[0] if isinstance(found, NotCut) else "cut")
     assert "corrupt" in reasons and "not a JPEG file" in reasons
 
 
@@ -137,24 +137,24 @@ def test_a_file_without_its_end_is_cut_only_where_it_is_whole() -> None:
 )
 def test_pipelines_that_need_the_whole_file(transform: Any, why: str) -> None:
     found = found_part(photo(), chain_of(transform))
-    assert isinstance(found, str) and why in found
+    assert isinstance(found, NotCut) and why in found.reason
 
 
 def test_a_crop_of_all_of_it_saves_nothing() -> None:
     found = found_part(photo(), chain_of(v1.CenterCrop((200, 300))))
-    assert isinstance(found, str)
+    assert isinstance(found, NotCut)
 
 
-def test_most_share_is_a_limit() -> None:
+def test_max_share_is_a_limit() -> None:
     data, chain = photo(), chain_of(v1.CenterCrop((100, 150)))
-    assert isinstance(found_part(data, chain, most_share=0.26), PartOfFile)
-    assert "nearly so" in str(found_part(data, chain, most_share=0.24))
+    assert isinstance(found_part(data, chain, max_share=0.26), PartOfFile)
+    assert "nearly so" in str(found_part(data, chain, max_share=0.24))
 
 
 def test_without_the_extension_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "available", False)
     monkeypatch.setattr(native, "reason", "the C extension is not built")
-    assert found_part(photo()) == "the C extension is not built"
+    assert found_part(photo()) == NotCut("the C extension is not built")
 
 
 # --- on the wire ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.errors import MalformedMessage
-from sophon_loader.pipeline.randomness import Draw, op_seed
+from sophon_loader.pipeline.randomness import Draw, Seed, op_seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import (
@@ -155,9 +155,11 @@ def _sample(fetch: Fetch, encoding: str = "file", cut: int = 0) -> Sample:
 def _replies(liar: Liar, wanted: Wanted, seed: int = 0, epoch: int = 0) -> list[Reply]:
     """What a session gets that accepts files, `webp` and `pixels`."""
     options = OffloadOptions(dead_after_s=WAIT_S)
-    session = Session(Terms(liar.address, options, "i", ("",), (b"",), (False,), seed, ("file", "webp", "pixels")))
+    session = Session(Terms(liar.address, options, "i", (b"",), (False,), Seed(seed), ("file", "webp", "pixels")))
+    batch = BatchId(1, epoch, 0)
     try:
-        return list(session.replies(BatchId(1, epoch, 0), lambda: [wanted], None))
+        session.want(batch, [wanted])
+        return [session.next(batch) for _ in range(session.missing(batch))]
     finally:
         session.close()
 

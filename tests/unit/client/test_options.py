@@ -31,3 +31,10 @@ def test_a_window_without_room_is_refused(window: int) -> None:
 def test_a_time_must_be_positive_and_finite(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"{name} must be a positive number of seconds, got "):
         OffloadOptions(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "no"])
+def test_a_switch_is_on_or_off(value: object) -> None:
+    with pytest.raises(ConfigError, match=f"reuse_batch_memory must be True or False, got {value!r}"):
+        OffloadOptions(reuse_batch_memory=value)  # type: ignore[arg-type]
+    assert OffloadOptions().reuse_batch_memory and not OffloadOptions(reuse_batch_memory=False).reuse_batch_memory

@@ -33,8 +33,13 @@ def failed(failure: str, ids: Iterable[int]) -> Failed:
     return Failed(failure, "because", list(ids), "digest")
 
 
+def asked_for(instructions: Sequence[Instruction]) -> list[int]:
+    """The samples that are asked for, by their indices."""
+    return [one.sample for ask in instructions if isinstance(ask, Ask) for _, one in ask.items]
+
+
 def asked(instructions: Sequence[Instruction]) -> list[int]:
-    return [number for one in instructions if isinstance(one, Ask) for number in one.ids]
+    return [number for one in instructions if isinstance(one, Ask) for number, _ in one.items]
 
 
 def drained(requests: Requests, batch: BatchId) -> list[Reply]:
@@ -61,17 +66,17 @@ def test_a_batch_is_asked_for_in_one_message_and_answered_once_each() -> None:
     assert requests.retries == 0
 
 
-def test_an_id_leads_back_to_its_sample() -> None:
-    requests = machine()
-    (first, second) = asked(requests.want(FIRST, wanted(2), 0.0))
-    assert [requests.wanted(n).key for n in (first, second)] == ["key-0", "key-1"]
+def test_an_instruction_carries_the_samples_to_ask_for() -> None:
+    (ask,) = machine().want(FIRST, wanted(2), 0.0)
+    assert isinstance(ask, Ask)
+    assert [(number, one.key) for number, one in ask.items] == [(1, "key-0"), (2, "key-1")]
 
 
 def test_a_message_carries_one_source_and_one_batch() -> None:
     requests = machine()
     mixed = [*wanted(1, source=0), *wanted(2, source=1), *wanted(1, source=0)]
     asks = [one for one in requests.want(FIRST, mixed, 0.0) if isinstance(one, Ask)]
-    assert [(ask.source, len(ask.ids)) for ask in asks] == [(0, 1), (1, 2), (0, 1)]
+    assert [(ask.source, len(ask.items)) for ask in asks] == [(0, 1), (1, 2), (0, 1)]
 
 
 def test_the_window_bounds_what_is_unanswered_across_batches() -> None:
@@ -79,11 +84,9 @@ def test_the_window_bounds_what_is_unanswered_across_batches() -> None:
     ids = asked(requests.want(FIRST, wanted(6), 0.0))
     assert len(ids) == 4
     assert requests.want(SECOND, wanted(6, start=6), 0.0) == []
-    more = asked(requests.receive(sample(ids[0]), b"", 0.1))
-    assert len(more) == 1
-    last = asked(requests.receive(sample(ids[1]), b"", 0.2))
-    next_batch = asked(requests.receive(sample(ids[2]), b"", 0.3))
-    assert [requests.wanted(n).sample for n in (*more, *last, *next_batch)] == [4, 5, 6]
+    assert asked_for(requests.receive(sample(ids[0]), b"", 0.1)) == [4]
+    assert asked_for(requests.receive(sample(ids[1]), b"", 0.2)) == [5]
+    assert asked_for(requests.receive(sample(ids[2]), b"", 0.3)) == [6], "of the next batch"
 
 
 def test_a_full_window_is_filled_up_again_by_a_message_for_several_samples() -> None:
@@ -97,8 +100,9 @@ def test_a_full_window_is_filled_up_again_by_a_message_for_several_samples() -> 
 def test_files_of_this_host_are_not_asked_for() -> None:
     requests = Requests(OPTIONS, "agent-1", 0.0, files_here=True)
     mixed = [Wanted(0, 0, 0, "file", "a"), Wanted(0, 1, 1, "pixels", "b"), Wanted(0, 2, 0, "roi-jpeg", "c")]
-    ids = asked(requests.want(FIRST, mixed, 0.0))
-    assert [requests.wanted(n).sample for n in ids] == [1, 2] and requests.missing(FIRST) == 3
+    instructions = requests.want(FIRST, mixed, 0.0)
+    ids = asked(instructions)
+    assert asked_for(instructions) == [1, 2] and requests.missing(FIRST) == 3
     assert [(reply.position, reply.sample) for reply in drained(requests, FIRST)] == [(0, None)]
     for number in ids:
         requests.receive(sample(number), b"", 0.1)
@@ -167,10 +171,10 @@ def test_refusals_of_a_dropped_batch_open_the_window_again(failure: str) -> None
     requests = machine()
     ids = asked(requests.want(FIRST, wanted(4), 0.0))
     requests.drop(keep=[])
-    requests.want(SECOND, wanted(2, start=4), 0.1)
-    requests.receive(failed(failure, ids), b"", 0.2)
-    requests.tick(0.3 + PAUSE_S)
-    assert {requests.wanted(n).sample for n in requests._asked} == {4, 5}
+    then = requests.want(SECOND, wanted(2, start=4), 0.1)
+    again = requests.receive(failed(failure, ids), b"", 0.2)
+    later = requests.tick(0.3 + PAUSE_S)
+    assert len(requests._asked) == 2 and set(asked_for([*then, *again, *later])) == {4, 5}
 
 
 # --- refusals -------------------------------------------------------------------------------------------------

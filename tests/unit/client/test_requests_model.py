@@ -51,11 +51,11 @@ class LossyAgent:
             self.pipelines.add(one.source)
             self.outbox.append(Registered("digest", 3))
         elif fate in ("busy", "stopping"):
-            self.outbox.append(Failed(fate, "", list(one.ids)))
+            self.outbox.append(Failed(fate, "", ids_of(one)))
         elif one.source not in self.pipelines:
-            self.outbox.append(Failed(Failure.UNKNOWN_PIPELINE, "", list(one.ids)))
+            self.outbox.append(Failed(Failure.UNKNOWN_PIPELINE, "", ids_of(one)))
         else:
-            self._answer(one.ids, fate)
+            self._answer(ids_of(one), fate)
 
     def _answer(self, ids: Sequence[int], fate: str) -> None:
         for number in ids:
@@ -112,9 +112,13 @@ class Worker:
     def do(self, instructions: Sequence[Instruction]) -> None:
         for one in instructions:
             if isinstance(one, Ask):
-                assert len({self.requests.wanted(n).source for n in one.ids}) == 1
+                assert {wanted.source for _, wanted in one.items} == {one.source}
         assert len(self.requests._asked) <= OPTIONS.window
         self.agent.handle(self.requests, instructions)
+
+
+def ids_of(ask: Ask) -> list[int]:
+    return [number for number, _ in ask.items]
 
 
 def batches_of(sizes: Sequence[int]) -> list[tuple[BatchId, list[Wanted]]]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
+from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, preserved, seed_generators
 
 _SMALL = st.integers(0, 50)
 _PLACES = st.tuples(_SMALL, _SMALL, _SMALL, _SMALL)
@@ -131,3 +131,12 @@ def test_a_generator_not_named_is_not_given_back() -> None:
         seed_generators(GENERATORS, 3)
         np.random.rand()
         assert np.random.rand() == after_one
+
+
+@pytest.mark.parametrize("number", [0, 7, -1, (1 << 64) + 3, -(1 << 63) - 5, 1 << 200])
+def test_a_seed_gives_the_draws_of_its_number_and_fits_a_message(number: int) -> None:
+    seed = Seed(number)
+    assert 0 <= seed.number < 1 << 64
+    assert Seed(seed.number) == seed
+    assert op_seed(seed.draw(2, 3, 4), 5) == op_seed(Draw(number, 2, 3, 4), 5)
+    assert seed.draw(2, 3) == seed.draw(2, 3, 0)

@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline.chain import Chain, Window, chain_of
+from sophon_loader.pipeline.chain import Chain, Located, Window, chain_of
 from sophon_loader.pipeline.op import GENERATORS, Region
 from sophon_loader.pipeline.randomness import Draw, preserved
 from tests.property.strategies import draws, images
@@ -177,11 +177,27 @@ def test_only_the_first_op_behind_decode_has_a_region() -> None:
     assert chain_of(v1.Compose([v1.Pad(1), v1.RandomCrop(8)])).region(20, 20, Draw(0, 0, 0)) is None
 
 
-def test_a_remembered_region_is_that_of_its_pipeline_draw_and_size() -> None:
-    asked = [(3000 + w, 3000, Draw(s, e, i)) for w in (0, 900) for s in (1, 2) for e in (1, 2) for i in (1, 2)]
-    narrow, wide = (chain_of(v1.RandomResizedCrop(8, scale)) for scale in ((0.1, 0.2), (0.8, 0.9)))
-    for _ in range(2):  # the second time out of memory
-        for chain, scale in ((narrow, (0.1, 0.2)), (wide, (0.8, 0.9))):
-            fresh = [chain_of(v1.RandomResizedCrop(8, scale)).region(*one) for one in asked]
-            assert [chain.region(*one) for one in asked] == fresh
-            assert len(set(map(str, fresh))) == len(asked)
+@pytest.mark.parametrize("module", [v1, v2], ids=["v1", "v2"])
+def test_what_is_known_is_not_drawn_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, draw, image = chain_of(module.RandomResizedCrop(8)), Draw(1, 2, 3), value_of("pil", 60, 80)
+    whole = Window(Region(0, 0, 80, 60), 80, 60)
+    with chain.isolated():
+        located = chain.located(80, 60, draw)
+        expected = chain.run(image, 1, 2, draw)
+        crop = chain.crop
+        assert crop is not None
+        monkeypatch.setattr(type(crop), "locate", lambda *arguments: pytest.fail("it is known"))
+        assert chain.located(80, 60, draw, located) is located
+        assert same_value(chain.run(image, 1, 2, draw, window=whole, located=located), expected)
+
+
+def test_what_is_known_of_a_picture_of_another_size_is_drawn_anew() -> None:
+    chain, draw = chain_of(v1.RandomResizedCrop(8)), Draw(1, 2, 3)
+    with chain.isolated():
+        small, large = chain.located(80, 60, draw), chain.located(800, 600, draw)
+        assert chain.located(800, 600, draw, small) == large != small
+
+
+def test_the_share_of_a_picture_that_is_read() -> None:
+    assert Located(40, 30, Region(3, 3, 20, 15)).share == 0.25
+    assert Located(40, 30, None).share == 1.0

@@ -1,0 +1,77 @@
+"""Where the files of a dataset lie: in an agent's export, and on this host."""
+
+from __future__ import annotations
+
+import os
+
+from sophon_loader.client.address import Address
+from sophon_loader.datasets.protocol import Offloadable, Source
+from sophon_loader.errors import ConfigError
+
+
+class Locations:
+    """The two places of every sample's file.
+
+    The folders of a dataset's sources lie in the address's folder as they lie in `common_root` on this host.
+
+    Args:
+        data: the dataset.
+        address: of the agent, whose folder stands for the common root; None without an agent. A key then is relative
+            to its source's root.
+
+    Raises:
+        ConfigError: a RemoteImageFolder names a folder that `address` does not hold.
+
+    Example:
+        >>> data = offloadable(ImageFolder("/data/photos/train"))
+        >>> locations = Locations(data, Address.parse("tcp://fileserver:5555/photos/train"))
+        >>> locations.key_in_export(0), locations.path_here(0)
+        ('train/cat/1.jpg', '/data/photos/train/cat/1.jpg')
+    """
+
+    def __init__(self, data: Offloadable, address: Address | None) -> None:
+        self._data = data
+        if address is None:
+            self._folders = tuple("" for _ in data.sources)
+        else:
+            base = common_root(data)
+            self._folders = tuple(_in_export(source, base, address) for source in data.sources)
+
+    def key_in_export(self, index: int) -> str:
+        """What the agent calls a sample's file: its path relative to the export, with `/`."""
+        source, row = self._data.locate(index)
+        return self._folders[source] + self._data.sources[source].keys[row]
+
+    def path_here(self, index: int) -> str | None:
+        """The path of a sample's file on this host; None where only the agent has its folder."""
+        number, row = self._data.locate(index)
+        source = self._data.sources[number]
+        return None if source.root is None else os.path.join(source.root, source.keys[row])
+
+    def root_here(self, source: int) -> str | None:
+        """The folder of a source on this host; None where only the agent has it."""
+        return self._data.sources[source].root
+
+    @property
+    def all_here(self) -> bool:
+        """Whether the folders of all sources are on this host at the moment."""
+        return all(source.root is not None and os.path.isdir(source.root) for source in self._data.sources)
+
+
+def common_root(data: Offloadable) -> str | None:
+    """The folder on this host that holds all sources; None when none lies here."""
+    roots = [source.root for source in data.sources if source.root is not None]
+    return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
+
+
+def _in_export(source: Source, base: str | None, address: Address) -> str:
+    """What the keys of a source begin with in the export: "" or a folder with its `/`."""
+    if source.address is None:
+        path = os.path.relpath(os.path.abspath(str(source.root)), base)
+    elif source.address.export != address.export:
+        path = ".."
+    else:
+        path = os.path.relpath(source.address.folder or ".", address.folder or ".")
+    if path.split("/")[0] == "..":
+        raise ConfigError(f"agent must be an address that holds {source.address}, got {address}; leave out its folder")
+    return address.key("" if path == "." else f"{path}/")

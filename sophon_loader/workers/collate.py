@@ -1,0 +1,144 @@
+"""How a worker makes a batch of samples: by torch's rules, right in the memory that `batches.py` lends."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.collate import (
+    collate,
+    collate_float_fn,
+    collate_int_fn,
+    collate_numpy_scalar_fn,
+    collate_tensor_fn,
+    default_collate_fn_map,
+)
+from torchvision.tv_tensors import TVTensor
+
+from sophon_loader.workers.batches import BatchMemory, Piece
+
+CollateFn = Callable[[list[Any]], Any]
+
+
+class _Pickler(ForkingPickler):
+    """Pickles for another process, as torch's queues do, but for storages that lie in pieces."""
+
+    def __init__(self, file: BytesIO, memory: BatchMemory) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._memory = memory
+
+    def reducer_override(self, value: Any) -> Any:
+        return self._memory.reduced(value) if type(value) is torch.UntypedStorage else NotImplemented
+
+
+class _Batch:
+    """A batch that is pickled by `_Pickler`, and so arrives as what it holds."""
+
+    def __init__(self, held: Any, memory: BatchMemory) -> None:
+        self._held = held
+        self._memory = memory
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        file = BytesIO()
+        try:
+            _Pickler(file, self._memory).dump(self._held)
+        except Exception:
+            self._memory.unsent()
+            raise
+        return pickle.loads, (file.getvalue(),)
+
+
+class Collate:
+    """A `collate_fn` whose batches come out of a worker in a loader's `BatchMemory`.
+
+    Args:
+        collate_fn: makes the batch. torch's `default_collate` does so right in that memory; what another one makes
+            goes torch's way, since only its author knows what else refers to it.
+        memory: of the loader; None to have all batches go torch's way.
+        arrange: what is done to the samples before; None for nothing.
+
+    Example:
+        >>> loader = DataLoader(dataset, num_workers=2, collate_fn=Collate(default_collate, BatchMemory(workers=2)))
+    """
+
+    def __init__(self, collate_fn: CollateFn, memory: BatchMemory | None, arrange: CollateFn | None = None) -> None:
+        self._collate_fn = collate_fn
+        self._memory = memory
+        self._arrange = arrange
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if self._arrange is not None:
+            samples = self._arrange(samples)
+        memory = self._memory
+        if memory is None or get_worker_info() is None or self._collate_fn is not default_collate:
+            return self._collate_fn(samples)
+        lent = _Lent(memory)
+        try:
+            return _Batch(collate(samples, collate_fn_map=lent.rules()), memory)
+        except Exception:
+            lent.give_back()
+            raise
+
+
+class _Lent:
+    """The pieces of one batch, while it is made."""
+
+    def __init__(self, memory: BatchMemory) -> None:
+        self._memory = memory
+        self._pieces: list[Piece] = []
+
+    def give_back(self) -> None:
+        """The batch failed: nothing of it is sent."""
+        for piece in self._pieces:
+            piece.use = None
+
+    def rules(self) -> dict[Any, Any]:
+        """torch's rules by type; those whose tensors are new and nobody else's make them in pieces."""
+
+        ours = {collate_tensor_fn: self._stack}
+        for rule in (collate_int_fn, collate_float_fn, collate_numpy_scalar_fn):
+            ours[rule] = partial(self._numbers, rule)
+        return {kind: ours.get(rule, rule) for kind, rule in default_collate_fn_map.items()}
+
+    def _stack(self, tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Any:
+        first = tensors[0]
+        if all(type(one) is type(first) for one in tensors) and _is_dense(first) and _stacks_to_plain(first):
+            nbytes = len(tensors) * first.numel() * first.element_size()
+            batch = self._tensor(first.dtype, (len(tensors), *first.shape), nbytes)
+            if batch is not None:
+                return torch.stack([one.as_subclass(Tensor) for one in tensors], out=batch)
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
+
+    def _numbers(self, rule: Any, values: Sequence[Any], *, collate_fn_map: Any) -> Any:
+        made = rule(values, collate_fn_map=collate_fn_map)
+        batch = self._tensor(made.dtype, made.shape, made.nbytes) if _is_dense(made) else None
+        return made if batch is None else batch.copy_(made)
+
+    def _tensor(self, dtype: torch.dtype, shape: Sequence[int], nbytes: int) -> Tensor | None:
+        """A tensor over a piece, not set to anything; None for torch's way."""
+        piece = self._memory.lend(nbytes)
+        if piece is None:
+            return None
+        self._pieces.append(piece)
+        batch: Tensor = torch.empty(0, dtype=dtype, device="cpu").set_(piece.storage, 0, tuple(shape))  # type: ignore[call-overload]
+        return batch
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether it is an array in this host's memory."""
+    special = tensor.is_nested or tensor.is_quantized
+    return tensor.device.type == "cpu" and tensor.layout == torch.strided and not special
+
+
+def _stacks_to_plain(tensor: Tensor) -> bool:
+    """Whether `torch.stack` makes a tensor like any other of it, as of images of torchvision unless told not to."""
+    if type(tensor) is Tensor:
+        return True
+    return isinstance(tensor, TVTensor) and type(torch.stack([tensor])) is Tensor

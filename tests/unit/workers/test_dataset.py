@@ -1,0 +1,155 @@
+"""Which batches a worker asks for and when, with a session that only notes that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import get_worker_info
+from torchvision.datasets import ImageFolder
+
+from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.errors import AgentUnreachable
+from sophon_loader.workers import dataset as module
+from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.tickets import QueuedTickets, Ticket
+from tests.support.profiles import crop_transform, small_tree
+from tests.support.workers import Parts, parts_of
+from tests.unit.workers.test_choosing import terms
+
+COUNT = 6
+WORKERS = 2
+
+
+@dataclass
+class SessionStandIn:
+    """Has every sample read here, last one first, as if the agent had been given up."""
+
+    log: list[Any] = field(default_factory=list)
+    wanted: dict[BatchId, list[Reply]] = field(default_factory=dict)
+    received_nbytes: int = 0
+    retries: int = 0
+    waited_s: float = 0.0
+    gone: bool = True
+
+    def keep(self, batches: Iterable[BatchId]) -> None:
+        kept = list(batches)
+        self.log.append(("keep", [batch.number for batch in kept]))
+        self.wanted = {batch: replies for batch, replies in self.wanted.items() if batch in kept}
+
+    def knows(self, batch: BatchId) -> bool:
+        return batch in self.wanted
+
+    def want(self, batch: BatchId, wanted: Sequence[Wanted]) -> None:
+        self.log.append(("want", batch.number, [one.sample for one in wanted]))
+        self.wanted.setdefault(batch, [Reply(one, n) for n, one in enumerate(wanted)])
+
+    def missing(self, batch: BatchId) -> int:
+        return len(self.wanted[batch])
+
+    def next(self, batch: BatchId) -> Reply:
+        self.log.append(("next", batch.number))
+        return self.wanted[batch].pop()
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return parts_of(ImageFolder(str(small_tree(tmp_path / "tree", COUNT)), crop_transform()), terms())
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionStandIn]:
+    made = SessionStandIn()
+    monkeypatch.setattr(module, "Session", lambda agreed, gone: made)
+    yield made
+
+
+@pytest.fixture
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this were worker 0 of two."""
+    assert get_worker_info() is None
+
+    class Info:
+        id, num_workers = 0, WORKERS
+
+    monkeypatch.setattr(module, "get_worker_info", lambda: Info)
+
+
+def ticket(number: int, *indices: int) -> Ticket:
+    return Ticket(BatchId(1, 0, number), list(indices))
+
+
+def fetched(dataset: OffloadedDataset, one: Ticket) -> list[int]:
+    """The labels, which are each file's number modulo 2."""
+    return [label for _, label in dataset.__getitems__(one)]
+
+
+def test_a_batch_is_asked_for_once_and_delivered_in_order(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    labels = [label for _, label in ImageFolder(str(parts.data.sources[0].root))]
+    assert fetched(dataset, ticket(0, 3, 0, 5)) == [labels[index] for index in (3, 0, 5)]
+    assert session.log == [("keep", [0]), ("want", 0, [3, 0, 5]), *[("next", 0)] * 3, ("keep", [])]
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_the_batch_behind_is_asked_for_as_soon_as_it_is_queued(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    dataset.queued = QueuedTickets(4)
+    dataset.queued.put(ticket(1, 1))  # the other worker's
+    dataset.queued.put(ticket(2, 4, 2))
+    fetched(dataset, ticket(0, 0, 1))
+    fetched(dataset, ticket(2, 4, 2))
+    assert session.log == [
+        ("keep", [0]), ("want", 0, [0, 1]), ("want", 2, [4, 2]), ("next", 0), ("next", 0), ("keep", [2]),
+        ("keep", [2]), ("want", 2, []), ("next", 2), ("next", 2), ("keep", []),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_a_batch_behind_that_cannot_be_asked_for_fails_when_it_is_due(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    dataset.queued = QueuedTickets(4)
+    dataset.queued.put(ticket(2, COUNT))
+    assert len(fetched(dataset, ticket(0, 0, 1))) == 2
+    assert [entry for entry in session.log if entry[0] == "want"] == [("want", 0, [0, 1])]
+    with pytest.raises(IndexError):
+        fetched(dataset, ticket(2, COUNT))
+
+
+def test_without_a_queue_or_a_worker_nothing_is_asked_for_ahead(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    fetched(dataset, ticket(0, 0))
+    dataset.queued = QueuedTickets(4)
+    dataset.queued.put(ticket(2, 4))
+    fetched(dataset, ticket(1, 0))
+    assert {entry[1] for entry in session.log if entry[0] == "want"} == {0, 1}
+
+
+def test_a_sample_that_fails_drops_its_batch(parts: Parts, session: SessionStandIn) -> None:
+    (Path(str(parts.locations.path_here(1)))).write_bytes(b"no picture")
+    with pytest.raises(OSError, match="identify"):
+        fetched(parts.dataset, ticket(0, 0, 1, 2))
+    assert session.log[-1] == ("keep", []) and session.log.count(("next", 0)) == 2
+
+
+def test_a_new_connection_after_a_sample_that_nobody_has(parts: Parts, session: SessionStandIn) -> None:
+    root = Path(str(parts.data.sources[0].root))
+    dataset = parts.dataset
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(AgentUnreachable):
+        fetched(dataset, ticket(0, 0))
+    assert session.log[-1] == "close"
+    root.with_name("elsewhere").rename(root)
+    assert len(fetched(dataset, ticket(0, 0))) == 1
+
+
+def test_without_an_agent_there_is_no_session(parts: Parts, session: SessionStandIn) -> None:
+    alone = parts_of(ImageFolder(str(parts.data.sources[0].root), crop_transform())).dataset
+    assert len(fetched(alone, ticket(0, 0, 1))) == 2
+    assert session.log == []

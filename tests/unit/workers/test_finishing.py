@@ -1,0 +1,258 @@
+"""From a reply to a sample, without the agent that could have sent it."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from sophon_loader.encodings.names import encoding_names
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from sophon_loader import native
+from sophon_loader.client.address import Address
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.client.session import Terms
+from sophon_loader.encodings.registry import encode
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.pipeline.randomness import Draw, Seed
+from sophon_loader.wire.messages import Failed, Failure, Sample
+from sophon_loader.workers.tickets import Ticket
+from tests.support.loaders import picture, train_transform
+from tests.support.workers import Parts, parts_of
+from tests.unit.workers.test_choosing import count_locating, set_prices
+
+EPOCH = 4
+SIZE = (320, 240)
+needs_crop = pytest.mark.skipif(not native.available, reason="the C extension is not built")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three photographs, all of one size."""
+    (tmp_path / "c").mkdir()
+    for number in range(3):
+        picture(*SIZE, number).save(tmp_path / "c" / f"{number}.jpg", quality=90)
+    return tmp_path
+
+
+def terms(**changes: Any) -> Terms:
+    address = Address("tcp://127.0.0.1:1", "photos")
+    made = Terms(address, OffloadOptions(dead_after_s=7), "i", (b"",), (False,), Seed(9), encoding_names())
+    return replace(made, **changes)
+
+
+def parts_at(root: Path, agreed: Terms | None = None, **arguments: Any) -> Parts:
+    return parts_of(ImageFolder(str(root), train_transform(), **arguments), agreed)
+
+
+def finished(parts: Parts, reply: Reply) -> tuple[Any, Any]:
+    row = parts.statistics.row(0)
+    row.begin(1)
+    with parts.steps[0].chain.isolated():
+        return parts.finisher.finish(reply, EPOCH, row)
+
+
+def expected(parts: Parts, index: int, occurrence: int = 0) -> torch.Tensor:
+    chain = parts.steps[0].chain
+    with chain.isolated():
+        value: torch.Tensor = chain.run(file_of(parts, index), 0, len(chain), draw_of(parts, index, occurrence))
+    return value
+
+
+def file_of(parts: Parts, index: int) -> bytes:
+    return Path(str(parts.locations.path_here(index))).read_bytes()
+
+
+def draw_of(parts: Parts, index: int, occurrence: int = 0) -> Draw:
+    return parts.seed.draw(EPOCH, index, occurrence)
+
+
+def wanted(cut: int = 0, encoding: str = "file", index: int = 1, **more: Any) -> Wanted:
+    return Wanted(0, index, cut, encoding, f"c/{index}.jpg", **more)
+
+
+def answer(value: Any, cut: int, encoding: str, one: Wanted, **changes: Any) -> Reply:
+    """What an agent would have sent."""
+    encoded = encode(value, encoding)
+    op_s = [0.0] if cut == 0 else [0.0] * (cut + 2)
+    sample = Sample(1, cut, encoded.encoding, encoded.meta, 1000, op_s, 0.0, 0.0, "")
+    return Reply(one, 0, replace(sample, **changes), memoryview(encoded.payload))
+
+
+# --- the same sample, whichever way it came ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("occurrence", [0, 2])
+def test_a_file_that_is_read_here(root: Path, occurrence: int) -> None:
+    parts = parts_at(root, target_transform=lambda label: label + 10)
+    value, label = finished(parts, Reply(wanted(occurrence=occurrence), 0))
+    assert torch.equal(value, expected(parts, 1, occurrence)) and label == 10
+    totals = parts.statistics.totals(1)
+    assert (totals.samples, totals.fallbacks, totals.encodings) == (1, 0, {"file": 1})
+    assert totals.file_bytes == len(file_of(parts, 1))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_value_that_the_agent_has_sent(root: Path, cut: int) -> None:
+    parts = parts_at(root, terms())
+    chain = parts.steps[0].chain
+    with chain.isolated():
+        head = chain.run(file_of(parts, 1), 0, cut, draw_of(parts, 1))
+    reply = answer(head, cut, "pixels" if cut else "file", wanted(3, "pixels"))
+    value, label = finished(parts, reply)
+    assert torch.equal(value, expected(parts, 1)) and label == 0
+    assert parts.statistics.totals(1).degraded == (cut < 3)
+
+
+def test_while_files_are_profiled(root: Path) -> None:
+    parts = parts_at(root, terms(files_here=True))
+    parts.profile.recording = True
+    value, _ = finished(parts, Reply(wanted(), 0))
+    assert torch.equal(value, expected(parts, 1))
+    assert parts.profile.known.tolist() == [False, True, False]
+    assert tuple(parts.profile.sides[1]) == SIZE
+
+
+# --- a region is drawn once -------------------------------------------------------------------------------------
+
+
+def of_region(parts: Parts) -> Wanted:
+    """What is asked for at prices, with its region."""
+    set_prices(parts)
+    parts.profile.sides[:] = SIZE
+    (one,) = parts.chooser.wanted(Ticket(BatchId(1, EPOCH, 0), [1]))
+    assert one.located is not None
+    return one
+
+
+def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
+    with chain.isolated():
+        part = part_of(data, chain, draw)
+    assert isinstance(part, PartOfFile)
+    return part
+
+
+@needs_crop
+@pytest.mark.parametrize("way", ["read here", "file", "roi-jpeg", "degraded"])
+@pytest.mark.parametrize("at_prices", [True, False])
+def test_a_region_is_drawn_once_per_sample(
+    root: Path, way: str, at_prices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = parts_at(root, terms())
+    chain, data, draw = parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1)
+    value = expected(parts, 1)
+    part = part_for(chain, data, draw)
+    drawn = count_locating(parts, monkeypatch)
+    one = of_region(parts) if at_prices else wanted()
+    replies = {
+        "read here": lambda: Reply(one, 0),
+        "file": lambda: answer(data, 0, "file", one),
+        "roi-jpeg": lambda: answer(part, 0, "roi-jpeg", replace(one, encoding="roi-jpeg")),
+        "degraded": lambda: answer(data, 0, "file", replace(one, cut=3, encoding="pixels"), note="too busy"),
+    }
+    assert torch.equal(finished(parts, replies[way]())[0], value)
+    assert drawn == [SIZE]
+
+
+def test_a_region_of_a_picture_of_another_size_is_drawn_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile that was kept may be of files that have changed since, and an agent may lie."""
+    parts = parts_at(root, terms())
+    value = expected(parts, 1)
+    set_prices(parts)
+    drawn = count_locating(parts, monkeypatch)
+    (one,) = parts.chooser.wanted(Ticket(BatchId(1, EPOCH, 0), [1]))
+    assert torch.equal(finished(parts, Reply(one, 0))[0], value)
+    assert drawn == ([(40, 30), SIZE] if native.available else [(40, 30)])
+
+
+def test_a_crop_that_pads_is_asked_once_whether_it_has_a_region(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = v1.Compose([v1.RandomCrop(64, padding=4), v1.ToTensor()])
+    parts = parts_of(ImageFolder(str(root), transform), terms())
+    value = expected(parts, 1)
+    drawn = count_locating(parts, monkeypatch)
+    assert torch.equal(finished(parts, Reply(of_region(parts), 0))[0], value)
+    assert drawn == [SIZE]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_meant_to_come_from_the_agent_is_a_fallback(root: Path) -> None:
+    cases = [
+        (terms(), wanted(), 1),
+        (terms(files_here=True), wanted(), 0),
+        (terms(files_here=True), wanted(2, "pixels"), 1),
+        (None, wanted(), 0),
+    ]
+    for agreed, one, fallbacks in cases:
+        parts = parts_at(root, agreed)
+        finished(parts, Reply(one, 0))
+        assert parts.statistics.totals(1).fallbacks == fallbacks
+
+
+def test_neither_an_agent_nor_a_folder(root: Path) -> None:
+    parts = parts_at(root, terms())
+    root.rename(root.with_name("elsewhere"))
+    text = (
+        r"agent tcp://127.0.0.1:1/photos must answer, got silence for 7 s; sample 1 \('c/1.jpg'\) cannot be read on "
+        rf"this host either \(root {root}\); restart the agent"
+    )
+    with pytest.raises(AgentUnreachable, match=text):
+        finished(parts, Reply(wanted(), 0))
+
+
+def test_a_file_that_is_gone_while_its_folder_is_here(root: Path) -> None:
+    both = [parts_at(root, terms()), parts_at(root)]
+    (root / "c" / "1.jpg").unlink()
+    for parts in both:
+        with pytest.raises(FileNotFoundError):
+            finished(parts, Reply(wanted(), 0))
+
+
+def test_a_refusal_of_the_agent(root: Path) -> None:
+    reply = Reply(wanted(), 0, failed=Failed(Failure.MISSING, "no such file", [1]))
+    rule = r"no such file \(sample 1, agent tcp://127.0.0.1:1/photos\); the dataset and the export must hold the same"
+    with pytest.raises(SampleMissing, match=rule):
+        finished(parts_at(root, terms()), reply)
+
+
+def test_an_agent_that_goes_too_far(root: Path) -> None:
+    image = Image.new("RGB", (4, 4))
+    with pytest.raises(MalformedMessage, match=r"must not go past cut 1, got 2 from tcp://127.0.0.1:1/photos"):
+        finished(parts_at(root, terms()), answer(image, 2, "pixels", wanted(1, "pixels")))
+
+
+def test_a_payload_that_is_none(root: Path) -> None:
+    reply = replace(answer(Image.new("RGB", (4, 4)), 1, "pixels", wanted(1, "pixels")), payload=memoryview(b"x"))
+    with pytest.raises(MalformedMessage, match=r"agent must send what 'pixels' is in docs/wire.md"):
+        finished(parts_at(root, terms()), reply)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "note"),
+    [(terms(), "sample 1, key 'c/1.jpg', agent tcp://127.0.0.1:1/photos"), (None, "sample 1, key 'c/1.jpg', no agent")],
+)
+def test_an_error_names_the_sample(root: Path, agreed: Terms | None, note: str) -> None:
+    (root / "c" / "1.jpg").write_bytes(b"no picture")
+    with pytest.raises(OSError, match="cannot identify image file") as caught:
+        finished(parts_at(root, agreed), Reply(wanted(), 0))
+    assert note in getattr(caught.value, "__notes__", [str(caught.value)])[-1]
+
+
+def test_an_error_says_what_the_agent_had_said(root: Path) -> None:
+    file = io.BytesIO()
+    Image.new("L", (9, 9)).save(file, "PNG")
+    reply = answer(file.getvalue()[:30], 0, "file", wanted(2, "pixels"), note="op 1 failed at the agent")
+    with pytest.raises(OSError, match="image file") as caught:
+        finished(parts_at(root, terms()), reply)
+    notes = getattr(caught.value, "__notes__", [str(caught.value)])
+    assert "before, the agent said: op 1 failed at the agent" in notes[-1]
