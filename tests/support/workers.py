@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from sophon_loader.encodings.names import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
