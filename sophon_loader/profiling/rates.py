@@ -39,7 +39,7 @@ HELD_UP_BY_REPLIES_FROM = 0.3
 epoch, at its start and wherever the samples of one batch are larger than those of another."""
 HELD_UP_BY_NOTHING_ELSE_FROM = 0.6
 """A loader that waits for this share of its time is held up by replies and nothing else. Between the two shares the
-loader may be the limit as well, so a low rate of the wire must show otherwise, too (`NEAR_LIMIT_FROM`)."""
+loader may be the limit as well, so the wire is blamed only if it also ran near its known rate (`NEAR_LIMIT_FROM`)."""
 NEAR_LIMIT_FROM = 0.9
 """A resource that is in use for this share of an epoch may be its limit. The rest is what start-up, the last batch and
 the scatter of rates take."""
