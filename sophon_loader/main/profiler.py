@@ -23,8 +23,8 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.costs import COMPRESSED, ROI, Calibration, CostModel, calibrated
 from sophon_loader.profiling.learnt import MIN_COUNTED, Bounds, Learnt
 from sophon_loader.profiling.pipelines import Pipelines
-from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, spread_over
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep
+from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, Upkeep, spread_over
+from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.steps import StepClock
