@@ -25,8 +25,8 @@ from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_
 from sophon_loader.profiling.costs import CostModel
 from sophon_loader.profiling.learnt import MIN_COUNTED, Bounds, Learnt
 from sophon_loader.profiling.pipelines import Pipelines
-from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, spread_over
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep
+from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, Upkeep, spread_over
+from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.steps import StepClock

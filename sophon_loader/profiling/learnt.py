@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Rates
 from sophon_loader.profiling.healing import Healing, WireDoubt
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep
+from sophon_loader.profiling.probes import Upkeep
+from sophon_loader.profiling.rates import EpochMeasure
 
 MIN_COUNTED = 16
 """Samples from which a mean, or a comparison with what was planned, is taken: of fewer, one that is large decides."""

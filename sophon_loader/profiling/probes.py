@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,31 @@ MAX_PROBES = 64
 """Samples that are run dry. Enough for means and for fits of four coefficients, and a small part of an epoch's work."""
 PROBE_EPOCH = 0
 """The epoch whose random numbers dry runs use."""
+
+
+class Upkeep(NamedTuple):
+    """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 where they are not known.
+
+    Args:
+        file_s: of a sample that crosses as its file.
+        op_s: of a sample that has ops run at the agent.
+    """
+
+    file_s: float = 0.0
+    op_s: float = 0.0
+
+    def or_else(self, other: Upkeep) -> Upkeep:
+        """These seconds, and those of `other` where they are not known."""
+        return Upkeep(self.file_s or other.file_s, self.op_s or other.op_s)
+
+    def seconds(self, files: int, offloaded: int) -> float:
+        """CPU seconds of so many samples.
+
+        Args:
+            files: samples that crossed as files.
+            offloaded: samples that had ops run at the agent.
+        """
+        return files * self.file_s + offloaded * self.op_s
 
 
 @dataclass(frozen=True)

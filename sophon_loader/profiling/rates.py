@@ -28,9 +28,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from sophon_loader.decide.facts import Rates
+from sophon_loader.profiling.probes import Upkeep
 
 # The shares below are judgements, not measurements. What they do to whole runs is played through in
 # tests/unit/profiling/test_recovery.py, and was measured by bench.recovery (docs/results.md, "After a disturbance").
@@ -39,7 +39,7 @@ HELD_UP_BY_REPLIES_FROM = 0.3
 epoch, at its start and wherever the samples of one batch are larger than those of another."""
 HELD_UP_BY_NOTHING_ELSE_FROM = 0.6
 """A loader that waits for this share of its time is held up by replies and nothing else. Between the two shares the
-loader may be the limit as well, so a low rate of the wire must show otherwise, too (`NEAR_LIMIT_FROM`)."""
+loader may be the limit as well, so the wire is blamed only if it also ran near its known rate (`NEAR_LIMIT_FROM`)."""
 NEAR_LIMIT_FROM = 0.9
 """A resource that is in use for this share of an epoch may be its limit. The rest is what start-up, the last batch and
 the scatter of rates take."""
@@ -61,31 +61,6 @@ _BOTTLENECKS = {
     "loader_cores": "loader-cpu",
     "agent_cores": "agent-cpu",
 }
-
-
-class Upkeep(NamedTuple):
-    """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 where they are not known.
-
-    Args:
-        file_s: of a sample that crosses as its file.
-        op_s: of a sample that has ops run at the agent.
-    """
-
-    file_s: float = 0.0
-    op_s: float = 0.0
-
-    def or_else(self, other: Upkeep) -> Upkeep:
-        """These seconds, and those of `other` where they are not known."""
-        return Upkeep(self.file_s or other.file_s, self.op_s or other.op_s)
-
-    def seconds(self, files: int, offloaded: int) -> float:
-        """CPU seconds of so many samples.
-
-        Args:
-            files: samples that crossed as files.
-            offloaded: samples that had ops run at the agent.
-        """
-        return files * self.file_s + offloaded * self.op_s
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import pytest
 from sophon_loader.decide.cost import Terms
 from sophon_loader.decide.facts import Rates
 from sophon_loader.profiling.learnt import MIN_COUNTED, Bounds, Learnt
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep
+from sophon_loader.profiling.probes import Upkeep
+from sophon_loader.profiling.rates import EpochMeasure
 
 SAMPLES = 32
 PLANNED = Terms(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep, revised
+from sophon_loader.profiling.probes import Upkeep
+from sophon_loader.profiling.rates import EpochMeasure, revised
 
 # --- what an epoch proves -------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Auto
 from sophon_loader.profiling.guard import Guard
 from sophon_loader.profiling.learnt import Bounds, Learnt
-from sophon_loader.profiling.rates import EpochMeasure, Upkeep
+from sophon_loader.profiling.probes import Upkeep
+from sophon_loader.profiling.rates import EpochMeasure
 
 SAMPLES = 300
 UPKEEP_S = Upkeep(0.00013, 0.00027)
