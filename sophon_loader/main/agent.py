@@ -62,7 +62,7 @@ class Agent:
             return agreement
         spare = max(cores_available() - processes, MIN_LOCAL_AGENT_CORES)
         terms = replace(agreement.terms, files_here=where.limit_mbit is None)
-        return replace(agreement, terms=terms, agent_cores=min(agreement.agent_cores, spare))
+        return replace(agreement, terms=terms, agent_cores=min(agreement.agent_cores, spare), agent=str(self))
 
     def _started(self, settings: LocalAgent) -> LocalAgentProcess:
         if self._process is None:

@@ -39,6 +39,8 @@ class Agreement:
         agent_cores: cores that its workers may use.
         encodings: that may be used, see `encodings.catalogue.usable`.
         notes: what a user should know.
+        agent: which agent this is, in a profile's file: its address, or "local" for the loader's own, which listens on
+            another port every time.
     """
 
     terms: Terms
@@ -47,6 +49,7 @@ class Agreement:
     agent_cores: float
     encodings: tuple[str, ...]
     notes: tuple[str, ...]
+    agent: str
 
 
 def agree(
@@ -84,7 +87,7 @@ def agree(
     notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
     if "roi-jpeg" in allowed:
         notes += _notes_on_encodings(welcome, address, draws_alike)
-    return Agreement(terms, locations, known, welcome.cores, offered, tuple(notes))
+    return Agreement(terms, locations, known, welcome.cores, offered, tuple(notes), str(address))
 
 
 def _register(connection: Connection, terms: Terms) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sophon_loader.client.address import Address
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import Rates
 from sophon_loader.pipeline.chain import Chain
@@ -36,7 +35,7 @@ class ProfileFile:
     """The file in which a run keeps its profile.
 
     Example:
-        >>> file = ProfileFile(Path("run.npz"), profile_key(data, chains, address))
+        >>> file = ProfileFile(Path("run.npz"), profile_key(data, chains, agent))
         >>> file.reuse(samples, rates)
         'there is no profile at run.npz yet'
 
@@ -94,23 +93,16 @@ class ProfileFile:
         return ""
 
 
-def profile_key(data: Offloadable, chains: Sequence[Chain], address: Address | None) -> ProfileKey:
+def profile_key(data: Offloadable, chains: Sequence[Chain], agent: str) -> ProfileKey:
     """What a profile depends on.
 
     Args:
         data: the files, by their names and order.
         chains: the pipelines, by source.
-        address: of the agent and its export; None without one.
+        agent: see `Agreement.agent`; "none" without one.
     """
     pipelines = content_hash(b"".join(chain.description + repr(chain.local_ops).encode() for chain in chains))
-    return ProfileKey(_fingerprint(data), pipelines, _agent_name(address), dict(software()))
-
-
-def _agent_name(address: Address | None) -> str:
-    name = "none" if address is None else str(address)
-    if name.startswith("tcp://127.0.0.1:") and name.endswith("/local"):
-        return "local"  # the loader's own agent, which listens on another port every time
-    return name
+    return ProfileKey(_fingerprint(data), pipelines, agent, dict(software()))
 
 
 def _fingerprint(data: Offloadable) -> str:

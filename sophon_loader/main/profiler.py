@@ -84,7 +84,7 @@ class Profiler:
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
         if path is not None:
-            self._file = ProfileFile(path, profile_key(data, chains, agreement.terms.address if agreement else None))
+            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else "none"))
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):
                 self.notes = (f"measuring anew: {found}",)

@@ -13,8 +13,7 @@ from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, Fit, Fitted, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
-from sophon_loader.profiling.probes import Probe, op_ratios
-from sophon_loader.profiling.rates import Upkeep
+from sophon_loader.profiling.probes import Probe, Upkeep, op_ratios
 from sophon_loader.profiling.samples import SampleProfile
 
 

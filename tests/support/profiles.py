@@ -88,7 +88,13 @@ def profiler_of(
         seed=Seed(1),
         allowed=encoding_names(),
     )
-    arguments = {"reach": reach, "agent_cores": 1.0, "encodings": encoding_names(), "notes": ()} | changes
+    arguments = {
+        "reach": reach,
+        "agent_cores": 1.0,
+        "encodings": encoding_names(),
+        "notes": (),
+        "agent": "local",
+    } | changes
     return Profiler(data, chains, Agreement(terms, Locations(data, terms.address), **arguments), 1, path)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sophon_loader.encodings.catalogue import encoding_names
-
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.datasets.taking_apart import offloadable
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.samples import SampleProfile

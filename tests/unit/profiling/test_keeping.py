@@ -13,7 +13,7 @@ import pytest
 from sophon_loader.decide.facts import Rates
 from sophon_loader.main.keeping import Kept, ProfileFile
 from sophon_loader.profiling.calibration import Calibration
-from sophon_loader.profiling.rates import Upkeep
+from sophon_loader.profiling.probes import Upkeep
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
 from tests.support.profiles import photo_profile

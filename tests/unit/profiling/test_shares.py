@@ -11,6 +11,7 @@ from torchvision import transforms as v1
 
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling import shares as module
 from sophon_loader.profiling.pipelines import Pipelines
 from sophon_loader.profiling.samples import SampleProfile
@@ -30,7 +31,7 @@ def pipelines_of(*transforms: Any) -> Pipelines:
 def shares_of(pipelines: Pipelines, seed: int | None = 1) -> CropShares:
     profile = SampleProfile(COUNT, 4)
     profile.sides[:] = (40, 30)
-    return CropShares(pipelines, np.zeros(COUNT, np.int16), profile, seed)
+    return CropShares(pipelines, np.zeros(COUNT, np.int16), profile, None if seed is None else Seed(seed))
 
 
 # --- pipelines ------------------------------------------------------------------------------------------------

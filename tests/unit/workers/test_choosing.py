@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sophon_loader.encodings.catalogue import encoding_names
 from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -18,6 +17,7 @@ from sophon_loader.client.requests import BatchId, Wanted
 from sophon_loader.client.session import Terms
 from sophon_loader.decide.facts import Choice
 from sophon_loader.decide.plan import Plan, Prices, uniform_plan
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.profiling.costs import Calibration, CostModel
 from sophon_loader.workers.tickets import Ticket

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from sophon_loader.encodings.catalogue import encoding_names
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -19,6 +18,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Terms
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.registry import encode
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing
 from sophon_loader.pipeline.chain import Chain
