@@ -21,7 +21,7 @@ from sophon_loader.encodings.pixels import PixelsEncoding
 from sophon_loader.encodings.roi_jpeg import RoiJpegEncoding
 from sophon_loader.encodings.webp import WebpEncoding
 from sophon_loader.errors import EncodingError, PipelineError
-from sophon_loader.pipeline.registry import check_plain, from_plain, to_plain
+from sophon_loader.pipeline.plain import check_plain, from_plain, to_plain
 
 PLAIN = ("pixels", "array")
 """Encodings to fall back on when the one asked for does not take the value."""

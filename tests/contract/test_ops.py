@@ -18,10 +18,12 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from sophon_loader.pipeline.catalogue import registered
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.op import GENERATORS, OpSpec
 from sophon_loader.pipeline.randomness import seed_generators
-from sophon_loader.pipeline.registry import build_op, op_of, registered, same_state
+from sophon_loader.pipeline.registry import build_op, op_of
+from sophon_loader.pipeline.state import same_state
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
 from tests.support.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
 

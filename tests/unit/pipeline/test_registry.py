@@ -20,22 +20,12 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline import registry
-from sophon_loader.pipeline.op import GENERATORS, OpSpec
-from sophon_loader.pipeline.registry import (
-    MAX_PLAIN_DEPTH,
-    MAX_PLAIN_NBYTES,
-    OpType,
-    add_op_type,
-    build_op,
-    draws_of,
-    from_plain,
-    knows,
-    op_of,
-    register_op,
-    same_state,
-    to_plain,
-)
+from sophon_loader.pipeline import catalogue, plain
+from sophon_loader.pipeline.catalogue import add_op_type
+from sophon_loader.pipeline.op import GENERATORS, OpSpec, OpType
+from sophon_loader.pipeline.plain import MAX_PLAIN_DEPTH, MAX_PLAIN_NBYTES, from_plain, to_plain
+from sophon_loader.pipeline.registry import build_op, draws_of, knows, op_of, register_op
+from sophon_loader.pipeline.state import same_state
 
 
 class Brighten:
@@ -63,9 +53,9 @@ class Dropping(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry.load_ops()
-    monkeypatch.setattr(registry, "_BY_NAME", dict(registry._BY_NAME))
-    monkeypatch.setattr(registry, "_BY_CLASS", dict(registry._BY_CLASS))
+    catalogue.load_ops()
+    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
+    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
 
 
 # --- what stays local -----------------------------------------------------------------------------------------
@@ -382,8 +372,8 @@ def test_whatever_a_constructor_raises_is_a_pipeline_error() -> None:
         build_op(OpSpec("test.Failing", {"amount": 1}))
 
 
-_NAMES = st.sampled_from(sorted(registry.registered()))
-_TAGS = st.sampled_from([*registry._READERS, "code", 3, None])
+_NAMES = st.sampled_from(sorted(catalogue.registered()))
+_TAGS = st.sampled_from([*plain._READERS, "code", 3, None])
 _FIELDS = ["items", "name", "params", "type", "member", "dtype", "shape", "data"]
 _PARAMS = ["size", "p", "transforms", "scale", "ratio", "fill", "padding", "mean", "std", "dtype", "degrees", "bits"]
 _GARBAGE = st.recursive(
