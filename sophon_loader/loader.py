@@ -20,7 +20,8 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.decide.policies import Policy, policy_named
+from sophon_loader.decide.policies import policy_named
+from sophon_loader.decide.policy import Policy
 from sophon_loader.encodings.names import encoding_names
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.main.comparison import unlike_its_parts

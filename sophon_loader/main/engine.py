@@ -19,10 +19,10 @@ from sophon_loader.client.local_agent import LocalAgent
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.cost import Terms, moved
+from sophon_loader.decide.cost import EpochTime, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
-from sophon_loader.decide.policies import Policy
+from sophon_loader.decide.policy import Policy, TryingPolicy
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.encodings.registry import PLAIN
 from sophon_loader.errors import ConfigError, OffloadWarning
@@ -30,7 +30,7 @@ from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement, agree, common_root, own_address
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split, Tail, split
-from sophon_loader.main.trials import TrialRunner, TryingPolicy
+from sophon_loader.main.trials import TrialRunner
 from sophon_loader.profiling.guard import Guard
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
@@ -92,7 +92,7 @@ class Engine:
         self._profiler: Profiler
         self._planned_for: tuple[float, Rates] | None = None
         self._current: Plan
-        self._predicted: Terms | None = None
+        self._predicted: EpochTime | None = None
         self._trials: TrialRunner | None = None
         self._learnt = True
         self._replanned = False  # in mid-epoch, or in mid-pass
@@ -266,7 +266,7 @@ class Engine:
         self._plan.set(plan, self._profiler.model() if dear else None, allowed)
         self._tell_plan(plan, plan.predicted)
 
-    def _tell_plan(self, plan: Plan, predicted: Terms | None) -> None:
+    def _tell_plan(self, plan: Plan, predicted: EpochTime | None) -> None:
         self._predicted = predicted
         self._report.plan_reason = plan.reason
         self._report.predicted_seconds = predicted.seconds if predicted else None

@@ -18,7 +18,7 @@ from sophon_loader.client.burst import measure_wire
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.dry_runs import Prober
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
@@ -217,7 +217,7 @@ class Profiler:
             upkeep_s=_upkeep(totals),
         )
 
-    def learn(self, epoch: EpochMeasure, planned: Terms | None = None) -> None:
+    def learn(self, epoch: EpochMeasure, planned: EpochTime | None = None) -> None:
         """Correct the rates by what an epoch has shown, and keep the profile if it has grown.
 
         Args:
@@ -256,7 +256,7 @@ class Profiler:
         (self._wire_retry.failed if due else self._wire_retry.passed)()
         return due
 
-    def _learn_load(self, epoch: EpochMeasure, planned: Terms, before_s: tuple[float, ...]) -> None:
+    def _learn_load(self, epoch: EpochMeasure, planned: EpochTime, before_s: tuple[float, ...]) -> None:
         """How the CPU seconds of an epoch compare to those that were planned for it, with the upkeep of `before_s`."""
         rates, share = self.planning_rates, epoch.samples / max(1, len(self._data))
         self._note_load("loader_cores", epoch.loader_cpu_s, planned.loader_cpu_s * rates.loader_cores * share)

@@ -11,8 +11,8 @@ MAX_TEXT_LENGTH = 1 << 16
 MAX_OPS = 64
 """Ops of a pipeline, op 0 included."""
 MAX_DESCRIPTION_NBYTES = 4 << 20
-"""Of a pipeline's description; ops beyond it stay at the loader."""
+"""Of a pipeline's description. A transform with a matrix of its own has megabytes of parameters."""
 MAX_REGISTRATION_NBYTES = MAX_DESCRIPTION_NBYTES + (4 << 10)
-"""Of what a loader registers: a description, and the names and versions of its software."""
+"""A description, with room for the names and versions of the software that goes along with it."""
 MAX_UINT = (1 << 64) - 1
 """The largest integer that msgpack can write. What only selects random numbers is cut to its bits before it is sent."""

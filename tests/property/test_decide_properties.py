@@ -31,8 +31,8 @@ from sophon_loader.decide import (
     FastFlow,
     Rates,
     Trial,
-    epoch_terms,
-    epoch_totals,
+    epoch_time,
+    epoch_work,
     spread,
 )
 from sophon_loader.decide.policies.auto import Auto
@@ -48,7 +48,7 @@ some_rates = st.builds(Rates, *(positive | st.just(math.inf) for _ in range(4)))
 
 @st.composite
 def tables(draw, most_samples=6, most_choices=4, wild=False, plain=False):
-    """Small tables. ``wild`` adds what a broken measurement may bring; ``plain`` is the paper's world: the
+    """Small tables. `wild` adds what a broken measurement may bring; `plain` is the paper's world: the
     loader's CPU is free, and each choice costs the agent what the file does, or more."""
     samples, width = draw(st.integers(1, most_samples)), draw(st.integers(1, most_choices))
     broken = st.sampled_from([math.nan, -1.0, -math.inf, math.inf, 3e38]) if wild else st.nothing()
@@ -80,10 +80,10 @@ def prefix_times(table, rates):
     smallest = smallest_choices(table)
     order = by_efficiency(table, smallest)
     chosen = np.zeros(table.samples, np.uint8)
-    found = [epoch_terms(table, chosen, rates)]
+    found = [epoch_time(table, chosen, rates)]
     for i in order:
         chosen[i] = smallest[i]
-        found.append(epoch_terms(table, chosen, rates))
+        found.append(epoch_time(table, chosen, rates))
     return order, smallest, found
 
 
@@ -115,7 +115,7 @@ def test_sophon_is_within_one_sample_of_every_subset(table, rates):
         for subset in itertools.combinations(order.tolist(), size):
             chosen = np.zeros(table.samples, np.uint8)
             chosen[list(subset)] = smallest[list(subset)]
-            best = min(best, epoch_terms(table, chosen, rates).seconds)
+            best = min(best, epoch_time(table, chosen, rates).seconds)
     at = next((k for k, terms in enumerate(prefixes) if terms.bottleneck != "wire"), 0)
     step = 0.0
     if at:
@@ -140,7 +140,7 @@ def test_sophon_is_never_slower_than_no_offloading(table, rates):
 @given(tables(most_samples=5, most_choices=4), some_rates)
 def test_auto_is_near_the_best_of_all_whole_plans(table, rates):
     plan = Auto().plan(facts_of(table, rates))
-    best = min(epoch_terms(table, chosen, rates).seconds for chosen in every_plan(table))
+    best = min(epoch_time(table, chosen, rates).seconds for chosen in every_plan(table))
     # A bound that holds for rounding in general: three samples may be split, each costs its dearest choice at
     # most.
     wire = np.where(np.isfinite(table.wire_bytes), table.wire_bytes, 0) / rates.wire_bytes_s
@@ -163,7 +163,7 @@ def test_auto_is_never_more_than_the_slack_behind_another_policy(table, rates):
 @given(tables(most_samples=10), some_rates)
 def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table, rates):
     plan = Auto().plan(facts_of(table, rates))
-    base = epoch_terms(table, np.zeros(table.samples, np.uint8), rates).seconds
+    base = epoch_time(table, np.zeros(table.samples, np.uint8), rates).seconds
     if base <= 1.01 * linear_optimum(table, rates) * (1 - 1e-6):
         assert plan.counts() == {FILE: table.samples}
     if plan.counts() != {FILE: table.samples}:
@@ -195,7 +195,7 @@ def test_broken_measurements_never_make_a_broken_plan(name, table, rates):
     assert plan.samples == table.samples
     if plan.choices == table.choices:
         assert np.isfinite(table.wire_bytes[np.arange(table.samples), plan.chosen]).all()
-        assert math.isfinite(epoch_totals(table, plan.chosen).wire_bytes)
+        assert math.isfinite(epoch_work(table, plan.chosen).wire_bytes)
     if plan.predicted is not None:
         assert math.isfinite(plan.predicted.seconds)
     if plan.prices is not None:

@@ -1,4 +1,4 @@
-"""``decide`` is pure: numpy and computation, whatever the process had loaded before."""
+"""`decide` is pure: numpy and computation, whatever the process had loaded before."""
 
 import json
 import subprocess

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.encodings.names import encoding_names
@@ -214,7 +214,7 @@ def test_the_loader_s_cores_come_back_in_epochs_that_wait_for_long(root: Path) -
     assert profiler.rates.loader_cores == pytest.approx(0.95 * most)
 
 
-PLANNED = Terms(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)
+PLANNED = EpochTime(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)
 """What a plan says of an epoch at one core on either side."""
 
 

@@ -12,8 +12,8 @@ from sophon_loader.decide import (
     ChoiceTable,
     Prices,
     Rates,
-    epoch_terms,
-    epoch_totals,
+    epoch_time,
+    epoch_work,
     policy_named,
 )
 from sophon_loader.decide.dual import Problem, file_column, least_time
@@ -40,7 +40,7 @@ def test_the_default_gives_up_to_one_percent_of_time_for_traffic(job):
     table = random_table(3000, seed=9)
     exact, default = (policy.plan(facts_of(table, JOBS[job])) for policy in (Auto(slack=0), Auto()))
     assert default.predicted.seconds <= 1.01 * linear_optimum(table, JOBS[job]) * (1 + 1e-5)
-    traffic = [epoch_totals(table, plan.chosen).wire_bytes for plan in (exact, default)]
+    traffic = [epoch_work(table, plan.chosen).wire_bytes for plan in (exact, default)]
     assert traffic[1] <= traffic[0] * (1 + 1e-3)
 
 
@@ -149,16 +149,16 @@ def test_choosing_again_at_the_prices_changes_next_to_nothing(job, samples, monk
     costs = table.wire_bytes, table.agent_s, table.loader_s
     again = plan.prices.cheapest_each(*costs, planned=plan.chosen)
     assert np.mean(again != plan.chosen) < 0.005
-    assert epoch_terms(table, again, facts.rates).seconds <= 1.01 * plan.predicted.seconds
+    assert epoch_time(table, again, facts.rates).seconds <= 1.01 * plan.predicted.seconds
 
 
 @every_job
 def test_the_bill_at_the_prices_is_the_predicted_time(job):
     table = random_table(500, seed=7)
     plan = Auto().plan(facts_of(table, JOBS[job]))
-    totals = epoch_totals(table, plan.chosen)
-    bill = plan.prices.wire * totals.wire_bytes
-    bill += plan.prices.loader * totals.loader_s + plan.prices.agent * totals.agent_s
+    work = epoch_work(table, plan.chosen)
+    bill = plan.prices.wire * work.wire_bytes
+    bill += plan.prices.loader * work.loader_s + plan.prices.agent * work.agent_s
     assert bill == pytest.approx(plan.predicted.seconds if plan.prices.wire else 0.0)
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from sophon_loader.decide import FILE, POLICIES, Facts, Policy, Rates, epoch_terms, policy_named
+from sophon_loader.decide import FILE, POLICIES, Facts, Policy, Rates, epoch_time, policy_named
 from sophon_loader.decide import policies as package
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.errors import PlanError
@@ -66,7 +66,7 @@ def test_a_plan_fits_its_facts_and_is_repeatable(name, samples, job):
     assert plan.samples == samples
     assert np.array_equal(plan.chosen, again.chosen) and plan.reason == again.reason
     if plan.choices == table.choices:  # every sample has what it is to take, and the prediction is that of the model
-        assert plan.predicted == epoch_terms(table, plan.chosen, facts.rates)
+        assert plan.predicted == epoch_time(table, plan.chosen, facts.rates)
 
 
 @every_policy
