@@ -250,7 +250,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""
-        return self._plain_report if self._engine is None else self._engine.report()
+        live = self._plain_report if self._engine is None else self._engine.report()
+        return live.snapshot()
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""

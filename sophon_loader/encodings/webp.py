@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from sophon_loader.encodings.encoding import Encoded, Payload, image_size
 from sophon_loader.errors import EncodingError
 
-MAX_SIDE_PX = 16383
+MAX_WEBP_SIDE_PX = 16383
 """A limit of the format itself."""
 MAX_WEBP_PIXELS = 1 << 26
 """Below the size at which Pillow warns of a bomb; larger images go as `pixels`."""
@@ -25,7 +25,7 @@ class WebpEncoding:
         return (
             type(value) is Image.Image
             and value.mode == "RGB"
-            and 0 < min(value.size) <= max(value.size) <= MAX_SIDE_PX
+            and 0 < min(value.size) <= max(value.size) <= MAX_WEBP_SIDE_PX
             and value.width * value.height <= MAX_WEBP_PIXELS
         )
 
