@@ -20,7 +20,7 @@ def cheapest(
 ) -> int:
     """The choice of one sample."""
     kept = None if planned is None else np.array([planned], np.uint8)
-    return int(prices.cheapest_each([wire], [agent], [loader], kept)[0])
+    return int(prices.cheapest_each(np.array([wire]), np.array([agent]), np.array([loader]), kept)[0])
 
 
 def test_cheapest_by_hand() -> None:
@@ -36,13 +36,13 @@ def test_absent_choices_are_never_the_cheapest_even_for_free() -> None:
 
 def test_no_usable_choice_is_refused() -> None:
     with pytest.raises(PlanError, match="wire_bytes must have a finite entry in each row"):
-        Prices(1, 1, 1).cheapest_each([[1], [INF]], [[0], [0]], [[0], [0]])
+        Prices(1, 1, 1).cheapest_each(np.array([[1.0], [INF]]), np.zeros((2, 1)), np.zeros((2, 1)))
 
 
 def test_ties_go_to_the_first_unless_planned_otherwise() -> None:
-    three: tuple[list[float], ...] = ([100, 100, 100], [0, 0, 0], [0, 0, 0])
-    assert cheapest(Prices(1, 1, 1), *three) == 0
-    assert cheapest(Prices(1, 1, 1), *three, planned=2) == 2
+    same, nothing = [100.0] * 3, [0.0] * 3
+    assert cheapest(Prices(1, 1, 1), same, nothing, nothing) == 0
+    assert cheapest(Prices(1, 1, 1), same, nothing, nothing, planned=2) == 2
 
 
 @pytest.mark.parametrize(("wire", "taken"), [([99.5, 100], 1), ([98, 100], 0), ([98, INF], 0)])

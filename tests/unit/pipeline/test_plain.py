@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from typing import Any
 
 import msgpack
@@ -73,7 +72,10 @@ def test_an_array_read_back_can_be_written_to() -> None:
 
 
 def _nested(levels: int) -> Any:
-    return functools.reduce(lambda inner, _: [inner], range(levels), 1)
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def _array(**fields: Any) -> dict[str, Any]:
