@@ -136,7 +136,12 @@ def file_column(problem: Problem) -> Column:
 
 
 def column_at(problem: Problem, prices: Vector) -> Column:
-    """The column of a sweep at `prices`."""
+    """The column of a sweep.
+
+    Args:
+        problem: N samples.
+        prices: float64[3], each >= 0; only their proportions decide.
+    """
     return Column(problem.sums(sweep(problem, prices)), prices)
 
 

@@ -86,7 +86,9 @@ def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None)
     """Move the last ops to `device`, if there is one and they can be moved.
 
     Args:
+        chains: the pipelines, one per source of the dataset.
         collate_fn: the user's.
+        device: where the tail is to run; None to leave all ops with the samples.
     """
     if device is None:
         return Split(tuple(chains), collate_fn)

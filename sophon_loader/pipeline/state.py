@@ -15,7 +15,11 @@ class _Empty:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Whether two objects would behave alike: same classes and equal attributes, all the way down."""
+    """Whether two objects would behave alike: same classes and equal attributes, all the way down.
+
+    Args:
+        a, b: anything; NaN is not equal to itself, so an object that keeps one is alike only to itself.
+    """
     if a is b:
         return True
     if type(a) is not type(b):
