@@ -1,6 +1,7 @@
 """Feed a GPU over a slow wire: a DataLoader that runs part of the preprocessing next to the storage.
 
-Public names are resolved on first use, so importing a part (`sophon_loader.wire`, say) does not import torch.
+Public names, apart from the errors, are resolved on first use, so importing a part (`sophon_loader.wire`, say) does not
+import torch.
 """
 
 from __future__ import annotations
@@ -9,11 +10,31 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sophon_loader.errors import (
+    AgentBusy,
+    AgentError,
+    AgentUnreachable,
+    ConfigError,
+    EncodingError,
+    MalformedMessage,
+    MessageTooLong,
+    OffloadWarning,
+    PipelineError,
+    PlanError,
+    SampleError,
+    SampleMissing,
+    SampleOutsideExport,
+    SampleUnreadable,
+    SophonError,
+    UnknownExport,
+    VersionMismatch,
+    WireError,
+)
+
 if TYPE_CHECKING:
     from sophon_loader.client.options import LocalAgent, OffloadOptions
     from sophon_loader.datasets.protocol import OffloadableDataset
     from sophon_loader.datasets.remote import RemoteImageFolder
-    from sophon_loader.errors import OffloadWarning
     from sophon_loader.loader import OffloadingDataLoader
     from sophon_loader.pipeline.registry import register_op
     from sophon_loader.report import Report
@@ -26,7 +47,6 @@ _HOMES = {
     "LocalAgent": "sophon_loader.client.options",
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
-    "OffloadWarning": "sophon_loader.errors",
     "OffloadableDataset": "sophon_loader.datasets.protocol",
     "RemoteImageFolder": "sophon_loader.datasets.remote",
     "Report": "sophon_loader.report",
@@ -34,13 +54,30 @@ _HOMES = {
 }
 
 __all__ = [
+    "AgentBusy",
+    "AgentError",
+    "AgentUnreachable",
+    "ConfigError",
+    "EncodingError",
     "LocalAgent",
+    "MalformedMessage",
+    "MessageTooLong",
     "OffloadOptions",
     "OffloadWarning",
     "OffloadableDataset",
     "OffloadingDataLoader",
+    "PipelineError",
+    "PlanError",
     "RemoteImageFolder",
     "Report",
+    "SampleError",
+    "SampleMissing",
+    "SampleOutsideExport",
+    "SampleUnreadable",
+    "SophonError",
+    "UnknownExport",
+    "VersionMismatch",
+    "WireError",
     "register_op",
 ]
 

@@ -1,4 +1,4 @@
-"""Every exception of the project.
+"""Every exception of the project; all of them are public names of `sophon_loader`.
 
     SophonError
     ├── ConfigError (ValueError)         an argument that cannot work
@@ -13,7 +13,7 @@
     │   ├── AgentUnreachable (ConnectionError)
     │   ├── UnknownExport
     │   └── AgentBusy
-    └── SampleError                      one sample that cannot be had
+    └── SampleError                      one sample that the agent cannot serve
         ├── SampleMissing (FileNotFoundError)
         ├── SampleOutsideExport (PermissionError)
         └── SampleUnreadable (OSError)
@@ -29,11 +29,19 @@ import warnings
 
 
 class SophonError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of every error that this project raises on purpose.
+
+    Example:
+        >>> try:
+        ...     for images, labels in loader:
+        ...         step(images, labels)
+        ... except sophon_loader.SampleMissing as error:
+        ...     print("a file has gone since the data set was listed:", error)
+    """
 
 
 class OffloadWarning(UserWarning):
-    """The loader does less than it was asked for; told once per loader, and in `report()`."""
+    """The loader does less than it was asked for; issued once per loader, and noted in `report()`."""
 
 
 class ConfigError(SophonError, ValueError):
@@ -85,7 +93,7 @@ class AgentBusy(AgentError):
 
 
 class SampleError(SophonError):
-    """One sample that cannot be had."""
+    """One sample that the agent cannot serve."""
 
 
 class SampleMissing(SampleError, FileNotFoundError):
@@ -101,7 +109,12 @@ class SampleUnreadable(SampleError, OSError):
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Attach `text` to `error` so that it shows in its traceback (also before Python 3.11)."""
+    """Attach a text to an error so that its traceback shows it (also before Python 3.11).
+
+    Args:
+        error: changed in place.
+        text: one line, without its end.
+    """
     if sys.version_info >= (3, 11):
         error.add_note(text)
     elif error.args and isinstance(error.args[0], str):

@@ -18,7 +18,7 @@ from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.decide.policies import Policy
+from sophon_loader.decide.policy import Policy
 from sophon_loader.errors import OffloadWarning, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
@@ -242,7 +242,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""
-        return self._plain_report if self._engine is None else self._engine.report()
+        return self._plain_report.snapshot() if self._engine is None else self._engine.report()
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""

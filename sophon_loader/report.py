@@ -14,15 +14,25 @@ from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 @dataclass
 class Report:
-    """The last epoch of a loader, or the running one so far. `print(loader.report())` shows a table.
+    """The last epoch of a loader, or the running one so far.
 
     Args:
         policy: its name.
         offloading: False when the loader runs as a plain DataLoader; `notes` then say why.
         plan_reason: why the policy chose as it did.
         notes: what a user should know: ops that stay at the loader, versions that differ.
+        epoch: its number; None before the first.
+        seconds: since it began, or as long as it took.
+        bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
+        rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
+        predicted_seconds: what the cost model expected; None if the costs were not known.
+        totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
             loader learns and plans anew. `bottleneck` is then that of the last pass, `predicted_seconds` of one.
+
+    Example:
+        >>> print(loader.report())  # a table
+        >>> loader.report().as_dict()["wire_bytes"]
     """
 
     policy: str
@@ -38,11 +48,19 @@ class Report:
     passes: int = 0
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
-        """Note how far the epoch has come."""
-        self.epoch, self.seconds, self.totals = epoch, seconds, totals
+        """Note how far the epoch has come.
+
+        Args:
+            epoch: its number.
+            seconds: since it began.
+            totals: counted since it began.
+        """
+        self.epoch = epoch
+        self.seconds = seconds
+        self.totals = totals
 
     def snapshot(self) -> Report:
-        """A copy that does not go on changing while the epoch does."""
+        """A copy that stays as it is while the epoch goes on."""
         return replace(self, rates=dict(self.rates))
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,7 +93,9 @@ class Report:
     def __str__(self) -> str:
         table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
         for name, value in self.as_dict().items():
-            if name not in ("epoch", "policy") and value not in (None, "", [], {}) and (name, value) != ("passes", 0):
+            in_title = name in ("epoch", "policy")
+            empty = value in (None, "", [], {}) or (name == "passes" and value == 0)
+            if not in_title and not empty:
                 table.add_row(name.replace("_", " "), _text(value))
         out = io.StringIO()
         Console(file=out, width=100).print(table)

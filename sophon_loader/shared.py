@@ -13,20 +13,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-_AT_ONCE = 1024
+_STRINGS_AT_ONCE = 1024
+"""Strings that are packed together, so that what is made of them on the way stays in the cache: twice as fast as
+packing all at once."""
 
 
 def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
-    """`length` values in new shared memory, not set to anything; `share_memory_` would copy what nobody needs."""
+    """A tensor in new shared memory, its values not set; `share_memory_` would copy what nobody needs.
+
+    Args:
+        length: number of values.
+        dtype: of each.
+    """
     memory = torch.UntypedStorage._new_shared(length * dtype.itemsize)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=dtype).set_(memory)
 
 
 class SharedArray:
-    """A numeric array in shared memory; `array` is the view to read and write.
+    """A numeric array in shared memory, which a process that gets this object maps too, under fork and spawn alike.
 
     Args:
-        values: copied.
+        values: any shape and numeric dtype; copied.
+
+    Attributes:
+        array: the view to read and write.
+
+    Example:
+        >>> counts = SharedArray(np.zeros(8, np.int64))
+        >>> counts.array[3] += 1
     """
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -36,7 +50,12 @@ class SharedArray:
 
     @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:
-        """One-dimensional arrays one behind the other, copied once."""
+        """One-dimensional arrays one behind the other, copied once.
+
+        Args:
+            parts: [n] each.
+            as_type: an integer type that their values fit.
+        """
         shared = cls.__new__(cls)
         shared.__setstate__(shared_tensor(sum(map(len, parts)), torch.from_numpy(np.empty(0, as_type)).dtype))
         np.concatenate(parts, out=shared.array, casting="same_kind")
@@ -54,11 +73,16 @@ class SharedArray:
 
 
 class SharedNotes:
-    """Some places for bytes that one process writes while others read: what is half written is not read.
+    """Places for bytes that one process writes while others read: what is half written is not read.
 
     Args:
-        count: of the places.
-        nbytes: of each, with 8 of its own.
+        count: number of places.
+        nbytes: size of each, 8 bytes for the head included.
+
+    Example:
+        >>> notes = SharedNotes(count=1, nbytes=1024)
+        >>> notes.write(0, b"a plan"), notes.read(0)
+        (True, b'a plan')
     """
 
     _HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
@@ -70,7 +94,12 @@ class SharedNotes:
         return len(self._places)
 
     def write(self, place: int, data: bytes) -> bool:
-        """Put `data` there, if there is room for it; whether there was."""
+        """Put bytes into a place; False if there is no room for them, and the place is left as it was.
+
+        Args:
+            place: number of the place.
+            data: to be read again as they are.
+        """
         whole = self._HEAD.pack(len(data), crc32(data)) + data
         fits: bool = len(whole) <= self._places.array.shape[1]
         if fits:
@@ -78,7 +107,7 @@ class SharedNotes:
         return fits
 
     def read(self, place: int) -> bytes | None:
-        """What was written there last, b"" for nothing; None while it is being written."""
+        """What was written to a place last, b"" for nothing; None while it is being written."""
         row = self._places.array[place]
         size, checksum = self._HEAD.unpack(row[: self._HEAD.size].tobytes())
         data: bytes = row[self._HEAD.size :][:size].tobytes()
@@ -86,12 +115,14 @@ class SharedNotes:
 
 
 def _narrow(largest: int) -> type[np.int32] | type[np.int64]:
-    """A type for numbers up to `largest`."""
+    """The smaller of two types that numbers up to `largest` fit."""
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 
 
 class SharedStrings:
     """Many strings in two arrays, instead of a list whose objects every worker would come to copy.
+
+    One array holds the strings as UTF-8, each with a NUL in front; the other where each NUL stands.
 
     Args:
         strings: none with a NUL character.
@@ -99,23 +130,26 @@ class SharedStrings:
 
     Raises:
         ValueError: one has a NUL character, or does not begin with `below`.
+
+    Example:
+        >>> keys = SharedStrings(["/data/a/1.jpg", "/data/b/2.jpg"], below="/data/")
+        >>> keys[1]
+        'b/2.jpg'
     """
 
     def __init__(self, strings: Iterable[str], below: str = "") -> None:
-        # Some at a time, so that what is made of them stays in the cache: twice as fast as one long text.
-        rest, nbytes, parts, starts = iter(strings), 0, [], []
-        first = b"\0" + below.encode("utf-8", "surrogateescape")
-        while some := list(islice(rest, _AT_ONCE)):
-            text = "\0".join(("", *some)).encode("utf-8", "surrogateescape")
-            kept = np.frombuffer(text.replace(first, b"\0"), np.uint8)
-            if len(text) - len(kept) != (len(first) - 1) * len(some):
-                raise ValueError(f"strings must begin with {below!r}")
-            found = np.flatnonzero(kept == 0)
-            if len(found) != len(some):
+        rest = iter(strings)
+        nbytes = 0
+        parts: list[NDArray[np.uint8]] = []
+        starts: list[NDArray[Any]] = []
+        while some := list(islice(rest, _STRINGS_AT_ONCE)):
+            kept = _packed(some, below)
+            nuls = np.flatnonzero(kept == 0)
+            if len(nuls) != len(some):
                 raise ValueError("strings must have no NUL character")
             parts.append(kept)
             # Narrow at once: memory that is new to the process is most of what all this costs.
-            starts.append((found + nbytes).astype(_narrow(nbytes + len(kept))))
+            starts.append((nuls + nbytes).astype(_narrow(nbytes + len(kept))))
             nbytes += len(kept)
         self._starts = SharedArray.joined([*starts, np.array([nbytes])], _narrow(nbytes))
         self._blob = SharedArray.joined([*parts, np.zeros(1, np.uint8)], np.uint8)  # never empty
@@ -132,3 +166,21 @@ class SharedStrings:
     def __getitem__(self, row: int) -> str:
         starts = self._starts.array
         return self._blob.array[starts[row] + 1 : starts[row + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+
+def _packed(strings: Sequence[str], below: str) -> NDArray[np.uint8]:
+    """The strings without `below`, each with a NUL in front, as UTF-8.
+
+    Every string has a NUL in front, so cutting `below` out behind each NUL must shorten the text by exactly the length
+    of `below` per string; one that does not begin with it shortens the text by less. (A NUL inside another string could
+    make up for that; the caller counts the NULs and refuses those.)
+
+    Raises:
+        ValueError: one does not begin with `below`.
+    """
+    text = "\0".join(("", *strings)).encode("utf-8", "surrogateescape")
+    prefix = below.encode("utf-8", "surrogateescape")
+    kept = text.replace(b"\0" + prefix, b"\0")
+    if len(text) - len(kept) != len(prefix) * len(strings):
+        raise ValueError(f"strings must begin with {below!r}")
+    return np.frombuffer(kept, np.uint8)

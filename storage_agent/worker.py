@@ -23,11 +23,11 @@ from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError
+from sophon_loader.pipeline.catalogue import load_ops
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import Registration
-from sophon_loader.pipeline.registry import load_ops
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Failed, Failure, Registered

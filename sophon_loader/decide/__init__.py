@@ -1,25 +1,24 @@
 """Decisions: from what was measured to the choice of every sample.
 
-Pure: numpy in, plan out. No torch, no sockets, no clock, no logging; what there is to say stands in
-    ``Plan.reason``.
+Pure: numpy in, plan out. No torch, no sockets, no clock, no logging; what there is to say stands in `Plan.reason`.
 """
 
 from __future__ import annotations
 
 from sophon_loader.decide.cost import (
     Bottleneck,
-    Terms,
-    Totals,
-    epoch_terms,
-    epoch_totals,
+    EpochTime,
+    EpochWork,
+    epoch_time,
+    epoch_work,
     moved,
-    terms_without_offloading,
-    verdict,
+    time_without_offloading,
 )
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan, Prices, spread, uniform_plan
-from sophon_loader.decide.policies import POLICIES, Policy, policy_named
-from sophon_loader.decide.policies.fastflow import FastFlow, Trial
+from sophon_loader.decide.policies import POLICIES, policy_named
+from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.policy import Policy, Trial, TryingPolicy
 
 __all__ = [
     "FILE",
@@ -27,21 +26,21 @@ __all__ = [
     "Bottleneck",
     "Choice",
     "ChoiceTable",
+    "EpochTime",
+    "EpochWork",
     "Facts",
     "FastFlow",
     "Plan",
     "Policy",
     "Prices",
     "Rates",
-    "Terms",
-    "Totals",
     "Trial",
-    "epoch_terms",
-    "epoch_totals",
+    "TryingPolicy",
+    "epoch_time",
+    "epoch_work",
     "moved",
     "policy_named",
     "spread",
-    "terms_without_offloading",
+    "time_without_offloading",
     "uniform_plan",
-    "verdict",
 ]

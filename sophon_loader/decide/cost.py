@@ -2,7 +2,8 @@
 
 T = max(N / gpu, sum of bytes / wire, sum of loader seconds / loader cores, sum of agent seconds / agent cores)
 
-All four work at the same time, as a loader with look-ahead lets them. Start-up and the last batch are not
+`EpochWork` holds the sums, which depend on the plan alone; `EpochTime` holds the four terms, the work at given rates.
+All four resources work at the same time, as a loader with look-ahead lets them. Start-up and the last batch are not
 modelled.
 """
 
@@ -22,8 +23,15 @@ Bottleneck = Literal["gpu", "wire", "loader-cpu", "agent-cpu"]
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The four terms of an epoch, in seconds; the largest is the epoch's time."""
+class EpochTime:
+    """How long an epoch keeps each resource busy, in seconds; the busiest one decides how long it takes.
+
+    Args:
+        gpu_s: training steps.
+        wire_s: payload on the wire.
+        loader_cpu_s: CPU work of the loader's processes, shared out over their cores.
+        agent_cpu_s: CPU work of the agent, shared out over its cores.
+    """
 
     gpu_s: float
     wire_s: float
@@ -35,11 +43,22 @@ class Terms:
         """T, the predicted seconds of the epoch."""
         return max(self.gpu_s, self.wire_s, self.loader_cpu_s, self.agent_cpu_s)
 
-    def at(self, old: Rates, new: Rates) -> Terms:
-        """The same work at other rates than those it was computed with."""
-        return Terms(
-            self.gpu_s * old.gpu_samples_s / new.gpu_samples_s if math.isfinite(old.gpu_samples_s) else 0.0,
-            self.wire_s * old.wire_bytes_s / new.wire_bytes_s if math.isfinite(old.wire_bytes_s) else 0.0,
+    def at(self, old: Rates, new: Rates) -> EpochTime:
+        """The same work at other rates.
+
+        Args:
+            old: the rates that this was computed with.
+            new: the rates wanted.
+        """
+        # A term at an infinite rate was 0 s, from which the work cannot be told; it is taken to take no time again.
+        gpu_s = wire_s = 0.0
+        if math.isfinite(old.gpu_samples_s):
+            gpu_s = self.gpu_s * old.gpu_samples_s / new.gpu_samples_s
+        if math.isfinite(old.wire_bytes_s):
+            wire_s = self.wire_s * old.wire_bytes_s / new.wire_bytes_s
+        return EpochTime(
+            gpu_s,
+            wire_s,
             self.loader_cpu_s * old.loader_cores / new.loader_cores,
             self.agent_cpu_s * old.agent_cores / new.agent_cores,
         )
@@ -57,16 +76,27 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Totals:
-    """What all samples of an epoch need together: bytes, and CPU seconds on either side."""
+class EpochWork:
+    """What all samples of an epoch need together.
+
+    Args:
+        wire_bytes: bytes of payload.
+        loader_s: CPU seconds in the loader.
+        agent_s: CPU seconds at the agent.
+    """
 
     wire_bytes: float
     loader_s: float
     agent_s: float
 
-    def terms(self, samples: int, rates: Rates) -> Terms:
-        """The epoch's four terms for ``samples`` samples at ``rates``."""
-        return Terms(
+    def time(self, samples: int, rates: Rates) -> EpochTime:
+        """How long this work keeps each resource busy.
+
+        Args:
+            samples: N, which is what the GPU works on.
+            rates: what the four resources can do.
+        """
+        return EpochTime(
             gpu_s=samples / rates.gpu_samples_s,
             wire_s=self.wire_bytes / rates.wire_bytes_s,
             loader_cpu_s=self.loader_s / rates.loader_cores,
@@ -74,15 +104,20 @@ class Totals:
         )
 
 
-def epoch_totals(table: ChoiceTable, chosen: NDArray[np.uint8]) -> Totals:
-    """What an epoch needs when sample i takes choice ``chosen[i]``.
+def epoch_work(table: ChoiceTable, chosen: NDArray[np.uint8]) -> EpochWork:
+    """What an epoch needs when sample i takes choice `chosen[i]`.
 
     Args:
         table: N samples, C choices.
         chosen: uint8[N], each < C.
 
     Raises:
-        PlanError: ``chosen`` has another shape, names a choice past C, or one that its sample does not have.
+        PlanError: `chosen` has another shape, names a choice past C, or one that its sample does not have.
+
+    Example:
+        >>> work = epoch_work(table, plan.chosen)
+        >>> work.time(table.samples, rates).bottleneck
+        'wire'
     """
     width = len(table.choices)
     if chosen.shape != (table.samples,):
@@ -92,11 +127,19 @@ def epoch_totals(table: ChoiceTable, chosen: NDArray[np.uint8]) -> Totals:
     wire, loader, agent = chosen_sums((table.wire_bytes.T, table.loader_s.T, table.agent_s.T), chosen)
     if not math.isfinite(wire):
         raise PlanError("chosen must name choices that their samples have, got one of infinite size; see table.has()")
-    return Totals(wire, loader, agent)
+    return EpochWork(wire, loader, agent)
 
 
 def chosen_sums(columns: tuple[NDArray[np.float32], ...], chosen: NDArray[np.uint8]) -> tuple[float, ...]:
-    """The float64 sum over i of ``array[chosen[i], i]``, for each C-ordered float32[C, N] of ``columns``."""
+    """The sums of what was chosen, in float64.
+
+    Args:
+        columns: C-ordered float32[C, N] arrays.
+        chosen: uint8[N], each < C.
+
+    Returns:
+        For each array the sum over i of `array[chosen[i], i]`.
+    """
     sums = [0.0] * len(columns)
     flats = [array.reshape(-1) for array in columns]
     for part in blocks(len(chosen)):
@@ -107,8 +150,8 @@ def chosen_sums(columns: tuple[NDArray[np.float32], ...], chosen: NDArray[np.uin
     return tuple(sums)
 
 
-def epoch_terms(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> Terms:
-    """The epoch's four terms when sample i takes choice ``chosen[i]``.
+def epoch_time(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> EpochTime:
+    """How long an epoch keeps each resource busy when sample i takes choice `chosen[i]`.
 
     Args:
         table: N samples, C choices.
@@ -116,36 +159,43 @@ def epoch_terms(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> 
         rates: what the four resources can do.
 
     Raises:
-        PlanError: as ``epoch_totals``.
+        PlanError: see `epoch_work`.
     """
-    return epoch_totals(table, chosen).terms(table.samples, rates)
+    return epoch_work(table, chosen).time(table.samples, rates)
 
 
-def terms_without_offloading(table: ChoiceTable, rates: Rates) -> Terms:
-    """The epoch's four terms when every sample crosses the wire as its file."""
-    first = (table.wire_bytes[:, 0], table.loader_s[:, 0], table.agent_s[:, 0])
-    sums = (float(column.sum(dtype=np.float64)) for column in first)
-    return Totals(*sums).terms(table.samples, rates)
+def time_without_offloading(table: ChoiceTable, rates: Rates) -> EpochTime:
+    """How long an epoch keeps each resource busy when every sample crosses the wire as its file.
 
-
-def verdict(rates: Rates, table: ChoiceTable) -> Bottleneck:
-    """The bottleneck without offloading (SOPHON's stage 1)."""
-    return terms_without_offloading(table, rates).bottleneck
+    Args:
+        table: N samples; its first choice is the file.
+        rates: what the four resources can do.
+    """
+    files = EpochWork(
+        wire_bytes=float(table.wire_bytes[:, 0].sum(dtype=np.float64)),
+        loader_s=float(table.loader_s[:, 0].sum(dtype=np.float64)),
+        agent_s=float(table.agent_s[:, 0].sum(dtype=np.float64)),
+    )
+    return files.time(table.samples, rates)
 
 
 def moved(old: Rates, new: Rates, tolerance: float = 0.10) -> tuple[str, ...]:
-    """Names of the rates that differ from ``old`` by more than ``tolerance`` of it: a reason to plan again.
+    """Names of the rates that have changed enough to plan again.
 
-    A rate that becomes or stops being infinite has moved.
+    A rate that becomes or stops being infinite has changed enough.
+
+    Args:
+        old: the rates planned with.
+        new: the rates measured since.
+        tolerance: change that is borne, as a share of the old rate, >= 0.
 
     Raises:
-        PlanError: ``tolerance`` is negative or NaN.
+        PlanError: `tolerance` is negative or NaN.
     """
-    if not tolerance >= 0:
+    if not tolerance >= 0:  # also catches NaN
         raise PlanError(f"tolerance must be >= 0, got {tolerance}; 0.1 stands for 10 %")
-    return tuple(
-        one.name for one in fields(Rates) if _differ(getattr(old, one.name), getattr(new, one.name), tolerance)
-    )
+    names = [field.name for field in fields(Rates)]
+    return tuple(name for name in names if _differ(getattr(old, name), getattr(new, name), tolerance))
 
 
 def _differ(old: float, new: float, tolerance: float) -> bool:

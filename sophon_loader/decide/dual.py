@@ -1,12 +1,11 @@
 """Prices that solve the planning problem's linear relaxation.
 
-Every sample takes one of its choices; an epoch takes as long as its busiest resource. Relaxed (a sample may
-split over choices) this is a linear programme of N * C variables but three coupling rows: wire, loader CPU and
-agent CPU. Its dual is three prices. At given prices each sample takes its cheapest choice on its own
-(``sweep``, one pass over the table), and what all samples then need together is a ``Column``: three numbers. A
-master problem of a few rows mixes columns and yields new prices, until no sweep improves the mix (Dantzig-Wolfe
-decomposition; Dantzig and Wolfe, Operations Research 8(1), 1960). A dozen sweeps do; the sweeps are all that
-touches the samples.
+Every sample takes one of its choices; an epoch takes as long as its busiest resource. Relaxed (a sample may split over
+choices) this is a linear programme of N * C variables but three coupling rows: wire, loader CPU and agent CPU. Its dual
+is three prices. At given prices each sample takes its cheapest choice on its own (`sweep`, one pass over the table),
+and what all samples then need together is a `Column`: three numbers. A master problem of a few rows mixes columns and
+yields new prices, until no sweep improves the mix (Dantzig-Wolfe decomposition; Dantzig and Wolfe, Operations Research
+8(1), 1960). A dozen sweeps are enough; the sweeps are all that touches the samples.
 
 Vectors over resources are float64[3] in the order wire, loader, agent.
 """
@@ -23,23 +22,27 @@ from sophon_loader.decide.facts import BLOCK, Facts, FloatTable, blocks
 from sophon_loader.decide.simplex import Vector, maximise
 from sophon_loader.errors import PlanError
 
-# A wire price of zero would make an absent choice's infinite size NaN instead of dear. So the wire always keeps
-# a price: this share of the whole bill, which is not felt, and at least what float32 can tell from zero.
 FLOOR = 1e-12
+"""The wire's least share of the whole bill. At a wire price of zero an absent choice's infinite size would cost NaN,
+not infinity; a share this small is not felt."""
 MIN_PRICE = 1e-30
-EQUAL = 1e-9  # relative difference below which two totals count as one
+"""The wire's least price relative to the largest: float32 can still tell it from zero."""
+EQUAL = 1e-9
+"""Relative difference below which two totals count as one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A table, or an even sample of one, with what a unit of each resource costs in time.
 
+    Costs have one row per choice, so that a sweep reads memory in order.
+
     Args:
-        wire: float32[C, N], C-ordered, bytes; ``inf`` where a sample has no such choice.
+        wire: float32[C, N], C-ordered, bytes; `inf` where a sample has no such choice.
         loader: float32[C, N], C-ordered, CPU seconds.
         agent: float32[C, N], C-ordered, CPU seconds.
         seconds_per: float64[3], epoch seconds per unit of each resource, 1 / rate.
-        gpu_s: the term that no choice changes.
+        gpu_s: seconds of training steps, which no choice changes.
     """
 
     wire: FloatTable
@@ -53,7 +56,7 @@ class Problem:
         """The whole problem; shares the table's memory.
 
         Raises:
-            PlanError: ``facts`` has no table.
+            PlanError: `facts` has no table.
         """
         table, rates = facts.table, facts.rates
         if table is None:
@@ -68,16 +71,16 @@ class Problem:
         return int(self.wire.shape[1])
 
     def thinned(self, most: int) -> Problem:
-        """Every k-th sample, at most about ``most`` of them; itself when it is that small already."""
+        """Every k-th sample, at most about `most` of them; itself when it is that small already."""
         step = self.samples // most
         if step < 2:
             return self
-        parts = [np.ascontiguousarray(a[:, ::step]) for a in (self.wire, self.loader, self.agent)]
-        share = parts[0].shape[1] / self.samples
-        return Problem(parts[0], parts[1], parts[2], self.seconds_per, self.gpu_s * share)
+        wire, loader, agent = (np.ascontiguousarray(costs[:, ::step]) for costs in (self.wire, self.loader, self.agent))
+        share = wire.shape[1] / self.samples
+        return Problem(wire, loader, agent, self.seconds_per, self.gpu_s * share)
 
     def sums(self, chosen: NDArray[np.uint8]) -> Vector:
-        """float64[3]: what ``chosen`` needs of each resource, in bytes and CPU seconds."""
+        """float64[3]: what `chosen` needs of each resource, in bytes and CPU seconds."""
         return np.array(chosen_sums((self.wire, self.loader, self.agent), chosen))
 
     def seconds(self, sums: Vector) -> float:
@@ -87,10 +90,14 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """The plan that a sweep at ``prices`` makes, or the files' if None, by its sums alone.
+    """What the plan of one sweep needs of each resource.
 
-    Some dozens of columns times a byte per sample would be most of what planning holds, and few are ever needed
-    again.
+    The plan itself is not kept: some dozens of columns times a byte per sample would be most of what planning holds,
+    and few are ever needed again.
+
+    Args:
+        sums: float64[3], bytes and CPU seconds.
+        prices: float64[3], which the sweep was made at; None for the plan without offloading.
     """
 
     sums: Vector
@@ -109,7 +116,7 @@ class Mix:
 
     Args:
         shares: float64[K] over the first K columns, sum 1.
-        weights: float64[3], the duals of the three resources' rows: a start for a similar problem.
+        weights: float64[3], what the master pays for each resource's row: a start for a similar problem.
         prices: float64[3], the prices with the highest lower bound; the columns in use are cheapest there, up
             to the gap between the bounds.
         lower: no plan is better than this.
@@ -129,19 +136,31 @@ def file_column(problem: Problem) -> Column:
 
 
 def column_at(problem: Problem, prices: Vector) -> Column:
-    """The column of a sweep at ``prices``."""
+    """The column of a sweep.
+
+    Args:
+        problem: N samples.
+        prices: float64[3], each >= 0; only their proportions decide.
+    """
     return Column(problem.sums(sweep(problem, prices)), prices)
 
 
 def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
-    """Let every sample take its cheapest choice at ``prices`` (of equal ones, the first).
+    """Let every sample take its cheapest choice (of equal ones, the first).
 
     Costs are float32: exact to 1e-7, twice as fast as float64, and of two choices so close either will do.
+
+    Args:
+        problem: N samples.
+        prices: float64[3], each >= 0; only their proportions decide.
+
+    Returns:
+        uint8[N], the choices.
     """
     chosen = np.zeros(problem.samples, dtype=np.uint8)
     scaled = np.maximum(prices / (prices.max() or 1.0), [MIN_PRICE, 0, 0]).astype(np.float32)
     least, cost, term = (np.empty(BLOCK, dtype=np.float32) for _ in range(3))
-    with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which is dear enough
+    with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which nobody chooses
         for part in blocks(problem.samples):
             size = part.stop - part.start
             _bill(problem, 0, part, scaled, least[:size], term[:size])
@@ -155,7 +174,7 @@ def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
 def _bill(
     problem: Problem, choice: int, part: slice, prices: NDArray[np.float32], into: FloatTable, term: FloatTable
 ) -> None:
-    """Write what ``choice`` costs the samples of ``part`` into ``into``; ``term`` is scratch space."""
+    """Write what `choice` costs the samples of `part` into `into`; `term` is scratch memory of the same size."""
     np.multiply(problem.wire[choice, part], prices[0], out=into)
     into += np.multiply(problem.loader[choice, part], prices[1], out=term)
     into += np.multiply(problem.agent[choice, part], prices[2], out=term)
@@ -164,11 +183,11 @@ def _bill(
 def least_time(
     problem: Problem, columns: list[Column], tolerance: float, most: int, centre: Vector | None = None
 ) -> Mix:
-    """Mix columns so that the epoch is as short as it can be; new columns are appended to ``columns``.
+    """Mix columns so that the epoch is as short as it can be.
 
     Args:
         problem: N samples.
-        columns: at least one.
+        columns: at least one; new ones are appended.
         tolerance: stop when the bounds are this close, relative to the upper one.
         most: sweeps at most.
         centre: float64[3], weights of the terms near which the optimum is expected.
@@ -177,7 +196,7 @@ def least_time(
         The mix; its bounds are in seconds.
     """
     search = _Search(centre)
-    for left in range(most, -1, -1):
+    for left in range(most, -1, -1):  # the master is solved once more than there are sweeps
         shares, weights, upper = _time_master(problem, columns)
         lower = max(problem.gpu_s, search.bound)
         if not left or upper - lower <= tolerance * upper:
@@ -186,13 +205,13 @@ def least_time(
         column = column_at(problem, _with_floor(tried * problem.seconds_per, columns[0].sums))
         columns.append(column)
         terms = float(tried @ (column.sums * problem.seconds_per))
-        search.learn(tried, terms + (1 - float(tried.sum())) * problem.gpu_s)
+        search.learn(tried, bound=terms + (1 - float(tried.sum())) * problem.gpu_s)
     prices = search.centre * problem.seconds_per
     return Mix(_padded(shares, columns), search.centre, prices, min(lower, upper), upper)
 
 
 def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vector, float]:
-    """The best mix of ``columns`` as a matrix game: columns against terms.
+    """The best mix of `columns` as a matrix game: columns against terms.
 
     Minimising v subject to M x <= v and sum x = 1 is, for M > 0 and y = x / v, maximising sum y subject to
     M y <= 1.
@@ -221,13 +240,13 @@ def least_traffic(
     most: int,
     centre: Vector | None = None,
 ) -> Mix:
-    """Mix columns so that ``goal . sums`` is least while each term stays within ``budget_s``.
+    """Mix columns so that `goal . sums` is least while each term stays within `budget_s`.
 
     Args:
         problem: N samples.
         columns: new ones are appended.
-        start: shares over ``columns`` whose mix is within the budget.
-        goal: float64[3], what a unit of each resource is worth, scaled so that ``goal . sums`` is about 1.
+        start: shares over `columns` whose mix is within the budget.
+        goal: float64[3], what a unit of each resource is worth, scaled so that `goal . sums` is about 1.
         budget_s: seconds > 0.
         tolerance: stop when the bounds are this close.
         most: sweeps at most.
@@ -252,7 +271,7 @@ def least_traffic(
         prices = goal + tried * per
         column = column_at(problem, _with_floor(prices, columns[0].sums))
         columns.append(column)
-        search.learn(tried, float(prices @ column.sums) - float(tried @ (per > 0)))
+        search.learn(tried, bound=float(prices @ column.sums) - float(tried @ (per > 0)))
     shares = _padded(master.x, columns)
     shares[: len(start)] += max(0.0, 1 - shares.sum()) * start
     prices = goal + search.centre * per
@@ -262,13 +281,17 @@ def least_traffic(
 class _Search:
     """Which weights to sweep at next, and the best lower bound so far.
 
-    A master that knows few columns swings about, so the next weights lie half way between its own and the best
-    so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those with the
-    highest bound of their own, be a higher one known from elsewhere: with the centre left where it is, the
-    search can stand still.
+    The weights of a master that knows few columns swing about, so the next ones lie half way between its own and the
+    best so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those for which a
+    sweep has proved the highest bound, even if a still higher bound is known from elsewhere: if the centre waited for a
+    higher one, the search could stand still.
 
     Args:
         centre: float64[3], weights near which the optimum is expected, or None.
+
+    Attributes:
+        centre: float64[3], the best weights so far.
+        bound: the highest lower bound that a sweep has proved.
     """
 
     def __init__(self, centre: Vector | None) -> None:
@@ -281,9 +304,16 @@ class _Search:
         return 0.5 * (weights + self.centre) if self._known else weights
 
     def learn(self, tried: Vector, bound: float) -> None:
-        """Take in the lower bound that a sweep at ``tried`` proved."""
+        """Take in what a sweep has proved.
+
+        Args:
+            tried: float64[3], the weights of the sweep.
+            bound: no plan is better than this.
+        """
         if bound > self.bound:
-            self.centre, self.bound, self._known = tried, bound, True
+            self.centre = tried
+            self.bound = bound
+            self._known = True
 
 
 def _padded(shares: Vector, columns: list[Column]) -> Vector:
@@ -291,7 +321,7 @@ def _padded(shares: Vector, columns: list[Column]) -> Vector:
 
 
 def _with_floor(prices: Vector, sums: Vector) -> Vector:
-    """Prices with a wire price that is not zero (see FLOOR); ``sums`` set the scale."""
+    """Prices with a wire price that is not zero (see FLOOR); `sums` set the scale."""
     bill = float(prices @ sums) or 1.0
     floor = FLOOR * bill / (float(sums[0]) or 1.0)
     return np.array([max(prices[0], floor), prices[1], prices[2]])

@@ -16,8 +16,10 @@ from sophon_loader.errors import PlanError
 
 FloatTable = NDArray[np.float32]
 
-MAX_CHOICES = 256  # a plan stores one byte per sample
-BLOCK = 1 << 15  # samples per step of a pass over a table: the temporaries stay in the L2 cache
+MAX_CHOICES = 256
+"""A plan stores one byte per sample."""
+BLOCK = 1 << 15
+"""Samples per step of a pass over a table: the temporaries stay in the L2 cache."""
 
 
 @dataclass(frozen=True, order=True)
@@ -26,10 +28,14 @@ class Choice:
 
     Args:
         cut: the stage that crosses, >= 0; ops[:cut] run at the agent.
-        encoding: an encoding's name, for example ``"file"``.
+        encoding: an encoding's name, for example `"file"`.
 
     Raises:
-        PlanError: ``cut`` is negative or ``encoding`` is empty.
+        PlanError: `cut` is negative or `encoding` is empty.
+
+    Example:
+        >>> str(Choice(2, "pixels"))
+        'pixels@2'
     """
 
     cut: int
@@ -53,7 +59,7 @@ PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
 
 @dataclass(frozen=True)
 class Rates:
-    """What each resource can do, each > 0; ``inf`` means that it never limits.
+    """What each resource can do, each > 0; `inf` means that it never limits.
 
     Args:
         gpu_samples_s: samples/s that the training step consumes when data is ready.
@@ -63,6 +69,9 @@ class Rates:
 
     Raises:
         PlanError: a rate is zero, negative or NaN.
+
+    Example:
+        >>> Rates(gpu_samples_s=2000, wire_bytes_s=60e6, loader_cores=8, agent_cores=2)
     """
 
     gpu_samples_s: float
@@ -71,11 +80,11 @@ class Rates:
     agent_cores: float
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for rate in fields(self):
+            value = getattr(self, rate.name)
             if not value > 0:  # also catches NaN
                 raise PlanError(
-                    f"{one.name} must be > 0, got {value}; measure it again, or pass math.inf when it never limits"
+                    f"{rate.name} must be > 0, got {value}; measure it again, or pass math.inf when it never limits"
                 )
 
 
@@ -83,22 +92,27 @@ class Rates:
 class ChoiceTable:
     """The cost of every choice of every sample.
 
-    A choice that a sample does not have is marked by ``wire_bytes`` = ``inf``. So is, by the table itself, one
-    with a NaN or negative entry in any of the three arrays, or with an infinite time: a wrong measurement takes
-    a choice away, it never makes one look cheap. A sample whose choice 0 is unusable in this way gets the mean
-    of its column, and is counted in ``repaired``.
+    A choice that a sample does not have is marked by `wire_bytes` = `inf`. The table itself marks so a choice with a
+    NaN or negative entry in any of the three arrays, or with an infinite time: a wrong measurement takes a choice away,
+    it never makes one look cheap. A sample whose choice 0 is unusable in this way gets the mean of its column, and is
+    counted in `repaired`.
 
-    The arrays are kept column by column in memory. One that already is (``columns.T`` of a C-ordered [C, N]
-    array) and has nothing to repair is used as it is, without a copy: the caller then leaves it alone.
+    The arrays are kept column by column in memory. One that already is (`columns.T` of a C-ordered [C, N] array) and
+    has nothing to repair is used as it is, without a copy, and must not be changed afterwards.
 
     Args:
-        choices: C distinct choices, at most 256; ``choices[0]`` is ``FILE``.
+        choices: C distinct choices, at most 256; `choices[0]` is `FILE`.
         wire_bytes: float32[N, C], bytes on the wire.
         agent_s: float32[N, C], CPU seconds at the agent. Column 0 may hold the cost of reading the file.
         loader_s: float32[N, C], CPU seconds in the loader.
 
     Raises:
         PlanError: the shapes or the choices do not fit, or no sample at all has a usable choice 0.
+
+    Example:
+        >>> sizes = np.array([[110_000, 150_528]], dtype=np.float32)
+        >>> times = np.array([[0.0, 0.003]], dtype=np.float32)
+        >>> ChoiceTable((FILE, Choice(2, "pixels")), wire_bytes=sizes, agent_s=times, loader_s=1 - times)
     """
 
     choices: tuple[Choice, ...]
@@ -112,7 +126,7 @@ class ChoiceTable:
         names = ("wire_bytes", "agent_s", "loader_s")
         arrays = [_column_major(name, getattr(self, name), len(self.choices)) for name in names]
         if len({array.shape for array in arrays}) > 1:
-            shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(names, arrays, strict=True))
             raise PlanError(
                 f"wire_bytes, agent_s and loader_s must have one shape, got {shapes}; "
                 "give all three the shape [samples, choices]"
@@ -131,7 +145,7 @@ class ChoiceTable:
         return int(self.wire_bytes.shape[0])
 
     def index(self, choice: Choice) -> int | None:
-        """The column of ``choice``, or None when the table does not have it."""
+        """The column of `choice`, or None when the table does not have it."""
         return self.choices.index(choice) if choice in self.choices else None
 
     def has(self, column: int) -> NDArray[np.bool_]:
@@ -152,7 +166,10 @@ class Facts:
         profiled_share: share of samples with a profile of their own, in [0, 1]; the others carry column means.
 
     Raises:
-        PlanError: a value is out of its range, or ``table`` is not of N samples or reaches past ``max_cut``.
+        PlanError: a value is out of its range, or `table` is not of N samples or reaches past `max_cut`.
+
+    Example:
+        >>> Facts(samples=1000, rates=rates, table=None, max_cut=4, resize_cut=2, profiled_share=0.0)
     """
 
     samples: int
@@ -198,7 +215,7 @@ class Facts:
 
 
 def blocks(samples: int) -> Iterator[slice]:
-    """Consecutive slices that cover ``range(samples)``, each of at most ``BLOCK``."""
+    """Consecutive slices that cover `range(samples)`, each of at most `BLOCK`."""
     for low in range(0, samples, BLOCK):
         yield slice(low, min(low + BLOCK, samples))
 

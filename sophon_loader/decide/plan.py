@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import MAX_CHOICES, Choice
 from sophon_loader.errors import PlanError
 
-# Knuth's multiplicative hash: i * GOLDEN mod 2**32 walks the circle in golden-ratio steps, so any run of
-# consecutive indices covers it evenly. Odd, hence a bijection: no two samples share a place.
 GOLDEN = np.uint32(2654435769)
-
+"""Knuth's multiplicative hash: i * GOLDEN mod 2**32 walks the circle in golden-ratio steps, so any run of consecutive
+indices covers it evenly. Odd, hence a bijection: no two samples share a place."""
 KEEP = 0.01
-"""A planned choice is kept unless another one is cheaper by more than this share of its cost."""
+"""A planned choice is kept unless another one is cheaper by more than this share of its cost. Without it, samples that
+tie at the plan's prices, which a plan shares out over their choices, would all go one way."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,10 @@ class Prices:
 
     Raises:
         PlanError: a price is negative, infinite or NaN.
+
+    Example:
+        >>> Prices(wire=1.0, loader=10.0, agent=100.0).cheapest_each([[50, 20]], [[0, 0.1]], [[1, 1]])
+        array([1], dtype=uint8)
     """
 
     wire: float
@@ -47,40 +50,6 @@ class Prices:
             if not 0 <= value < math.inf:
                 raise PlanError(f"{name} must be >= 0 and finite, got {value}; plan again from fresh rates")
 
-    def cheapest(
-        self,
-        wire_bytes: Sequence[float],
-        agent_s: Sequence[float],
-        loader_s: Sequence[float],
-        planned: int | None = None,
-    ) -> int:
-        """The position of the cheapest choice of one sample; of equal ones, the first.
-
-        Where samples tie, a plan shares them out over the tied choices. Whoever chooses anew should therefore
-        pass what was planned: it is kept unless another choice is cheaper by more than ``KEEP``.
-
-        Args:
-            wire_bytes: C sizes in bytes; ``inf`` or NaN marks a choice that the sample does not have.
-            agent_s: C times at the agent in CPU seconds.
-            loader_s: C times in the loader in CPU seconds.
-            planned: position of the choice to keep when in doubt; ignored when the sample does not have it.
-
-        Raises:
-            PlanError: no choice is usable.
-        """
-        best, least, kept = -1, math.inf, math.inf
-        for position, (size, agent, loader) in enumerate(zip(wire_bytes, agent_s, loader_s, strict=True)):
-            if size < math.inf:
-                cost = self.wire * size + self.agent * agent + self.loader * loader
-                if cost < least:
-                    best, least = position, cost
-                if position == planned:
-                    kept = cost
-        if best < 0:
-            sizes = [float(size) for size in wire_bytes]
-            raise PlanError(f"wire_bytes must have a finite entry, got {sizes}; the file always is a choice")
-        return planned if planned is not None and kept * (1 - KEEP) <= least else best
-
     def cheapest_each(
         self,
         wire_bytes: ArrayLike,
@@ -88,13 +57,16 @@ class Prices:
         loader_s: ArrayLike,
         planned: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """``cheapest`` for N samples at once.
+        """The cheapest choice of each of N samples; of equal ones, the first.
+
+        Where samples tie, a plan shares them out over the tied choices. Whoever chooses anew should therefore pass
+        what was planned: it is kept unless another choice is cheaper by more than `KEEP`.
 
         Args:
-            wire_bytes: float[N, C], bytes; ``inf`` or NaN marks a choice that the sample does not have.
-            agent_s: float[N, C], CPU seconds.
-            loader_s: float[N, C], CPU seconds.
-            planned: uint8[N], the choices to keep when in doubt.
+            wire_bytes: float[N, C], bytes; `inf` or NaN marks a choice that the sample does not have.
+            agent_s: float[N, C], CPU seconds at the agent.
+            loader_s: float[N, C], CPU seconds in the loader.
+            planned: uint8[N], the choices to keep when in doubt; one that its sample does not have is not kept.
 
         Returns:
             uint8[N], each < C <= 256.
@@ -124,21 +96,25 @@ class Plan:
 
     Args:
         policy: name of the policy that made it.
-        choices: the C choices that ``chosen`` points into.
+        choices: the C choices that `chosen` points into.
         chosen: uint8[N], each < C; made read-only.
         reason: why, in one line a user can read.
         predicted: the epoch under the cost model, or None when the costs are not known.
         prices: what the plan was made at, or None for a policy without prices.
 
     Raises:
-        PlanError: ``chosen`` is not uint8[N] or points past ``choices``.
+        PlanError: `chosen` is not uint8[N] or points past `choices`.
+
+    Example:
+        >>> Plan("mine", (FILE, Choice(2, "pixels")), np.array([0, 1, 1], np.uint8), "because").counts()
+        {Choice(cut=0, encoding='file'): 1, Choice(cut=2, encoding='pixels'): 2}
     """
 
     policy: str
     choices: tuple[Choice, ...]
     chosen: NDArray[np.uint8]
     reason: str
-    predicted: Terms | None = None
+    predicted: EpochTime | None = None
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
@@ -164,10 +140,6 @@ class Plan:
         """N, the number of samples."""
         return len(self.chosen)
 
-    def choose(self, index: int) -> Choice:
-        """The choice of sample ``index``."""
-        return self.choices[int(self.chosen[index])]
-
     def counts(self) -> dict[Choice, int]:
         """How many samples take each choice; choices that no sample takes are left out."""
         counted = np.bincount(self.chosen, minlength=len(self.choices))
@@ -175,12 +147,19 @@ class Plan:
 
 
 def uniform_plan(policy: str, samples: int, choice: Choice, reason: str) -> Plan:
-    """The plan in which all ``samples`` samples take ``choice``; nothing is predicted."""
+    """The plan in which all samples take one choice; nothing is predicted.
+
+    Args:
+        policy: name of the policy that makes it.
+        samples: N >= 0.
+        choice: what each takes.
+        reason: why, in one line a user can read.
+    """
     return Plan(policy, (choice,), np.zeros(samples, dtype=np.uint8), reason)
 
 
 def spread(samples: int, share: float) -> NDArray[np.bool_]:
-    """Mark ``round(share * samples)`` samples, evenly over the indices and the same ones each time.
+    """Mark `round(share * samples)` samples, evenly over the indices and the same ones each time.
 
     A larger share marks a superset, and any run of consecutive indices holds the share to within a few samples.
     Unlike every k-th sample, the marks have no period that a data set's own order could share.
@@ -193,7 +172,7 @@ def spread(samples: int, share: float) -> NDArray[np.bool_]:
         bool[N].
 
     Raises:
-        PlanError: ``share`` is outside [0, 1].
+        PlanError: `share` is outside [0, 1].
     """
     if not 0 <= share <= 1:
         raise PlanError(f"share must be in [0, 1], got {share}; it is a share of the samples")

@@ -1,7 +1,7 @@
 """From a mix of plans to one plan.
 
-The linear relaxation may split a sample over several choices. ``mixed`` gives each sample one of the mixed
-plans, in the mix's proportions; ``repaired`` then changes single samples, and pairs of them, while that helps.
+The linear relaxation may split a sample over several choices. `mixed` gives each sample one of the mixed
+plans, in the mix's proportions; `repaired` then changes single samples, and pairs of them, while that helps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,30 @@ from sophon_loader.decide.plan import golden_places
 from sophon_loader.decide.simplex import Vector
 
 MIN_SHARE = 1e-9
-MAX_MOVES = 160  # moves that are tried in pairs: 160**2 pairs of three sums fit the cache
-POOL = 16  # the moves come from this many times as many cheap ones
+"""A column of a smaller share counts as not mixed; the shares come from a simplex exact to about 1e-11."""
+MAX_MOVES = 160
+"""Moves that are tried in pairs: 160**2 pairs of three float64 sums (600 KB) fit the L2 cache."""
+POOL = 16
+"""The moves are taken from this many times as many cheap ones."""
 MAX_STEPS = 64
-MAX_SAMPLES = 1 << 14  # samples that are looked at for moves; beyond, an even share of them
+"""Moves or pairs of moves that are made at most; most repairs need a few."""
+MAX_SAMPLES = 1 << 14
+"""Samples that are looked at for moves; of more, an even share of them."""
 
 
 def mixed(problem: Problem, columns: list[Column], shares: Vector) -> NDArray[np.uint8]:
-    """One plan, uint8[N], in which each column rules its share of the samples that the columns disagree on.
+    """One plan in which each column rules its share of the samples that the columns disagree on.
 
-    The samples are shared out evenly along the files' sizes, separately for each way of disagreeing: a column
-    then gets its share of small and of large ones, and the sums come out as mixed to within a few samples'
-    worth.
+    The samples are shared out evenly along the files' sizes, separately for each way of disagreeing: a column then
+    gets its share of small and of large ones, and the sums come out as mixed to within a few samples' worth.
+
+    Args:
+        problem: N samples.
+        columns: K columns.
+        shares: float64[K], sum 1.
+
+    Returns:
+        uint8[N], the plan.
     """
     active = [int(k) for k in np.argsort(-shares, kind="stable") if shares[k] > MIN_SHARE]
     plans = [columns[k].chosen(problem) for k in active]
@@ -33,10 +45,9 @@ def mixed(problem: Problem, columns: list[Column], shares: Vector) -> NDArray[np
     for plan in plans[1:]:
         differ |= plan != plans[0]
     where = np.flatnonzero(differ).astype(np.uint32)
-    ways = np.zeros(len(where), dtype=np.uint32)
-    for plan in plans:  # at most five are mixed; should more be, the first drop out of the key
-        ways = (ways << np.uint32(6)) ^ plan[where]
-    where = where[np.lexsort((problem.wire[0, where], ways))]
+    # By what the first plan says, then the second, and so on, and then by the file's size (lexsort's first key).
+    ways = [plan[where] for plan in plans]
+    where = where[np.lexsort((problem.wire[0, where], *reversed(ways)))]
     places = golden_places(len(where))
     edges = np.cumsum(shares[active]) / shares[active].sum() * 2.0**32
     chosen = plans[0]
@@ -51,17 +62,17 @@ def repaired(
 ) -> NDArray[np.uint8]:
     """Change samples one or two at a time while that brings the plan into the budget or, there, the goal down.
 
-    Those moves are tried that cost least at ``prices``: near an optimum these are the ones that can pay.
+    Those moves are tried that cost least at `prices`: near an optimum these are the ones that can pay.
 
     Args:
         problem: N samples.
         chosen: uint8[N], the plan to start from; left as it is.
         prices: float64[3].
-        goal: float64[3], what a unit of each resource is worth, scaled so that ``goal . sums`` is about 1.
+        goal: float64[3], what a unit of each resource is worth, scaled so that `goal . sums` is about 1.
         budget_s: what no term should exceed.
 
     Returns:
-        uint8[N], no worse than ``chosen``: less over the budget or, equally far over, no larger in the goal.
+        uint8[N], no worse than `chosen`: less over the budget or, equally far over, no larger in the goal.
     """
     chosen = chosen.copy()
     step = max(1, problem.samples // MAX_SAMPLES)
@@ -124,7 +135,7 @@ def _cheap_moves(
 
 
 def _spread_out(pool: NDArray[np.intp], bill: Vector, change: Vector) -> NDArray[np.intp]:
-    """At most MAX_MOVES of ``pool``: the cheapest half, and as many spread evenly over what they change.
+    """At most MAX_MOVES of `pool`: the cheapest half, and as many spread evenly over what they change.
 
     The cheapest alone may all be of one kind (equal samples, or choices a constant apart) and pull one way.
     """

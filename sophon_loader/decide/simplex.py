@@ -1,7 +1,7 @@
 """A linear programme of a few rows, solved by the simplex method on a dense tableau.
 
-The master problems of ``decide.dual`` have at most five rows and some dozens of columns. scipy would solve
-them, but is a heavy import for a tableau that fits a screen; the tests compare the two.
+The master problems of `decide/dual.py` have at most five rows and some dozens of columns. scipy would solve them, but
+is a heavy import for a tableau that fits a screen; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-TINY = 1e-11  # below this a reduced cost or a pivot counts as zero; callers scale their entries to about 1
+TINY = 1e-11
+"""Below this a reduced cost or a pivot counts as zero: some 1e5 times float64's rounding, since callers scale their
+entries to about 1."""
 MAX_PIVOTS = 2000
+"""Where to stop a programme that does not end; none has been seen, and Bland's rule allows none but for rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """A solution: ``x`` float64[K] of the columns, ``duals`` float64[R] of the rows, ``value`` = gain . x."""
+    """A solution.
+
+    Args:
+        x: float64[K], how much of each column.
+        duals: float64[R], what a unit of each row's limit is worth.
+        value: gain . x.
+    """
 
     x: Vector
     duals: Vector
@@ -27,15 +36,18 @@ class Optimum:
 
 
 def maximise(gain: Vector, rows: Vector, limits: Vector) -> Optimum:
-    """Maximise ``gain . x`` subject to ``rows @ x <= limits`` and ``x >= 0``.
+    """Maximise `gain . x` subject to `rows @ x <= limits` and `x >= 0`.
 
-    Bland's rule picks the pivots, so that degenerate problems end too. Stopping at ``MAX_PIVOTS`` (never seen)
-    would still leave a feasible ``x``, only not the best one.
+    Bland's rule picks the pivots, so that degenerate problems end too. Stopping at `MAX_PIVOTS` (never seen)
+    would still leave a feasible `x`, only not the best one.
 
     Args:
         gain: float64[K].
         rows: float64[R, K].
         limits: float64[R], each >= 0, so that x = 0 is feasible.
+
+    Returns:
+        The best x, and the duals of the rows.
 
     Raises:
         ArithmeticError: the problem has no largest value.

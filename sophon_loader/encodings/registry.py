@@ -12,7 +12,7 @@ from sophon_loader.encodings.catalogue import PLAIN, entries
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
 from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError, PipelineError
-from sophon_loader.pipeline.registry import check_plain, from_plain, to_plain
+from sophon_loader.pipeline.plain import check_plain, from_plain, to_plain
 
 
 @cache

@@ -11,7 +11,7 @@ from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_s
 from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, MAX_COMPRESSED_GROWTH, Fitted, UsedAt
 from sophon_loader.errors import EncodingError
 
-MAX_SIDE_PX = 16383
+MAX_WEBP_SIDE_PX = 16383
 """A limit of the format itself."""
 MAX_WEBP_PIXELS = 1 << 26
 """Below the size at which Pillow warns of a bomb; larger images go as `pixels`."""
@@ -35,7 +35,7 @@ class WebpEncoding(Encoding):
         return (
             type(value) is Image.Image
             and value.mode == "RGB"
-            and 0 < min(value.size) <= max(value.size) <= MAX_SIDE_PX
+            and 0 < min(value.size) <= max(value.size) <= MAX_WEBP_SIDE_PX
             and value.width * value.height <= MAX_WEBP_PIXELS
         )
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sophon_loader.decide.cost import Terms, moved
+from sophon_loader.decide.cost import EpochTime, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
-from sophon_loader.decide.policies import Policy
-from sophon_loader.main.trials import TrialRunner, TryingPolicy
+from sophon_loader.decide.policy import Policy, TryingPolicy
+from sophon_loader.main.trials import TrialRunner
 from sophon_loader.profiling.guard import Guard
 
 
@@ -42,7 +42,7 @@ class Followed:
     """
 
     plan: Plan
-    predicted: Terms | None
+    predicted: EpochTime | None
 
     @property
     def offloads(self) -> bool:

@@ -13,7 +13,7 @@ from sophon_loader.client.burst import measure_wire
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.dry_runs import Prober
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
@@ -182,7 +182,7 @@ class Profiler:
             upkeep_s=_upkeep(totals),
         )
 
-    def learn(self, epoch: EpochMeasure, planned: Terms | None = None) -> None:
+    def learn(self, epoch: EpochMeasure, planned: EpochTime | None = None) -> None:
         """Learn from an epoch, and keep the profile if it has grown.
 
         Args:

@@ -1,7 +1,7 @@
 """The tail: the last ops of a pipeline, run on whole uint8 batches on one device instead of in the loader's workers.
 
-Moved are only ops that treat each value of a tensor alike, so a batch gives the bits that its samples would give. It
-does not run the ops before them (`pipeline/chain.py` does), and reads no data.
+Only ops that do to a batch what they do to each sample are moved (`OpType.on_batches`), so a batch has the bits that
+its samples would have. The ops before them run elsewhere (`pipeline/chain.py`), and no data is read here.
 """
 
 from __future__ import annotations
@@ -22,15 +22,23 @@ from sophon_loader.pipeline.chain import Chain, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
 from sophon_loader.pipeline.registry import build_op
 
-_TO_TENSOR = ("v1.ToTensor", "v2.ToTensor")
-_PIL_TO_TENSOR = ("v1.PILToTensor", "v2.PILToTensor")
-_MAKERS = (*_TO_TENSOR, *_PIL_TO_TENSOR, "v2.ToImage")
-"""Ops that make a tensor of an image."""
+
+def _scaled(images: Tensor) -> Tensor:
+    return images.to(torch.get_default_dtype()).div_(255)
+
+
+def _as_they_are(images: Tensor) -> Tensor:
+    return images
+
+
+_FROM_PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "v1.ToTensor": _scaled,
+    "v2.ToTensor": _scaled,
+    "v1.PILToTensor": _as_they_are,
+    "v2.PILToTensor": _as_they_are,
+}
+"""What stands in the tail for ops that take images only: uint8 pixels [N, C, H, W] -> what they make of the images."""
 _NORMALIZE = ("v1.Normalize", "v2.Normalize")
-_CONVERT = ("v1.ConvertImageDtype", "v2.ConvertImageDtype", "v2.ToDtype")
-_ON_TENSORS = (*_NORMALIZE, *_CONVERT, "v2.ToImage", "v2.ToPureTensor")
-"""Ops that do to a batch what they do to a sample."""
-_TO_IMAGE = ("v1.ToPILImage", "v2.ToPILImage")
 
 
 def device_of(tail: str | torch.device) -> torch.device | None:
@@ -78,7 +86,9 @@ def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None)
     """Move the last ops to `device`, if there is one and they can be moved.
 
     Args:
+        chains: the pipelines, one per source of the dataset.
         collate_fn: the user's.
+        device: where the tail is to run; None to leave all ops with the samples.
     """
     if device is None:
         return Split(tuple(chains), collate_fn)
@@ -109,26 +119,35 @@ def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...]
 
 
 def _start(chain: Chain) -> int:
-    """Where the tail of a chain begins."""
-    names = [op.spec.name if op.spec is not None and _is_plain(op) else "" for op in chain.ops]
-    start = len(names)
-    while names[start - 1] in _ON_TENSORS:
+    """The position at which the tail of a chain begins: that of the op which makes the tensor.
+
+    The searches backwards end at op 0, Decode, at the latest: it neither takes batches nor makes a tensor.
+
+    Raises:
+        _NotMoved: the chain does not end in ops that can be moved.
+    """
+    ops = chain.ops
+    start = len(ops)
+    while ops[start - 1].on_batches:
         start -= 1
-    if names[start - 1] in _MAKERS:
+    if _takes_pixels(ops[start - 1]):
         start -= 1
-    elif start == len(names) or names[start] not in _MAKERS:
+    elif start == len(ops) or not _takes_pixels(ops[start]):
         raise _NotMoved(
             "the pipeline must end in torchvision's ToTensor, PILToTensor or ToImage, with nothing behind it but "
-            f"Normalize, ConvertImageDtype, ToDtype and ToPureTensor; {chain.ops[start - 1].label} stands in the way"
+            "Normalize, ConvertImageDtype, ToDtype, ToPureTensor and ops registered with on_batches=True; "
+            f"{ops[start - 1].label} stands in the way"
         )
-    made = [name for name in names[:start] if name in (*_MAKERS, *_TO_IMAGE)]
-    if made and made[-1] in _MAKERS:
-        raise _NotMoved(f"{names[start]} must be given an image, got the tensor that {made[-1]} has made")
+    turns = [op for op in ops[:start] if op.makes is not None]
+    if turns and turns[-1].makes == "tensor":
+        raise _NotMoved(f"{ops[start].label} must be given an image, got the tensor that {turns[-1].label} has made")
     return start
 
 
-def _is_plain(op: Op) -> bool:
-    return op.label != "v2.ToDtype" or isinstance(getattr(op.call, "dtype", None), torch.dtype)
+def _takes_pixels(op: Op) -> bool:
+    """Whether it makes a tensor of an image, and can do so from a batch of pixels."""
+    name = op.spec.name if op.spec is not None else ""
+    return op.makes == "tensor" and (op.on_batches or name in _FROM_PIXELS)
 
 
 def _pixels(image: Any) -> Tensor:
@@ -138,7 +157,7 @@ def _pixels(image: Any) -> Tensor:
     return tensor
 
 
-_PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}))
+_PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}), makes="tensor")
 
 
 def channels_last(samples: list[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
@@ -176,11 +195,9 @@ class Tail:
 
 
 def _step(op: Op) -> Callable[[Tensor], Tensor]:
-    assert op.spec is not None
-    if op.spec.name in _TO_TENSOR:
-        return lambda images: images.to(torch.get_default_dtype()).div_(255)
-    if op.spec.name in _PIL_TO_TENSOR:
-        return lambda images: images
+    assert op.spec is not None, "a local op is not moved"
+    if op.spec.name in _FROM_PIXELS:
+        return _FROM_PIXELS[op.spec.name]
     call = build_op(op.spec).call  # an object of our own: the user may change theirs while batches are on their way
     return _Normalize(call) if op.spec.name in _NORMALIZE else call
 

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
 
 from sophon_loader.decide.facts import Facts
 from sophon_loader.decide.plan import Plan
-from sophon_loader.decide.policies.fastflow import Trial
-
-
-@runtime_checkable
-class TryingPolicy(Protocol):
-    """A policy that wants windows measured before it decides.
-
-    Attributes:
-        trial_steps: batches in a window, >= 1.
-    """
-
-    trial_steps: int
-
-    def next_trial(self, trials: Sequence[Trial], facts: Facts) -> Plan | None:
-        """The plan to try next; None when it has seen enough.
-
-        Args:
-            trials: what the windows so far have shown, in order.
-            facts: as they are known now.
-        """
-
-    def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
-        """The plan to keep; arguments as for `next_trial`."""
+from sophon_loader.decide.policy import Trial, TryingPolicy
 
 
 class TrialRunner:

@@ -1,7 +1,7 @@
 """Cut a rectangle out of a JPEG file without decoding it.
 
 `crop` returns a smaller JPEG whose decoded pixels, cut at an offset, equal the rectangle cut from the decoded
-original. It never raises for a file it cannot crop: a `Refused` says why, and the whole file is to be used.
+original. It never raises for a file it cannot crop: a `NotCropped` says why, and the whole file is to be used.
 
 The work is done by a C extension. Where that was not built, `available` is False, `reason` says why, and every file
 is refused; nothing else changes. Importing this module loads neither torch nor PIL nor numpy.
@@ -23,17 +23,25 @@ else:
     available = True
     reason = ""
 
-__all__ = ["Cropped", "Refused", "available", "crop", "image_size", "reason"]
+__all__ = ["Cropped", "NotCropped", "available", "crop", "image_size", "reason"]
 
-_UINT32_MAX = 0xFFFF_FFFF
+_MAX_UINT32 = 0xFFFF_FFFF
+"""What the C function takes for a coordinate."""
 
 
 class Cropped(NamedTuple):
     """A JPEG that covers the wanted rectangle.
 
-    Attributes:
+    Args:
         data: the file.
-        dx, dy: where the rectangle begins inside the decoded file, in pixels.
+        dx, dy: where the rectangle begins inside the decoded file, px.
+
+    Example:
+        >>> cropped = crop(data, left=100, top=50, width=224, height=224)
+        >>> if isinstance(cropped, Cropped):
+        ...     part = Image.open(io.BytesIO(cropped.data)).crop(
+        ...         (cropped.dx, cropped.dy, cropped.dx + 224, cropped.dy + 224)
+        ...     )
     """
 
     data: bytes
@@ -41,10 +49,10 @@ class Cropped(NamedTuple):
     dy: int
 
 
-class Refused(NamedTuple):
-    """Why a file was not cropped; it may well decode.
+class NotCropped(NamedTuple):
+    """Why a file was not cropped. It may still be one that decodes.
 
-    Attributes:
+    Args:
         kind: "unsupported", "corrupt", "too_large", or "unavailable" where the extension is missing.
         detail: a few words for a log.
     """
@@ -53,17 +61,17 @@ class Refused(NamedTuple):
     detail: str
 
 
-def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, height: int) -> Cropped | Refused:
+def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, height: int) -> Cropped | NotCropped:
     """Cut a rectangle out of a JPEG file.
 
     Thread-safe; the GIL is released while the file is read.
 
     Args:
         data: the whole file, contiguous.
-        left, top, width, height: the rectangle in pixels of the stored picture, not empty and inside it.
+        left, top, width, height: the rectangle, px of the stored picture; not empty and inside it.
 
     Returns:
-        `Cropped`, or `Refused` for a file of a kind that is not supported, a damaged one, or one over a size
+        `Cropped`, or `NotCropped` for a file of a kind that is not supported, a damaged one, or one over a size
         limit. The cropped file has no metadata, so it is smaller, or hardly larger when it covers the picture.
 
     Raises:
@@ -71,16 +79,16 @@ def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, 
         MemoryError: no memory for a copy of the file.
     """
     if not available:
-        return Refused("unavailable", reason)
+        return NotCropped("unavailable", reason)
     rectangle = (left, top, width, height)
-    if min(left, top) < 0 or min(width, height) < 1 or max(rectangle) > _UINT32_MAX:
+    if min(left, top) < 0 or min(width, height) < 1 or max(rectangle) > _MAX_UINT32:
         raise ValueError(f"rectangle must be inside the picture and not empty, got {rectangle}")
     status, detail, jpeg, dx, dy = _jpegcrop.crop(data, left, top, width, height)
     if jpeg is not None:
         return Cropped(jpeg, dx, dy)
     if status == "bad_rect":
         raise ValueError(f"rectangle must be inside the picture, got {rectangle} for a picture of {image_size(data)}")
-    return Refused(status, detail)
+    return NotCropped(status, detail)
 
 
 def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:

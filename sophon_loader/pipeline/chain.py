@@ -19,12 +19,13 @@ from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError, add_note
 from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
+from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
-from sophon_loader.pipeline.registry import build_op, check_plain, knows, op_of, same_state
+from sophon_loader.pipeline.registry import build_op, knows, op_of
+from sophon_loader.pipeline.state import same_state
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES
 from sophon_loader.wire.limits import MAX_OPS as MAX_OPS  # which others take from here
 
-MAX_DESCRIPTION_NBYTES = 4 << 20
-_TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage")
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 
 
@@ -112,8 +113,8 @@ class Chain:
 
     @property
     def image_stages(self) -> int:
-        """The last stage whose value is an image, as far as the ops' names tell."""
-        made = (position for position, op in enumerate(self.ops) if op.label.split(".")[-1] in _TO_TENSOR)
+        """The last stage whose value is an image, as far as the registry knows the ops."""
+        made = (position for position, op in enumerate(self.ops) if op.makes == "tensor")
         return next(made, len(self.ops))
 
     @property
@@ -124,7 +125,7 @@ class Chain:
     @property
     def keeps_info(self) -> bool:
         """Whether somebody may look at an image's `info` (EXIF, say): an unregistered op, or who gets the result."""
-        return bool(self.local_ops) or not any(op.label.split(".")[-1] in _TO_TENSOR for op in self.ops)
+        return bool(self.local_ops) or not any(op.makes == "tensor" for op in self.ops)
 
     @cached_property
     def description(self) -> bytes:

@@ -1,21 +1,30 @@
-"""What one preprocessing step is: something to call, and what may be said of it on the wire.
+"""What one preprocessing step is: something to call, its description for the wire, and what is known of its class.
 
 An op knows nothing of where it runs. It does not seed random generators either: `chain.py` does that.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 GENERATORS = ("torch", "numpy", "python")
 """The global random generators an op may draw from."""
 
+Made = Literal["tensor", "image"]
+"""What an op turns its value into: a tensor (out of a PIL image), or a PIL image (out of a tensor)."""
+
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An op as data: a registered name and plain parameters (see `registry.to_plain`)."""
+    """An op as data.
+
+    Args:
+        name: a registered id, e.g. `v2.Resize`.
+        params: plain parameters, as `plain.to_plain` writes them.
+    """
 
     name: str
     params: Mapping[str, Any]
@@ -31,7 +40,11 @@ class Region:
     height: int
 
     def shifted(self, dx: int, dy: int) -> Region:
-        """The same rectangle in coordinates whose origin lies at (dx, dy) of these."""
+        """The same rectangle in other coordinates.
+
+        Args:
+            dx, dy: where their origin lies in the coordinates of this rectangle, px.
+        """
         return Region(self.left - dx, self.top - dy, self.width, self.height)
 
     def contains(self, other: Region) -> bool:
@@ -51,13 +64,22 @@ class Crop(Protocol):
     """
 
     def locate(self, width: int, height: int) -> Region | None:
-        """The rectangle the op will read of an image of `width` x `height` px, drawing as the op draws.
+        """The rectangle that the op will read; draws random numbers as the op does.
 
-        None: this op reads beyond the image (padding), or its rectangle is not known beforehand.
+        Args:
+            width, height: of the image, px.
+
+        Returns:
+            None if the op reads beyond the image (padding), or if the rectangle is not known beforehand.
         """
 
     def finish(self, image: Any, region: Region) -> Any:
-        """The op's result, `region` being given in the coordinates of `image`; draws nothing."""
+        """The op's result; draws nothing.
+
+        Args:
+            image: a PIL image or tensor that holds the region.
+            region: what the op reads, in px of `image`.
+        """
 
 
 @dataclass(frozen=True)
@@ -68,9 +90,11 @@ class Op:
         label: what reports call it, e.g. `v2.Resize`.
         call: value in, value out.
         draws: which of `GENERATORS` it may draw from; () for a deterministic op.
-        spec: its description; None when no registry knows it, so that it stays at the loader.
-        crop: set when the op is a crop whose region can be told beforehand.
-        shrinks: a crop or resize, at which the policy `resize-off` cuts.
+        spec: its description; None if the registry does not know it, so that it stays at the loader.
+        crop: set if the op is a crop whose region is known beforehand.
+        shrinks: see `OpType`.
+        makes: see `OpType`.
+        on_batches: see `OpType`.
     """
 
     label: str
@@ -79,3 +103,43 @@ class Op:
     spec: OpSpec | None
     crop: Crop | None = None
     shrinks: bool = False
+    makes: Made | None = None
+    on_batches: bool = False
+
+
+@dataclass(frozen=True)
+class OpType:
+    """What is known of one class of transforms.
+
+    Args:
+        name: its id on the wire, for ever.
+        build: the class, called with the parameters as keywords.
+        describe: transform -> parameters (values may be anything that `plain.to_plain` takes).
+        draws: generators that the transform itself may draw from.
+        steps: for a transform that holds others: returns them; what they draw counts as drawn by it.
+        crop: builds the op's `Crop` from the transform; None for ops without a known region.
+        shrinks: a crop or resize, after which the policy `resize-off` cuts.
+        makes: "tensor" if it turns an image into a tensor, "image" if it turns a tensor into an image, else None.
+        on_batches: whether it does to a batch of tensors [N, C, H, W], bit for bit, what it does to each of them (for
+            an op that makes a tensor: to uint8 pixels what it does to the images); or a function of the transform.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    describe: Callable[[Any], Mapping[str, Any]]
+    draws: tuple[str, ...]
+    steps: Callable[[Any], list[Any]] | None = None
+    crop: Callable[[Any], Crop | None] | None = None
+    shrinks: bool = False
+    makes: Made | None = None
+    on_batches: bool | Callable[[Any], bool] = False
+
+
+def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:
+    """The usual rule of description: every constructor parameter is kept in an attribute of its name."""
+    names = [
+        parameter.name
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    return lambda transform: {name: getattr(transform, name) for name in names}

@@ -61,7 +61,7 @@ def part_of(
     if region is None or region.width * region.height > max_share * size[0] * size[1]:
         return NotCut("the region is the whole picture, or nearly so")
     cropped = native.crop(data, region.left, region.top, region.width, region.height)
-    if isinstance(cropped, native.Refused):
+    if isinstance(cropped, native.NotCropped):
         return NotCut(f"{cropped.kind}: {cropped.detail}")
     kept_size = native.image_size(cropped.data)
     if kept_size is None or len(cropped.data) >= len(data):

@@ -60,10 +60,14 @@ class Seed:
 
 
 def op_seed(draw: Draw, position: int) -> int:
-    """A seed in [0, 2**64) for the op at `position`.
+    """A seed in [0, 2**64) for one op.
 
     BLAKE2b of the four numbers: sums such as seed + index would give equal streams to different samples. The occurrence
     is a fifth one where it is not 0; then more bytes are hashed, so the seed is not one of the others.
+
+    Args:
+        draw: which random numbers the sample gets.
+        position: of the op in the pipeline, from 0.
     """
     four = (draw.seed & _MASK, draw.epoch & _MASK, draw.index & _MASK, position)
     packed = _PACK_AGAIN(*four, draw.occurrence & _MASK) if draw.occurrence else _PACK(*four)
@@ -71,7 +75,12 @@ def op_seed(draw: Draw, position: int) -> int:
 
 
 def seed_generators(draws: Collection[str], seed: int) -> None:
-    """Seed the named global generators; torch and numpy use the low 32 bits, `random` all 64."""
+    """Seed global generators.
+
+    Args:
+        draws: names of the generators, a subset of `op.GENERATORS`.
+        seed: in [0, 2**64); torch and numpy use the low 32 bits, `random` all 64.
+    """
     if "torch" in draws:
         # torch.manual_seed would also touch CUDA, which a forked worker must not initialise.
         torch.default_generator.manual_seed(seed)

@@ -143,8 +143,8 @@ def _center(size: Any, width: int, height: int) -> Region | None:
 
 
 def _inside(region: Region, width: int, height: int) -> Region | None:
-    """`region`, or None when it is no non-empty rectangle of whole px within the image."""
-    if not all(type(n) is int for n in (region.left, region.top, region.width, region.height)):
+    """The region itself, or None unless it is a non-empty rectangle of whole px within the image."""
+    whole_px = all(type(n) is int for n in (region.left, region.top, region.width, region.height))
+    if not whole_px or region.width < 1 or region.height < 1:
         return None
-    empty = region.width < 1 or region.height < 1
-    return None if empty or not Region(0, 0, width, height).contains(region) else region
+    return region if Region(0, 0, width, height).contains(region) else None

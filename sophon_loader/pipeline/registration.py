@@ -1,7 +1,7 @@
 """What a loader registers with an agent: a pipeline, and the software that must make its pixels.
 
-The software goes along so that an agent that comes back as another one, after an upgrade say, does not run ops for a
-loader that agreed with the one before.
+The software is part of it so that an agent which was upgraded and restarted does not run ops for a loader that had
+agreed with the old one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from sophon_loader.pipeline.software import DECODERS, unlike
 
 
 def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
-    """Msgpack `[software, description]`: the loader's software, and the chain as `Chain.description` has it."""
+    """Msgpack of `[software, description]`.
+
+    Args:
+        chain: what is registered, as its `description`.
+        software: the loader's, as `software.software` returns it.
+    """
     packed: bytes = msgpack.packb([software, chain.description])
     return packed
 
@@ -28,7 +33,12 @@ class Registration:
     Args:
         chain: its leading ops as far as they are known here; Decode alone where random numbers could differ.
         reach: how many of them may run here.
-        why: why these are not all, if so.
+        why: the reason, if these are not all.
+
+    Example:
+        >>> served = Registration.from_bytes(registration_of(chain_of(transform), software()))
+        >>> served.reach
+        4
     """
 
     chain: Chain

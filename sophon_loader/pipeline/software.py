@@ -11,18 +11,22 @@ from importlib.metadata import PackageNotFoundError, version
 from PIL import features
 
 DECODERS = frozenset({"libjpeg", "pillow"})
-"""Of `software`, what roi-jpeg does not depend on: the agent cuts the region that it draws with our own code, and
-only the loader decodes."""
+"""The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
+the loader decodes."""
 
 
 def software() -> dict[str, str]:
     """Versions of what decides the value of a pixel, without build tags; equal maps give equal pixels."""
-    torch = sys.modules.get("torch")  # who has not imported it has not changed its default either
+    torch = sys.modules.get("torch")  # a process that has not imported it has not changed its default dtype either
     return {**_versions(), "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32"}
 
 
 def unlike(theirs: Mapping[str, str]) -> list[str]:
-    """Names of the software that another host does not have as this one has it."""
+    """Names of the software that differs on another host, or is missing there.
+
+    Args:
+        theirs: what `software` returns there.
+    """
     return sorted(name for name, here in software().items() if theirs.get(name) != here)
 
 

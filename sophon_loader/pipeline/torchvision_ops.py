@@ -1,25 +1,23 @@
 """torchvision's transforms as ops: `v1.X` is torchvision.transforms.X, `v2.X` is torchvision.transforms.v2.X.
 
-Registered is what takes one image or tensor and gives one; `NOT_REGISTERED` says why each other class is not.
-The names are ids on the wire and stay for ever. Tables name the classes and the generators they draw from; the
-rest is about the few constructors that do not take back what the object keeps.
+In the table is what takes one image or tensor and gives one; `NOT_REGISTERED` says why each other class is not. The
+names are ids on the wire and stay for ever. Tables name the classes and their properties; the rest is about the few
+constructors that do not take back what the object keeps. Nothing is registered here: `catalogue.py` does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import nn
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline.op import GENERATORS, Crop
+from sophon_loader.pipeline.op import Crop, Made, OpType, attribute_parameters
 from sophon_loader.pipeline.region import (
     CenterCropV1,
     CenterCropV2,
@@ -28,30 +26,62 @@ from sophon_loader.pipeline.region import (
     RandomResizedCropV1,
     RandomResizedCropV2,
 )
-from sophon_loader.pipeline.registry import (
-    Draws,
-    OpType,
-    add_enum,
-    add_named_type,
-    add_op_type,
-    attribute_parameters,
-    draws_of,
-)
 
 _MODULES: dict[str, ModuleType] = {"v1": v1, "v2": v2}
 
-# A class that one of the two modules, or an older torchvision, does not have is passed over.
-_DETERMINISTIC = """
-    CenterCrop ConvertImageDtype Grayscale Identity LinearTransformation Normalize Pad PILToTensor Resize RGB
-    ToDtype ToImage ToPILImage ToPureTensor ToTensor
-"""
-_DRAWING = """
-    AugMix AutoAugment ColorJitter ElasticTransform GaussianBlur GaussianNoise JPEG RandAugment
-    RandomAdjustSharpness RandomAffine RandomAutocontrast RandomChannelPermutation RandomCrop RandomEqualize
-    RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomPerspective RandomPhotometricDistort
-    RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSolarize
-    RandomVerticalFlip RandomZoomOut ScaleJitter TrivialAugmentWide
-"""
+# --- the tables: a class that one of the two modules, or an older torchvision, does not have is passed over ----------
+
+_DETERMINISTIC = (
+    "CenterCrop",
+    "ConvertImageDtype",
+    "Grayscale",
+    "Identity",
+    "LinearTransformation",
+    "Normalize",
+    "PILToTensor",
+    "Pad",
+    "RGB",
+    "Resize",
+    "ToDtype",
+    "ToImage",
+    "ToPILImage",
+    "ToPureTensor",
+    "ToTensor",
+)
+"""Classes of either module that draw nothing."""
+_DRAWING = (
+    "AugMix",
+    "AutoAugment",
+    "ColorJitter",
+    "ElasticTransform",
+    "GaussianBlur",
+    "GaussianNoise",
+    "JPEG",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomAutocontrast",
+    "RandomChannelPermutation",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPerspective",
+    "RandomPhotometricDistort",
+    "RandomPosterize",
+    "RandomResize",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomShortestSize",
+    "RandomSolarize",
+    "RandomVerticalFlip",
+    "RandomZoomOut",
+    "ScaleJitter",
+    "TrivialAugmentWide",
+)
+"""Classes of either module that draw from torch's generator."""
 _CONTAINERS: dict[str, tuple[str, ...]] = {
     "v1.Compose": (),
     "v1.RandomApply": ("torch",),
@@ -62,7 +92,8 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
     "v2.RandomChoice": ("torch",),
     "v2.RandomOrder": ("torch",),
 }
-_SHRINKING = {
+"""Classes that hold other transforms, and what they themselves draw from."""
+_SHRINKING = (
     "CenterCrop",
     "RandomCrop",
     "RandomResize",
@@ -70,6 +101,28 @@ _SHRINKING = {
     "RandomShortestSize",
     "Resize",
     "ScaleJitter",
+)
+_MAKES: dict[str, Made] = {
+    "PILToTensor": "tensor",
+    "ToImage": "tensor",
+    "ToTensor": "tensor",
+    "ToPILImage": "image",
+}
+
+
+def _converts_to_one_dtype(transform: Any) -> bool:
+    # v2.ToDtype takes a map from classes to dtypes too, and the class of a batch is not that of its samples.
+    return isinstance(getattr(transform, "dtype", None), torch.dtype)
+
+
+_ON_BATCHES: dict[str, bool | Callable[[Any], bool]] = {
+    "v1.ConvertImageDtype": True,
+    "v1.Normalize": True,
+    "v2.ConvertImageDtype": True,
+    "v2.Normalize": True,
+    "v2.ToDtype": _converts_to_one_dtype,
+    "v2.ToImage": True,
+    "v2.ToPureTensor": True,
 }
 _CROPS: dict[str, Callable[[Any], Crop]] = {
     "v1.CenterCrop": CenterCropV1,
@@ -152,7 +205,41 @@ _DESCRIBE: dict[str, Callable[[Any], Mapping[str, Any]]] = {
 _BUILD: dict[str, Callable[..., Any]] = {"v2.RandomChoice": _build_random_choice_v2}
 
 
-# --- registration ---------------------------------------------------------------------------------------------
+# --- the op types ---------------------------------------------------------------------------------------------
+
+
+def op_types() -> Iterator[tuple[type, OpType]]:
+    """Each class with its op type: torchvision's transforms, and the two of torch's modules that pipelines hold."""
+    for name, draws in _draws_by_name().items():
+        prefix, cls_name = name.split(".")
+        cls = getattr(_MODULES[prefix], cls_name, None)
+        if cls is not None:
+            yield cls, _op_type(name, cls, draws)
+    yield nn.Identity, OpType("nn.Identity", nn.Identity, attribute_parameters(nn.Identity), ())
+    yield nn.Sequential, OpType("nn.Sequential", _build_sequential, _describe_sequential, (), _steps)
+
+
+def _draws_by_name() -> dict[str, tuple[str, ...]]:
+    draws = dict(_CONTAINERS)
+    for prefix in _MODULES:
+        draws.update({f"{prefix}.{cls_name}": () for cls_name in _DETERMINISTIC})
+        draws.update({f"{prefix}.{cls_name}": ("torch",) for cls_name in _DRAWING})
+    return draws
+
+
+def _op_type(name: str, cls: type, draws: tuple[str, ...]) -> OpType:
+    cls_name = name.split(".")[1]
+    return OpType(
+        name,
+        build=_BUILD.get(name, cls),
+        describe=_DESCRIBE.get(name) or attribute_parameters(cls),
+        draws=draws,
+        steps=_steps if name in _CONTAINERS else None,
+        crop=_CROPS.get(name),
+        shrinks=cls_name in _SHRINKING,
+        makes=_MAKES.get(cls_name),
+        on_batches=_ON_BATCHES.get(name, False),
+    )
 
 
 def _steps(container: Any) -> list[Any]:
@@ -160,53 +247,3 @@ def _steps(container: Any) -> list[Any]:
     if not isinstance(steps, (list, tuple, nn.Sequential, nn.ModuleList)) or not all(map(callable, steps)):
         raise PipelineError(f"steps of {type(container).__qualname__} must be a list of transforms")
     return list(steps)
-
-
-def _container_draws(own: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:
-    def draws(container: Any) -> tuple[str, ...]:
-        drawn = set(own).union(*map(draws_of, _steps(container)))
-        return tuple(name for name in GENERATORS if name in drawn)
-
-    return draws
-
-
-def _draws_by_name() -> dict[str, Draws]:
-    draws: dict[str, Draws] = {}
-    for prefix in _MODULES:
-        draws |= {f"{prefix}.{cls}": () for cls in _DETERMINISTIC.split()}
-        draws |= {f"{prefix}.{cls}": ("torch",) for cls in _DRAWING.split()}
-    return draws | {name: _container_draws(own) for name, own in _CONTAINERS.items()}
-
-
-def _register_transforms() -> None:
-    for name, draws in _draws_by_name().items():
-        prefix, cls_name = name.split(".")
-        cls = getattr(_MODULES[prefix], cls_name, None)
-        if cls is None:
-            continue
-        describe = _DESCRIBE.get(name) or attribute_parameters(cls)
-        build = _BUILD.get(name, cls)
-        shrinks = cls_name in _SHRINKING
-        add_op_type(cls, OpType(name, build, describe, draws, _CROPS.get(name), shrinks))
-
-
-def _register_torch_modules() -> None:
-    add_op_type(nn.Identity, OpType("nn.Identity", nn.Identity, attribute_parameters(nn.Identity), ()))
-    sequential = OpType("nn.Sequential", _build_sequential, _describe_sequential, _container_draws(()))
-    add_op_type(nn.Sequential, sequential)
-
-
-def _register_parameter_types() -> None:
-    for enum_type in (v1.InterpolationMode, v1.AutoAugmentPolicy, Image.Resampling):
-        add_enum(enum_type)
-    add_named_type("torch.Tensor", torch.Tensor)
-    add_named_type("PIL.Image.Image", Image.Image)
-    for cls_name in ("TVTensor", "Image", "Video", "Mask", "BoundingBoxes", "KeyPoints"):
-        cls = getattr(tv_tensors, cls_name, None)
-        if cls is not None:
-            add_named_type(f"tv_tensors.{cls_name}", cls)
-
-
-_register_parameter_types()
-_register_transforms()
-_register_torch_modules()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
 from sophon_loader.profiling.healing import Healing, WireDoubt
 from sophon_loader.profiling.probes import Upkeep
@@ -106,7 +106,7 @@ class Learnt:
         return replace(self, rates=rates, wire_doubt=self.wire_doubt.after_burst())
 
     def after(
-        self, epoch: EpochMeasure, planned: Terms | None, probed_upkeep_s: Upkeep, ops_s: float | None = None
+        self, epoch: EpochMeasure, planned: EpochTime | None, probed_upkeep_s: Upkeep, ops_s: float | None = None
     ) -> Learnt:
         """After an epoch.
 
@@ -134,7 +134,7 @@ class Learnt:
         wire_doubt = self.wire_doubt.after(self.rates, rates, epoch)
         return replace(learnt, rates=rates, healing=healing, wire_doubt=wire_doubt)
 
-    def _with_loads(self, epoch: EpochMeasure, planned: Terms, more_upkeep_s: Upkeep) -> Learnt:
+    def _with_loads(self, epoch: EpochMeasure, planned: EpochTime, more_upkeep_s: Upkeep) -> Learnt:
         """How the CPU seconds that an epoch used compare with those that were planned for it.
 
         Args:

@@ -14,7 +14,8 @@ from typing import Any
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 
 START_S = 60.0
-"""Importing torch takes a worker some seconds, and several times that on a busy machine."""
+"""How long an agent may take to announce itself: a worker needs some seconds to import torch, and several times that on
+a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,18 @@ class Announcement:
 
 
 def announced(process: subprocess.Popen[Any], timeout_s: float = START_S) -> Announcement:
-    """Wait for the announcement of an agent that was started with its standard output in a pipe.
+    """Wait for the announcement of an agent.
+
+    Args:
+        process: started with its standard output in a pipe; the line is taken from there.
+        timeout_s: from now on.
 
     Raises:
         AgentUnreachable: it ended, or said nothing within `timeout_s`.
     """
     assert process.stdout is not None, "start the agent with stdout=subprocess.PIPE"
-    end_s, said = time.monotonic() + timeout_s, b""
+    end_s = time.monotonic() + timeout_s
+    said = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while b"\n" not in said:

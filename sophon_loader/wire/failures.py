@@ -32,7 +32,12 @@ _FAILURES = {error: failure for failure, error in _ERRORS.items()}
 
 
 def error_of(failure: str, text: str) -> SophonError:
-    """The exception for a kind of failure; an unknown kind is an AgentError that names it."""
+    """The exception for a kind of failure; an unknown kind is an AgentError that names it.
+
+    Args:
+        failure: one of `Failure`, or a word that this release does not know.
+        text: what the agent says.
+    """
     cls = _ERRORS.get(failure)
     return cls(text) if cls is not None else AgentError(f"{failure}: {text}")
 

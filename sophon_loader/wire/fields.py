@@ -19,7 +19,7 @@ Check = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Range:
-    """Marks a number from `least` to `most`, both included. Both are finite, so NaN and infinity never are in it."""
+    """Marks a number with limits, both included. They are finite, so NaN and infinity are never within them."""
 
     least: float
     most: float
@@ -68,7 +68,13 @@ def check_of(hint: Any) -> Check:
 
 
 def misfit(hint: Any, value: Any, where: str) -> str:
-    """Says what is wrong with a value that the check of `hint` refuses: names the innermost part, rule and value."""
+    """What is wrong with a value that the check of `hint` refuses: names the innermost part, its rule and its value.
+
+    Args:
+        hint: the type of the field.
+        value: what msgpack has read.
+        where: what the value is called, e.g. `Fetch.items`.
+    """
     for name, inner, parts in _parts(hint, value):
         check = check_of(inner)
         for number, part in enumerate(parts):
@@ -106,7 +112,10 @@ def _check_within(base: Any, limit: Range | AtMost) -> Check:
 
 
 def _parts(hint: Any, value: Any) -> Iterator[tuple[str, Any, list[Any]]]:
-    """(the name of each, their type, they themselves) of what is inside a value that is as a whole of type `hint`."""
+    """What is inside a value that as a whole is of type `hint`: triples of a name for each part, their type, the parts.
+
+    The name of part n is `name.format(n)`.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         yield from _parts(arguments[0], value)

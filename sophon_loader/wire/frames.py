@@ -19,7 +19,7 @@ from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Fetch, Hello, Item, Message, Refused, Welcome
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
-# File names are bytes to the operating system; those that are not UTF-8 must cross as well.
+# File names are bytes to the operating system; those that are not UTF-8 must cross too.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _HANDSHAKES = (Hello, Welcome, Refused)
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
@@ -75,9 +75,10 @@ def has_payload(message: Message) -> bool:
 
 
 def check_frames(message: Message, payload_nbytes: int | None) -> None:
-    """Hold the number and size of the frames against the message's kind.
+    """Check that the frames of a message are those of its kind.
 
     Args:
+        message: the header, unpacked.
         payload_nbytes: size of the one frame behind the header, None when there is none.
 
     Raises:
@@ -110,7 +111,7 @@ def _row(header: bytes | memoryview) -> list[Any]:
 
 
 def _checks_of(cls: type[Message]) -> list[tuple[str, Any, Check]]:
-    """(name, type, check) of each field."""
+    """The name, type and check of each field."""
     hints = get_type_hints(cls, include_extras=True)
     return [(f.name, hints[f.name], check_of(hints[f.name])) for f in fields(cls)]
 

@@ -1,13 +1,18 @@
-"""The limits of messages, stated in docs/wire.md."""
+"""The limits of messages and of what they describe, stated in docs/wire.md; both ends refuse what is beyond them."""
 
 from __future__ import annotations
 
 MAX_HEADER_NBYTES = 8 << 20
+"""Of a header frame."""
 MAX_PAYLOAD_NBYTES = 1 << 30
-"""Also of a file: one that does not fit a payload cannot be served."""
+"""Of a payload frame, and so of a file: one that does not fit a payload cannot be served."""
 MAX_TEXT_LENGTH = 1 << 16
 """Characters of one text field."""
 MAX_OPS = 64
-"""Of a pipeline, op 0 included."""
+"""Ops of a pipeline, op 0 included."""
+MAX_DESCRIPTION_NBYTES = 4 << 20
+"""Of a pipeline's description. A transform with a matrix of its own has megabytes of parameters."""
+MAX_REGISTRATION_NBYTES = MAX_DESCRIPTION_NBYTES + (4 << 10)
+"""A description, with room for the names and versions of the software that goes along with it."""
 MAX_UINT = (1 << 64) - 1
 """The largest integer that msgpack can write. What only selects random numbers is cut to its bits before it is sent."""

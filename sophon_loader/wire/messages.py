@@ -31,8 +31,8 @@ class Failure:
 class Item(NamedTuple):
     """One wanted sample of a Fetch.
 
-    `id` is the loader's own number, `sample` the sample's index, and `occurrence` how often the iteration has met it
-    before: 0 for the first time.
+    `id` is the loader's own number of the request, `sample` the sample's index, and `occurrence` how often the
+    iteration has met that index before: 0 for the first time. `key` is the file's path in the export.
     """
 
     id: Natural
@@ -139,8 +139,9 @@ class Sample:
     """Agent: one sample; its payload frame is the value at stage `cut` in `encoding`.
 
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
-    encoding (reading alone at cut 0); `upkeep_s` those that a sample lately cost the agent beside them; `queued_s`
-    the seconds it waited before. `note` says why the cut is earlier than asked, or the file whole ("" otherwise).
+    encoding (reading alone at cut 0). `upkeep_s` are the CPU seconds per sample that the agent has lately spent on
+    anything else, `queued_s` the seconds that this one waited for a worker. `note` says why the cut is earlier than
+    asked, or why the file is whole ("" otherwise).
     """
 
     KIND: ClassVar[int] = 7
@@ -222,8 +223,10 @@ class AskSizes:
     keys: list[str]
 
 
-NO_FILE, OUTSIDE = -1, -2
-"""In `Sizes`, instead of a size."""
+NO_FILE = -1
+"""Stands in `Sizes` for the size of a file that is not there."""
+OUTSIDE = -2
+"""Stands in `Sizes` for the size of a file that is outside the export."""
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,16 @@ import msgpack
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from sophon_loader.pipeline.catalogue import registered
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.op import GENERATORS, OpSpec
 from sophon_loader.pipeline.randomness import seed_generators
-from sophon_loader.pipeline.registry import build_op, op_of, registered, same_state
+from sophon_loader.pipeline.registry import build_op, op_of
+from sophon_loader.pipeline.state import same_state
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
 from tests.support.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
 
@@ -204,3 +207,29 @@ def test_crops_and_resizes_are_marked(name: str, module: ModuleType) -> None:
 )
 def test_random_resizes_are_marked(transform: Any) -> None:
     assert op_of(transform).shrinks
+
+
+@every_example
+def test_what_an_op_makes_is_what_it_says(example: Example) -> None:
+    op = op_of(example.make())
+    for kind in example.takes:
+        value = _input(example, kind)
+        result = op.call(value)
+        if op.makes is None:
+            assert isinstance(result, Image.Image) == isinstance(value, Image.Image)
+        elif not (op.makes == "tensor" and isinstance(value, torch.Tensor)):
+            assert isinstance(result, torch.Tensor if op.makes == "tensor" else Image.Image)
+
+
+@every_example
+def test_an_op_for_batches_does_to_each_what_it_does_to_one(example: Example) -> None:
+    op = op_of(example.make())
+    if not op.on_batches:
+        return
+    assert op.draws == ()
+    for kind in example.takes:
+        values = [_input(example, kind), _input(example, kind)]
+        if not isinstance(values[0], torch.Tensor):
+            continue
+        whole = op.call(torch.stack(values))
+        assert all(torch.equal(one, op.call(value)) for one, value in zip(whole, values, strict=True))

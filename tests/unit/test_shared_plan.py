@@ -90,7 +90,7 @@ def test_a_sample_without_a_profile_keeps_what_was_planned(profile: SampleProfil
     shared = SharedPlan(COUNT, NAMES)
     profile.nbytes[3] = 0
     shared.set(plan, model)
-    assert chosen(shared, profile, SMALL, [3, 4])[0] == plan.choose(3)
+    assert chosen(shared, profile, SMALL, [3, 4])[0] == plan.choices[plan.chosen[3]]
 
 
 def test_a_plan_read_while_it_is_written(profile: SampleProfile) -> None:
@@ -100,7 +100,7 @@ def test_a_plan_read_while_it_is_written(profile: SampleProfile) -> None:
     shared.set(plan, model)
     note, head = shared._note._places.array[0], shared._note._HEAD
     whole, size = note.copy(), head.unpack(note[: head.size].tobytes())[0]
-    fallback = [plan.choose(row) for row in ROWS]
+    fallback = [plan.choices[plan.chosen[row]] for row in ROWS]
     end = head.size + size
     for cut in range(head.size, end, 7):
         note[:] = whole

@@ -1,46 +1,24 @@
 """The policies, by name.
 
-A policy turns facts into a plan. Each has a file of its own and one line in ``POLICIES``; a package outside
-registers its own through the entry-point group ``sophon_loader.policies``: name = the policy's name, value =
-what builds it.
+Each has a file of its own and one line in `POLICIES`; what they are is said in `decide/policy.py`. A package outside
+registers its own through the entry-point group `sophon_loader.policies`: name = the policy's name, value = what builds
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Protocol, runtime_checkable
 
-from sophon_loader.decide.facts import Facts
-from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policies.sophon import Sophon
+from sophon_loader.decide.policy import Policy
 from sophon_loader.errors import PlanError
 
 ENTRY_POINTS = "sophon_loader.policies"
-
-
-@runtime_checkable
-class Policy(Protocol):
-    """Decides the choice of every sample. Pure: the same facts give the same plan, and nothing else happens."""
-
-    @property
-    def name(self) -> str:
-        """The word the user types."""
-
-    @property
-    def needs_profile(self) -> bool:
-        """Whether ``plan`` is of use only with a table of costs; without one it then offloads nothing."""
-
-    def plan(self, facts: Facts) -> Plan:
-        """Choose for each sample.
-
-        Raises:
-            PlanError: the facts contradict the policy's own settings.
-        """
-
+"""Entry points of installed packages: what builds a policy, under the policy's name."""
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "no-off": NoOff,
@@ -73,7 +51,6 @@ def policy_named(name_or_policy: str | Policy) -> Policy:
 def _checked(candidate: object, what: str) -> Policy:
     if isinstance(candidate, type) or not isinstance(candidate, Policy):
         raise PlanError(
-            f"policy must have name, needs_profile and plan(facts), got {what}; "
-            "see sophon_loader.decide.policies.Policy"
+            f"policy must have name, needs_profile and plan(facts), got {what}; see sophon_loader.decide.policy.Policy"
         )
     return candidate

@@ -1,6 +1,6 @@
 """The default policy: the shortest epoch, then the least traffic, by three prices.
 
-The rule, with ``slack`` = 1 % and T the cost model's epoch seconds:
+The rule, with `slack` = 1 % and T the cost model's epoch seconds (`decide/cost.py`):
 
 1. T* is the shortest time of any plan. If no offloading comes within the slack of T*, nothing is offloaded: no
    wire, no CPU and no trust is spent on a gain that the model cannot promise.
@@ -9,11 +9,11 @@ The rule, with ``slack`` = 1 % and T the cost model's epoch seconds:
    CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as
    0.001 %.
 
-Both steps are linear programmes solved through their dual prices (``decide.dual``), on even samples of the
-data set first, which leaves a few passes over all of it; ``decide.rounding`` makes the result whole. By duality
-T* has a proven lower bound: a plan within the slack of the bound is within the slack of every other policy's
-plan. Where rounding misses that (a handful of samples, or a few giant ones), the other policies' plans are
-looked at too.
+Both steps are linear programmes solved through their dual prices (`decide/dual.py`), on even samples of the
+data set first, which leaves a few passes over all of it; `decide/rounding.py` makes the result whole. By duality
+T* has a proven lower bound: a plan within the slack of the bound is within the slack of every other policy's plan.
+Rounding can miss that where a handful of samples, or a few giant ones, make up the epoch; the other policies' plans are
+then looked at too.
 
 SOPHON's greedy is the case of two choices per sample and one price.
 """
@@ -25,34 +25,50 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import Terms, epoch_terms, terms_without_offloading
+from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloading
 from sophon_loader.decide.dual import EQUAL, Column, Mix, Problem, column_at, file_column, least_time, least_traffic
 from sophon_loader.decide.facts import FILE, Facts
 from sophon_loader.decide.plan import Plan, Prices
-from sophon_loader.decide.policies.fixed import (
-    AllOff,
-    ResizeOff,
-    measured,
-    same_for_all,
-    unprofiled,
-)
+from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
+from sophon_loader.decide.policies.fixed import AllOff, ResizeOff
 from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.rounding import MIN_SHARE, mixed, repaired
 from sophon_loader.decide.simplex import Vector
 from sophon_loader.errors import PlanError
 
-# Sizes of the even samples that find the first prices; each starts from the prices of the one before.
 LEVELS = (1 << 14, 1 << 17)
-FINE, COARSE = 1e-6, 5e-5  # relative gaps to stop at, on a sample and on a larger whole
-MANY, FEW = 200, 20  # sweeps at most, likewise
-INSTANT = 1e-6  # share of the time without offloading below which all epochs count as equally short
-REPAIRED = 1 << 14  # samples up to which single ones are worth a look after rounding
-LEFT_TO_ROUNDING = 0.05  # share of the slack that the linear programme leaves unused, for what is lost in rounding
-AGENT_EXCHANGE, LOADER_EXCHANGE = 1e-3, 1e-5
+"""Sizes of the even samples that find the first prices; each starts from the prices of the one before."""
+FINE_GAP = 1e-6
+"""Relative gap between the bounds at which to stop, on a sample of the data set or on a whole that is as small."""
+COARSE_GAP = 5e-5
+"""The same on a larger whole, where each further sweep costs most."""
+MAX_FINE_SWEEPS = 200
+"""Sweeps on a sample; a dozen or two are usual."""
+MAX_COARSE_SWEEPS = 20
+"""Sweeps on a larger whole, which starts from good prices."""
+INSTANT = 1e-6
+"""Share of the time without offloading below which all epochs count as equally short."""
+REPAIRED = 1 << 14
+"""Samples up to which single ones are worth a look after rounding."""
+LEFT_TO_ROUNDING = 0.05
+"""Share of the slack that the linear programme leaves unused, for what is lost in rounding."""
+AGENT_EXCHANGE = 1e-3
+"""What agent CPU of one average choice for every sample counts as, as a share of the files' bytes."""
+LOADER_EXCHANGE = 1e-5
+"""What loader CPU of one average choice for every sample counts as, likewise."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Solution:
+    """Both linear programmes, solved.
+
+    Args:
+        columns: what `time` and `traffic` mix.
+        time: the mix of the shortest epoch.
+        traffic: the mix of the least traffic within the budget.
+        budget_s: seconds that the epoch may take.
+    """
+
     columns: list[Column]
     time: Mix
     traffic: Mix
@@ -66,12 +82,15 @@ class Auto:
         slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1].
 
     Raises:
-        PlanError: ``slack`` is outside [0, 1].
+        PlanError: `slack` is outside [0, 1].
+
+    Example:
+        >>> loader = OffloadingDataLoader(dataset, agent="tcp://storage:5555/pictures", policy=Auto(slack=0.05))
     """
 
     name = "auto"
     needs_profile = True
-    guarded = True  # the loader may leave the plan for epochs that are shorter without it (profiling.guard)
+    guarded = True  # the loader may leave the plan for epochs that are shorter without it (profiling/guard.py)
 
     def __init__(self, slack: float = 0.01) -> None:
         if not 0 <= slack <= 1:
@@ -83,7 +102,7 @@ class Auto:
         idle = unprofiled(self.name, facts)
         if idle is not None:
             return idle
-        base = terms_without_offloading(measured(facts), facts.rates)
+        base = time_without_offloading(measured(facts), facts.rates)
         if self._is_near(base.seconds, base.gpu_s):
             return self._nothing(facts, base, base.gpu_s)
         problem = Problem.of(facts)
@@ -101,10 +120,10 @@ class Auto:
         found: _Solution | None = None
         for size in LEVELS:
             small = problem.thinned(size)
-            found = self._solve_from(small, goal * (problem.samples / small.samples), found, FINE, MANY)
+            found = self._solve_from(small, goal * (problem.samples / small.samples), found, FINE_GAP, MAX_FINE_SWEEPS)
             if small is problem:
                 return found
-        return self._solve_from(problem, goal, found, COARSE, FEW)
+        return self._solve_from(problem, goal, found, COARSE_GAP, MAX_COARSE_SWEEPS)
 
     def _solve_from(
         self, problem: Problem, goal: Vector, hint: _Solution | None, tolerance: float, most: int
@@ -121,17 +140,17 @@ class Auto:
         traffic = least_traffic(problem, columns, time.shares, goal, tight_s, tolerance, most, traffic_hint)
         return _Solution(columns, time, traffic, budget_s)
 
-    def _rounded(self, facts: Facts, problem: Problem, goal: Vector, base: Terms, solution: _Solution) -> Plan:
+    def _rounded(self, facts: Facts, problem: Problem, goal: Vector, base: EpochTime, solution: _Solution) -> Plan:
         prices, budget_s = solution.traffic.prices, solution.budget_s
         chosen = mixed(problem, solution.columns, solution.traffic.shares)
         if problem.samples <= REPAIRED or problem.seconds(problem.sums(chosen)) > budget_s:
             chosen = repaired(problem, chosen, prices, goal, budget_s)
         if problem.seconds(problem.sums(chosen)) > budget_s * (1 + 1e-6):
             rivals = [chosen, self._fastest(problem, goal, solution), *_rival_plans(facts)]
-            best = min(problem.seconds(problem.sums(rival)) for rival in rivals)
-            if self._is_near(base.seconds, best):
-                return self._nothing(facts, base, best)
-            near = [rival for rival in rivals if self._is_near(problem.seconds(problem.sums(rival)), best)]
+            best_s = min(problem.seconds(problem.sums(rival)) for rival in rivals)
+            if self._is_near(base.seconds, best_s):
+                return self._nothing(facts, base, best_s)
+            near = [rival for rival in rivals if self._is_near(problem.seconds(problem.sums(rival)), best_s)]
             chosen = min(near, key=lambda rival: float(goal @ problem.sums(rival)))
         return self._finished(facts, problem, base, chosen, prices)
 
@@ -140,21 +159,24 @@ class Auto:
         time = solution.time
         return repaired(problem, mixed(problem, solution.columns, time.shares), time.prices, goal, time.upper)
 
-    def _finished(self, facts: Facts, problem: Problem, base: Terms, chosen: NDArray[np.uint8], prices: Vector) -> Plan:
+    def _finished(
+        self, facts: Facts, problem: Problem, base: EpochTime, chosen: NDArray[np.uint8], prices: Vector
+    ) -> Plan:
         table = measured(facts)
-        terms = epoch_terms(table, chosen, facts.rates)
+        predicted = epoch_time(table, chosen, facts.rates)
         sums = problem.sums(chosen)
-        wire, loader, agent = (float(p) for p in prices * (terms.seconds / (float(prices @ sums) or 1.0)))
+        bill = float(prices @ sums) or 1.0
+        wire, loader, agent = (float(price) for price in prices * (predicted.seconds / bill))
         files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
         sent = f"{sums[0] / files:.0%} of the files' bytes" if files else f"{sums[0] / 1e6:.4g} MB"
         reason = (
             f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-            f"{terms.bottleneck}-bound at {terms.seconds:.4g} s with it, "
+            f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
             f"sending {sent}{facts.caveats()}"
         )
-        return Plan(self.name, table.choices, chosen, reason, terms, Prices(wire, loader, agent))
+        return Plan(self.name, table.choices, chosen, reason, predicted, Prices(wire, loader, agent))
 
-    def _nothing(self, facts: Facts, base: Terms, best_s: float) -> Plan:
+    def _nothing(self, facts: Facts, base: EpochTime, best_s: float) -> Plan:
         why = (
             f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
             f"at best {best_s:.4g} s with it: nothing is offloaded"
@@ -171,7 +193,8 @@ def _goal(problem: Problem) -> Vector:
     if not files:
         some = problem.wire[np.isfinite(problem.wire) & (problem.wire > 0)]
         files = float(some.mean(dtype=np.float64)) * problem.samples if some.size else 1.0
-    loader, agent = (float(a.mean(dtype=np.float64)) * problem.samples or 1.0 for a in (problem.loader, problem.agent))
+    loader = float(problem.loader.mean(dtype=np.float64)) * problem.samples or 1.0
+    agent = float(problem.agent.mean(dtype=np.float64)) * problem.samples or 1.0
     return np.array([1 / files, LOADER_EXCHANGE / loader, AGENT_EXCHANGE / agent])
 
 

@@ -1,14 +1,12 @@
 """FastFlow's policy (VLDB '23): one cut for all samples and one share of them, from measured throughputs.
 
-When: there is a bottleneck if the GPU could take more than 1.3 times what the local pipeline delivers. Which:
-    each
-candidate cut is tried on every sample for 50 to 100 training steps. How much: local and remote work side by
-side, each at its own rate. It aims at CPU bottlenecks; it knows nothing of single samples, so where offloading
-all of them makes the traffic grow, it offloads nothing (SOPHON's evaluation finds the same).
+When: there is a bottleneck if the GPU could take more than 1.3 times what the local pipeline delivers. Which: each
+candidate cut is tried on every sample for 50 to 100 training steps. How much: local and remote work side by side, each
+at its own rate. It aims at CPU bottlenecks; it knows nothing of single samples, so where offloading all of them makes
+the traffic grow, it offloads nothing (SOPHON's evaluation finds the same).
 
-The trials are run by the loader; this is the state machine between them, and it holds no state: the trials so
-far are its argument. ``next_trial`` says what to measure next, None that enough is known; ``decide`` then makes
-the plan.
+The trials are run by the loader; this is the state machine between them, and it holds no state: the trials so far are
+its argument. `next_trial` says what to measure next, None that enough is known; `decide` then makes the plan.
 """
 
 from __future__ import annotations
@@ -18,56 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sophon_loader.decide.cost import epoch_totals
+from sophon_loader.decide.cost import epoch_work
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts
 from sophon_loader.decide.plan import Plan, spread, uniform_plan
-from sophon_loader.decide.policies.fixed import choice_at, same_for_all
+from sophon_loader.decide.policies.common import choice_at, same_for_all
+from sophon_loader.decide.policy import Trial
 from sophon_loader.errors import PlanError
 
 BOTTLENECK_RATIO = 1.3
 """gpu / local above which the paper sees a prep stall."""
-
 MIN_GAIN = 1.05
 """The check trial must be this much faster than local; below it is the noise of a 50-step window."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A measured window of 50 to 100 training steps.
-
-    Args:
-        choice: what the offloaded samples took; ``FILE`` for the local trial.
-        share: share of the samples that was offloaded, in [0, 1].
-        samples_s: samples/s that the training loop got, > 0.
-        loader_cpu_s_per_sample: CPU seconds in the loader per sample (of all samples, offloaded or not), >= 0.
-
-    Raises:
-        PlanError: a value is out of its range.
-    """
-
-    choice: Choice
-    share: float
-    samples_s: float
-    loader_cpu_s_per_sample: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise PlanError(f"share must be in [0, 1], got {self.share}; it is a share of the samples")
-        if not 0 < self.samples_s < float("inf"):
-            raise PlanError(f"samples_s must be > 0 and finite, got {self.samples_s}; time a longer window")
-        if not 0 <= self.loader_cpu_s_per_sample < float("inf"):
-            got = self.loader_cpu_s_per_sample
-            raise PlanError(f"loader_cpu_s_per_sample must be >= 0 and finite, got {got}; measure it again")
-
-    @classmethod
-    def of(cls, plan: Plan, samples_s: float, loader_cpu_s_per_sample: float) -> Trial:
-        """The trial that ran under ``plan``, a plan from ``FastFlow.next_trial``."""
-        offloaded = {choice: n for choice, n in plan.counts().items() if choice != FILE}
-        if len(offloaded) > 1:
-            got = ", ".join(map(str, offloaded))
-            raise PlanError(f"a trial's plan must offload by one choice, got {got}; use the one next_trial returned")
-        choice, count = next(iter(offloaded.items()), (FILE, 0))
-        return cls(choice, count / max(1, plan.samples), samples_s, loader_cpu_s_per_sample)
 
 
 @dataclass(frozen=True)
@@ -82,6 +41,8 @@ class _Offer:
 class FastFlow:
     """Offload one share of the samples at one cut, if a trial shows that it pays.
 
+    A `TryingPolicy`: the loader measures the plans of `next_trial`, and follows that of `decide`.
+
     Args:
         cuts: candidate cuts, each >= 1; by default only the whole pipeline, because SOPHON's table 1 lists
             FastFlow as selecting how much data to offload, but not which ops.
@@ -89,6 +50,9 @@ class FastFlow:
 
     Raises:
         PlanError: a cut is below 1.
+
+    Example:
+        >>> loader = OffloadingDataLoader(dataset, agent="tcp://storage:5555/pictures", policy=FastFlow(cuts=[2, 4]))
     """
 
     name = "fastflow"
@@ -103,17 +67,17 @@ class FastFlow:
         self.trial_steps = trial_steps
 
     def next_trial(self, trials: Sequence[Trial], facts: Facts) -> Plan | None:
-        """The plan to measure next, or None when ``decide`` knows enough.
+        """The plan to measure next, or None when `decide` knows enough.
 
         The local pipeline comes first, then each candidate on every sample, then the best one at its share. At
-        most 2 + the number of candidates; each plan's ``reason`` says which one it is.
+        most 2 + the number of candidates; each plan's `reason` says which one it is.
 
         Args:
             trials: what was measured so far, in any order.
-            facts: ``rates.gpu_samples_s`` is what counts here.
+            facts: `rates.gpu_samples_s` is what counts here.
 
         Raises:
-            PlanError: a cut of the constructor lies past ``facts.max_cut``.
+            PlanError: a cut of the constructor lies past `facts.max_cut`.
         """
         candidates = self._candidates(facts)
         if not candidates or facts.samples == 0:
@@ -134,8 +98,12 @@ class FastFlow:
     def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
         """The plan that the trials support; nothing is offloaded unless the check trial beat the local one.
 
+        Args:
+            trials: what was measured, in any order.
+            facts: `rates.gpu_samples_s` is what counts here.
+
         Raises:
-            PlanError: a cut of the constructor lies past ``facts.max_cut``.
+            PlanError: a cut of the constructor lies past `facts.max_cut`.
         """
         local = _find(trials, FILE)
         if not self._candidates(facts) or facts.samples == 0:
@@ -159,10 +127,10 @@ class FastFlow:
         return self._mix(facts, best, reason)
 
     def plan(self, facts: Facts) -> Plan:
-        """A dry plan: the trials' results are predicted from the table, where it has the candidates.
+        """The plan to expect without trials: their results are predicted from the table, if it has the candidates.
 
         Raises:
-            PlanError: a cut of the constructor lies past ``facts.max_cut``.
+            PlanError: a cut of the constructor lies past `facts.max_cut`.
         """
         if facts.table is None:
             return self._nothing(facts, "neither trials nor a profile yet")
@@ -170,8 +138,10 @@ class FastFlow:
         if missing:
             return self._nothing(facts, f"the profile has no {', '.join(missing)}")
         trials: list[Trial] = []
-        while (trial_plan := self.next_trial(trials, facts)) is not None:
-            trials.append(_predicted_trial(facts.table, facts, trial_plan))
+        plan = self.next_trial(trials, facts)
+        while plan is not None:
+            trials.append(_predicted_trial(facts.table, facts, plan))
+            plan = self.next_trial(trials, facts)
         return self.decide(trials, facts)
 
     def _candidates(self, facts: Facts) -> tuple[Choice, ...]:
@@ -194,7 +164,7 @@ class FastFlow:
         column = None if table is None else table.index(offer.choice)
         if table is not None and column is not None:
             taken = np.where(table.has(column), chosen * np.uint8(column), np.uint8(0))
-            predicted = epoch_totals(table, taken).terms(facts.samples, facts.rates)
+            predicted = epoch_work(table, taken).time(facts.samples, facts.rates)
         return Plan(self.name, (FILE, offer.choice), chosen, reason, predicted)
 
     def _nothing(self, facts: Facts, why: str) -> Plan:
@@ -202,47 +172,50 @@ class FastFlow:
 
 
 def _find(trials: Sequence[Trial], choice: Choice) -> Trial | None:
-    """The latest trial of the whole data set: local for ``FILE``, else every sample offloaded by ``choice``."""
+    """The latest trial of the whole data set: local for `FILE`, else every sample offloaded by `choice`."""
     share = 0.0 if choice == FILE else 1.0
-    return next((t for t in reversed(trials) if t.share == share and t.choice == choice), None)
+    return next((trial for trial in reversed(trials) if trial.share == share and trial.choice == choice), None)
 
 
 def _find_check(trials: Sequence[Trial], choice: Choice) -> Trial | None:
-    return next((t for t in reversed(trials) if t.choice == choice and 0 < t.share < 1), None)
+    """The latest trial of `choice` on a share of the samples."""
+    return next((trial for trial in reversed(trials) if trial.choice == choice and 0 < trial.share < 1), None)
 
 
 def _offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
     """How much to offload (FastFlow, section "How much data to offload").
 
-    A remote stream of r samples/s costs r * OCycle of loader CPU, where r local samples had cost r * PCycle. So
-    beside it the local pipeline still delivers L' = L - r * OCycle / PCycle. With r = R, the measured remote
-    rate: while L' + R stays below the GPU's rate G, the share is R / (L' + R). Else r only has to be so large
-        that L' + r = G,
+    A remote stream of r samples/s costs r * OCycle of loader CPU, where r local samples had cost r * PCycle. So the
+    local pipeline delivers L' = L - r * OCycle / PCycle at the same time. With r = R, the measured remote rate: while
+    L' + R stays below the GPU's rate G, the share is R / (L' + R). Else r only has to be so large that L' + r = G,
     which gives r = (G - L) / (1 - OCycle / PCycle) and the share r / G = 1 - L' / G.
     """
     gpu, here, there = facts.rates.gpu_samples_s, local.samples_s, remote.samples_s
     pcycle, ocycle = local.loader_cpu_s_per_sample, remote.loader_cpu_s_per_sample
     overhead = ocycle / pcycle if pcycle > 0 else 0.0
-    beside = max(0.0, here - there * overhead)
-    together = beside + there
+    still_here = max(0.0, here - there * overhead)
+    together = still_here + there
     if together <= gpu:
         share = there / together
     elif overhead < 1:
-        share, together = min(1.0, (gpu - here) / (1 - overhead) / gpu), gpu
+        share = min(1.0, (gpu - here) / (1 - overhead) / gpu)
+        together = gpu
     else:
-        share, together = 1.0, gpu
+        share = 1.0
+        together = gpu
     if together <= here:
-        share, together = 0.0, here
+        share = 0.0
+        together = here
     return _Offer(remote.choice, round(share * facts.samples) / facts.samples, together)
 
 
 def _predicted_trial(table: ChoiceTable, facts: Facts, plan: Plan) -> Trial:
-    """What the cost model expects of a trial under ``plan``."""
+    """What the cost model expects of a trial under `plan`."""
     columns = np.array([table.index(choice) for choice in plan.choices], dtype=np.uint8)
     chosen = columns[plan.chosen]
     for column in set(columns.tolist()) - {0}:
         chosen[(chosen == column) & ~table.has(column)] = 0
-    totals = epoch_totals(table, chosen)
-    seconds = totals.terms(facts.samples, facts.rates).seconds
+    work = epoch_work(table, chosen)
+    seconds = work.time(facts.samples, facts.rates).seconds
     samples_s = facts.samples / max(seconds, facts.samples * 1e-12)  # every rate may be infinite
-    return Trial.of(plan, samples_s, totals.loader_s / facts.samples)
+    return Trial.of(plan, samples_s, work.loader_s / facts.samples)

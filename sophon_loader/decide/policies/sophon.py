@@ -1,13 +1,13 @@
 """SOPHON's policy, as published (HotStorage '24, offloading policy).
 
-Act only if the wire is the bottleneck without offloading. A sample's cut is the stage at which it is smallest.
-Its offloading efficiency is the bytes that this saves per second of preprocessing that moves to the agent. Take
-samples by falling efficiency, updating the epoch's terms, until the wire is no longer the largest, or none with
-a positive efficiency is left.
+Act only if the wire is the bottleneck without offloading. A sample's cut is the stage at which it is smallest. Its
+offloading efficiency is the bytes that this saves per second of preprocessing that moves to the agent. Take samples by
+falling efficiency, updating the epoch's time on each resource, until the wire is no longer the busiest, or none with a
+positive efficiency is left.
 
 Two things the paper leaves open are settled here. The agent's cost of reading the file is paid with or without
-offloading, so it is not counted as offloaded work. And the last sample taken may carry the agent past the time
-the wire had needed; it is then left out, so that the plan is never slower than no offloading.
+offloading, so it is not counted as offloaded work. And the last sample taken may carry the agent past the time the wire
+had needed; it is then left out, so that the plan is never slower than no offloading.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import Terms, epoch_terms, terms_without_offloading
+from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloading
 from sophon_loader.decide.facts import BLOCK, FILE, PAPER_ENCODINGS, ChoiceTable, Facts, Rates, blocks
 from sophon_loader.decide.plan import Plan
-from sophon_loader.decide.policies.fixed import measured, same_for_all, unprofiled
+from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
 
 
 class Sophon:
@@ -35,7 +35,7 @@ class Sophon:
         if idle is not None:
             return idle
         table = measured(facts)
-        base = terms_without_offloading(table, facts.rates)
+        base = time_without_offloading(table, facts.rates)
         if base.bottleneck != "wire":
             why = f"the bottleneck is {base.bottleneck}, not the wire: nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
@@ -50,7 +50,7 @@ class Sophon:
             table.choices,
             chosen,
             reason + facts.caveats(),
-            epoch_terms(table, chosen, facts.rates),
+            epoch_time(table, chosen, facts.rates),
         )
 
 
@@ -75,7 +75,7 @@ def by_efficiency(table: ChoiceTable, smallest: NDArray[np.uint8]) -> NDArray[np
 
     Args:
         table: N samples.
-        smallest: uint8[N], as ``smallest_choices`` returns.
+        smallest: uint8[N], as `smallest_choices` returns.
 
     Returns:
         uint32[M] sample indices, M <= N.
@@ -91,7 +91,13 @@ def by_efficiency(table: ChoiceTable, smallest: NDArray[np.uint8]) -> NDArray[np
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """What offloading some samples changes: float64[n] of bytes (negative) and of CPU seconds."""
+    """What offloading some samples changes.
+
+    Args:
+        wire: float64[n], bytes, each negative.
+        loader: float64[n], CPU seconds in the loader.
+        agent: float64[n], CPU seconds at the agent, beyond reading the file.
+    """
 
     wire: NDArray[np.float64]
     loader: NDArray[np.float64]
@@ -99,23 +105,22 @@ class _Steps:
 
 
 def _steps(table: ChoiceTable, smallest: NDArray[np.uint8], who: NDArray[np.uint32]) -> _Steps:
-    at = smallest[who]
+    columns = smallest[who]
     return _Steps(
-        *(
-            array[who, at].astype(np.float64) - array[who, 0]
-            for array in (table.wire_bytes, table.loader_s, table.agent_s)
-        )
+        wire=table.wire_bytes[who, columns].astype(np.float64) - table.wire_bytes[who, 0],
+        loader=table.loader_s[who, columns].astype(np.float64) - table.loader_s[who, 0],
+        agent=table.agent_s[who, columns].astype(np.float64) - table.agent_s[who, 0],
     )
 
 
 def _greedy(
     table: ChoiceTable, rates: Rates, smallest: NDArray[np.uint8], order: NDArray[np.uint32]
 ) -> tuple[int, str]:
-    """How many samples of ``order`` to take, and why no more.
+    """How many samples of `order` to take, and why no more.
 
     Goes through the order block by block: it mostly stops early, and needs no running sums of all samples.
     """
-    now = terms_without_offloading(table, rates)
+    now = time_without_offloading(table, rates)
     for low in range(0, len(order), BLOCK):
         steps = _steps(table, smallest, order[low : low + BLOCK])
         wire = now.wire_s + np.cumsum(steps.wire) / rates.wire_bytes_s
@@ -128,7 +133,7 @@ def _greedy(
             before = float(wire[end - 1]) if end else now.seconds
             # Up to here the wire was the largest term and fell with each sample; only this one can be too much.
             worse = float(rest[end]) > before
-            last = Terms(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end])).bottleneck
+            last = EpochTime(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end])).bottleneck
             return low + end + (not worse), f"then {last} is the bottleneck"
-        now = Terms(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]))
+        now = EpochTime(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]))
     return len(order), "the wire stays the bottleneck"

@@ -18,10 +18,11 @@ from torchvision.transforms import v2
 
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.registry import decode
+from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.pipeline.registry import _BY_CLASS, _BY_NAME, register_op
+from sophon_loader.pipeline.registry import register_op
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH

@@ -8,8 +8,9 @@ import pytest
 
 from sophon_loader.decide.facts import FILE, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan
-from sophon_loader.decide.policies import Auto, NoOff, Policy, Sophon
+from sophon_loader.decide.policies import Auto, NoOff, Sophon
 from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.policy import Policy
 from sophon_loader.main.planning import Known, Planner
 from tests.support.decide_tables import WIRE_BOUND, facts_of, random_table
 

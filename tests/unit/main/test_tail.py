@@ -19,8 +19,10 @@ from torchvision.transforms import v2
 from sophon_loader.errors import ConfigError, PipelineError
 from sophon_loader.main.epoch import Epoch, EpochIterator
 from sophon_loader.main.tail import Split, channels_last, device_of, split
+from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registry import register_op
 from sophon_loader.report import Report
 from tests.support.loaders import as_list, times_two
 
@@ -247,6 +249,40 @@ def test_nested_steps_and_a_way_back_to_an_image() -> None:
     steps = [v1.ToTensor(), v1.RandomErasing(), v1.ToPILImage(), nn.Sequential(v2.ToImage(), v2.ToDtype(torch.float64))]
     (head,) = moved(steps).chains
     assert [op.label for op in head.ops][1:] == ["v1.ToTensor", "v1.RandomErasing", "v1.ToPILImage", "v2.ToImage"]
+
+
+class Gamma:
+    """A user's op on tensors, which does to a batch what it does to each."""
+
+    def __init__(self, exponent: float) -> None:
+        self.exponent = exponent
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return value**self.exponent
+
+
+class ToHalves:
+    """A user's op that makes a tensor, and does to pixels what it does to an image."""
+
+    def __call__(self, value: Any) -> torch.Tensor:
+        pixels = v1.functional.pil_to_tensor(value) if isinstance(value, Image.Image) else value
+        return pixels.to(torch.float32) / 2
+
+
+@pytest.mark.parametrize("steps", [[v1.ToTensor(), Gamma(0.5)], [ToHalves(), Gamma(0.5), v1.Normalize(MEAN, STD)]])
+def test_an_op_of_the_user_s_moves_if_it_says_that_it_takes_batches(
+    steps: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue.load_ops()
+    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
+    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
+    register_op("test.Gamma", Gamma, draws=())
+    register_op("test.ToHalves", ToHalves, draws=(), makes="tensor")
+    assert reason(steps).endswith("; test.Gamma stands in the way")
+    register_op("test.Gamma", Gamma, draws=(), on_batches=True)
+    register_op("test.ToHalves", ToHalves, draws=(), makes="tensor", on_batches=True)
+    assert not moved(steps).chains[0].keeps_info
+    assert_same_batch(by_batch(steps), default_collate(run(chain_of(v1.Compose(steps)))))
 
 
 class Normalized(v1.Normalize):  # type: ignore[misc]

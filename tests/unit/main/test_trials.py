@@ -10,7 +10,8 @@ from sophon_loader.decide.facts import FILE, Choice, Facts, Rates
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies import NoOff
 from sophon_loader.decide.policies.fastflow import FastFlow
-from sophon_loader.main.trials import TrialRunner, TryingPolicy
+from sophon_loader.decide.policy import TryingPolicy
+from sophon_loader.main.trials import TrialRunner
 
 BATCH = 8
 ALL = Choice(4, "pixels")

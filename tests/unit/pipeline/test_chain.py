@@ -25,19 +25,12 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline import registry
-from sophon_loader.pipeline.chain import (
-    MAX_DESCRIPTION_NBYTES,
-    MAX_OPS,
-    Chain,
-    chain_from,
-    chain_of,
-    decode,
-    specs_of,
-)
+from sophon_loader.pipeline import catalogue
+from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, decode, specs_of
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registry import register_op
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
 from tests.property.strategies import chains, draws, image_files
 from tests.support.op_examples import same_value, value_of
 
@@ -57,9 +50,9 @@ class Noise:
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry.load_ops()
-    monkeypatch.setattr(registry, "_BY_NAME", dict(registry._BY_NAME))
-    monkeypatch.setattr(registry, "_BY_CLASS", dict(registry._BY_CLASS))
+    catalogue.load_ops()
+    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
+    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
 
 
 @pytest.fixture

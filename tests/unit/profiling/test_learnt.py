@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.decide.cost import Terms
+from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
 from sophon_loader.profiling.learnt import MIN_COUNTED, Bounds, Learnt
 from sophon_loader.profiling.probes import Upkeep
 from sophon_loader.profiling.rates import EpochMeasure
 
 SAMPLES = 32
-PLANNED = Terms(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)
+PLANNED = EpochTime(gpu_s=0.0, wire_s=1.0, loader_cpu_s=2.0, agent_cpu_s=2.0)
 """What a plan says of an epoch at one core on either side."""
 
 
@@ -28,7 +28,7 @@ def epoch(**changes: Any) -> EpochMeasure:
     return EpochMeasure(**(values | {"gpu_samples_s": 100.0, "waiting": 0.9, "queueing": 0.0} | changes))
 
 
-def after(learnt: Learnt, planned: Terms | None = None, **changes: Any) -> Learnt:
+def after(learnt: Learnt, planned: EpochTime | None = None, **changes: Any) -> Learnt:
     return learnt.after(epoch(**changes), planned, Upkeep())
 
 
@@ -162,7 +162,7 @@ def test_the_loader_s_load_divides_its_cores() -> None:
 @pytest.mark.parametrize(
     ("planned", "samples"), [(None, SAMPLES), (PLANNED, MIN_COUNTED - 1)], ids=["no plan", "too few samples"]
 )
-def test_what_says_nothing_of_the_model(planned: Terms | None, samples: int) -> None:
+def test_what_says_nothing_of_the_model(planned: EpochTime | None, samples: int) -> None:
     learnt = after(nothing(), planned, samples=samples, loader_cpu_s=3.0, agent_cpu_s=3.0, offloaded=samples)
     assert learnt.loader_load is None and learnt.agent_load is None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from sophon_loader.decide.cost import Terms, epoch_totals, moved
+from sophon_loader.decide.cost import EpochTime, epoch_work, moved
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies import Auto
@@ -80,7 +80,7 @@ class Run:
         self._planned_for: Rates | None = None
         self._held_back = False
         self._plan: Plan = uniform_plan("auto", SAMPLES, FILE, "this epoch measures")
-        self._predicted: Terms | None = None
+        self._predicted: EpochTime | None = None
         self._epochs = 0
 
     def wire_burst(self) -> float:
@@ -120,7 +120,7 @@ class Run:
     def _measure(self) -> EpochMeasure:
         """One worker on one core; the epoch lasts as long as its busiest resource."""
         truth, chosen = self.truth, self._plan.chosen
-        work = epoch_totals(self._table, chosen)
+        work = epoch_work(self._table, chosen)
         agent_cpu_s = work.agent_s * truth.agent_load
         loader_s, agent_s = work.loader_s / truth.loader_cores, agent_cpu_s / truth.agent_cores
         seconds = max(work.wire_bytes / truth.wire_bytes_s, loader_s, agent_s)

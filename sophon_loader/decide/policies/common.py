@@ -1,0 +1,71 @@
+"""What most policies need: a plan of one choice, a plan when nothing is measured yet, the table once it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sophon_loader.decide.cost import epoch_time
+from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts
+from sophon_loader.decide.plan import Plan, uniform_plan
+
+
+def choice_at(facts: Facts, cut: int) -> Choice:
+    """The unencoded choice at a cut: what the table calls it, else `pixels`.
+
+    Where the value at the cut is a tensor, the agent sends `array` when asked for `pixels`.
+
+    Args:
+        facts: its table, if it has one, tells which of the two the cut has.
+        cut: a stage > 0.
+    """
+    pixels, array = Choice(cut, "pixels"), Choice(cut, "array")
+    if facts.table is not None and pixels not in facts.table.choices and array in facts.table.choices:
+        return array
+    return pixels
+
+
+def same_for_all(policy: str, facts: Facts, choice: Choice, reason: str) -> Plan:
+    """The plan in which every sample takes one choice, predicted if the table has that choice.
+
+    Samples that, by the table, do not have it take their file; the reason counts them.
+
+    Args:
+        policy: name of the policy that makes the plan.
+        facts: what is known.
+        choice: what every sample takes.
+        reason: why, in one line a user can read.
+    """
+    table = facts.table
+    column = None if table is None else table.index(choice)
+    if table is None or column is None:
+        return uniform_plan(policy, facts.samples, choice, reason)
+    has = table.has(column)
+    chosen = np.where(has, np.uint8(column), np.uint8(0))
+    missing = facts.samples - int(np.count_nonzero(has))
+    if missing:
+        reason += f"; {missing} samples have no {choice} and stay files"
+    predicted = epoch_time(table, chosen, facts.rates)
+    return Plan(policy, table.choices, chosen, reason + facts.caveats(), predicted)
+
+
+def unprofiled(policy: str, facts: Facts) -> Plan | None:
+    """What a policy that needs costs plans when there are none, or no samples.
+
+    Args:
+        policy: name of the policy that makes the plan.
+        facts: what is known.
+
+    Returns:
+        None when there are costs to plan with (`measured` then returns them).
+    """
+    if facts.samples == 0:
+        return same_for_all(policy, facts, FILE, "there are no samples")
+    if facts.table is None:
+        return same_for_all(policy, facts, FILE, "not profiled yet: nothing is offloaded")
+    return None
+
+
+def measured(facts: Facts) -> ChoiceTable:
+    """The table of facts that `unprofiled` let pass."""
+    assert facts.table is not None
+    return facts.table

@@ -1,0 +1,74 @@
+"""The catalogue of op types, by name and by class: torchvision's, those of installed packages, and the user's own.
+
+The first look-up in a process loads the built-in table (`torchvision_ops.op_types`) and the entry points, so every
+process that meets an op finds the same ones: the loader, its workers, and an agent's workers (which call `load_ops`
+before they say that they are ready, so that a package that cannot be imported is reported).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from sophon_loader.errors import PipelineError
+from sophon_loader.pipeline.op import OpType
+from sophon_loader.pipeline.torchvision_ops import op_types
+
+ENTRY_POINTS = "sophon_loader.ops"
+"""Entry points of installed packages: modules that call `register_op` when they are imported."""
+
+_BY_NAME: dict[str, OpType] = {}
+_BY_CLASS: dict[type, OpType] = {}
+_loaded = False
+
+
+def add_op_type(cls: type, op_type: OpType) -> None:
+    """Register an op type; a name is given away only once.
+
+    Args:
+        cls: the op type is that of objects of exactly this class.
+        op_type: what is known of them.
+
+    Raises:
+        PipelineError: the name is taken.
+    """
+    known = _BY_NAME.get(op_type.name)
+    if known is not None and known.build is not op_type.build:
+        raise PipelineError(f"op name must be free, got {op_type.name!r}, taken by {known.build}")
+    _BY_NAME[op_type.name] = op_type
+    _BY_CLASS[cls] = op_type
+
+
+def op_type_of(transform: Any) -> OpType | None:
+    """The op type of a transform object; None if its class is not registered."""
+    load_ops()
+    return _BY_CLASS.get(type(transform))
+
+
+def op_type_named(name: str) -> OpType | None:
+    """The op type of that name; None if there is none."""
+    load_ops()
+    return _BY_NAME.get(name)
+
+
+def registered() -> Mapping[str, OpType]:
+    """Every registered op type by name."""
+    load_ops()
+    return dict(_BY_NAME)
+
+
+def load_ops() -> None:
+    """Load torchvision's ops and those of installed packages (entry points), once per process."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True  # set before: a package's module may ask for ops while it is loaded
+    try:
+        for cls, op_type in op_types():
+            add_op_type(cls, op_type)
+        for entry in entry_points(group=ENTRY_POINTS):
+            entry.load()
+    except BaseException:
+        _loaded = False
+        raise

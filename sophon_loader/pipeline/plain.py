@@ -1,0 +1,209 @@
+"""Parameters as plain data and back: numbers, texts, lists, and tagged maps for what msgpack does not know. No code.
+
+Plain data is what msgpack carries without a rule of ours. Everything else is a map with the key "$": a tuple is
+`{"$": "tuple", "items": [...]}`. A kind of value that this module does not know adds a tag (`add_tag`), as ops do.
+"""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import AutoAugmentPolicy, InterpolationMode
+
+from sophon_loader.errors import PipelineError
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES
+
+MAX_PLAIN_DEPTH = 32
+"""How deep lists and maps may be nested: reading takes some five frames a level of the 1000 that Python's stack has."""
+MAX_PLAIN_NBYTES = MAX_DESCRIPTION_NBYTES
+"""How large the parameters of one op may be (a tensor, say): no more than a whole pipeline. A value counts for at
+least 8 bytes, which bounds the objects that a few bytes of msgpack can make."""
+
+_TAG = "$"
+_NUMERIC_DTYPES = (
+    *("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"),
+    *("<f2", "<f4", "<f8", "<c8", "<c16"),
+)
+_NUMERIC = {text: np.dtype(text) for text in _NUMERIC_DTYPES}
+_TORCH_DTYPES = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+_ENUMS: dict[str, type[enum.Enum]] = {
+    cls.__name__: cls for cls in (InterpolationMode, AutoAugmentPolicy, Image.Resampling)
+}
+"""Enums whose members may be parameters; they travel by name."""
+_TV_TENSORS = ("TVTensor", "Image", "Video", "Mask", "BoundingBoxes", "KeyPoints")
+_CLASSES: dict[str, type] = {
+    "torch.Tensor": torch.Tensor,
+    "PIL.Image.Image": Image.Image,
+    **{f"tv_tensors.{name}": getattr(tv_tensors, name) for name in _TV_TENSORS if hasattr(tv_tensors, name)},
+}
+"""Classes that may be parameters themselves (v2.ToDtype takes a map of them); an older torchvision lacks some."""
+
+_WRITERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {}
+
+
+def add_tag(tag: str, write: Callable[[Any], dict[str, Any] | None], read: Callable[[dict[str, Any]], Any]) -> None:
+    """Let parameters hold one more kind of value.
+
+    Args:
+        tag: its name on the wire.
+        write: value -> plain fields of the tagged map; None for a value of another kind.
+        read: the inverse, given the tagged map. It may raise KeyError, TypeError, ValueError or AttributeError for
+            fields that do not fit.
+    """
+    _WRITERS[tag] = write
+    _READERS[tag] = read
+
+
+def check_plain(value: Any) -> None:
+    """Check that `value` is what `to_plain` gives and msgpack carries: bounded, and of plain types alone.
+
+    Raises:
+        PipelineError: another type, an int beyond 64 bits, or over MAX_PLAIN_DEPTH or MAX_PLAIN_NBYTES.
+    """
+    nbytes = 0
+    open_values = [(value, 1)]
+    while open_values:
+        value, depth = open_values.pop()
+        nbytes += 8 + _leaf_nbytes(value)
+        if depth > MAX_PLAIN_DEPTH or nbytes > MAX_PLAIN_NBYTES:
+            raise PipelineError(
+                f"parameters must be at most {MAX_PLAIN_NBYTES} bytes, {MAX_PLAIN_DEPTH} levels deep, got more"
+            )
+        if isinstance(value, dict):
+            open_values += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list):
+            open_values += [(item, depth + 1) for item in value]
+
+
+def _leaf_nbytes(value: Any) -> int:
+    if type(value) is bytes:
+        return len(value)
+    if type(value) is str:
+        try:
+            return len(value.encode())
+        except UnicodeEncodeError as error:
+            raise PipelineError(f"text in parameters must be valid Unicode, got {value[:80]!r}") from error
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        raise PipelineError("integers in parameters must fit 64 bits")
+    if type(value) not in (type(None), bool, int, float, list, dict):
+        raise PipelineError(f"parameters must be plain data, got {type(value)}")
+    return 0
+
+
+def to_plain(value: Any) -> Any:
+    """`value` as msgpack can carry it, tagging what msgpack does not know.
+
+    Raises:
+        PipelineError: a kind of value (a function, say) that does not travel.
+    """
+    if type(value) in (type(None), bool, int, float, str, bytes):  # exact: a subclass may behave differently
+        return value
+    if isinstance(value, enum.Enum):
+        return _enum_to_plain(value)
+    if isinstance(value, np.generic):
+        return {_TAG: "scalar", **_array_to_plain(np.asarray(value))}
+    if type(value) is list:
+        return [to_plain(item) for item in value]
+    if type(value) is tuple:
+        return {_TAG: "tuple", "items": [to_plain(item) for item in value]}
+    if type(value) is nn.ModuleList:
+        return {_TAG: "modules", "items": [to_plain(item) for item in value]}
+    if type(value) is dict:
+        return {_TAG: "dict", "items": [[to_plain(key), to_plain(item)] for key, item in value.items()]}
+    return _object_to_plain(value)
+
+
+def _enum_to_plain(value: enum.Enum) -> Any:
+    name = type(value).__name__
+    if _ENUMS.get(name) is not type(value):
+        raise PipelineError(f"enum must be one of {sorted(_ENUMS)}, got {type(value)}")
+    return {_TAG: "enum", "type": name, "member": value.name}
+
+
+def _object_to_plain(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return {_TAG: "dtype", "name": str(value).removeprefix("torch.")}
+    if type(value) is torch.Tensor:
+        return {_TAG: "tensor", **_array_to_plain(value.detach().cpu().numpy())}
+    if type(value) is np.ndarray:
+        return {_TAG: "ndarray", **_array_to_plain(value)}
+    for name, cls in _CLASSES.items():
+        if value is cls:
+            return {_TAG: "type", "name": name}
+    for tag, write in _WRITERS.items():
+        fields = write(value)
+        if fields is not None:
+            return {_TAG: tag, **fields}
+    raise PipelineError(f"parameter must be plain data or a registered op, got {value!r}")
+
+
+def _array_to_plain(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    if array.dtype.str not in _NUMERIC or array.nbytes > MAX_PLAIN_NBYTES:
+        raise PipelineError(f"array must be numeric and within {MAX_PLAIN_NBYTES} bytes, got {array.dtype}")
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": array.tobytes()}
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`.
+
+    Raises:
+        PipelineError: not plain data, an unknown tag, or a tagged value whose fields do not fit.
+    """
+    check_plain(value)
+    return read_checked(value)
+
+
+def read_checked(value: Any) -> Any:
+    """`from_plain` for what is within a value that `check_plain` has passed.
+
+    Raises:
+        PipelineError: an unknown tag, or a tagged value whose fields do not fit.
+    """
+    if isinstance(value, list):
+        return [read_checked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag = value.get(_TAG)
+    if not isinstance(tag, str) or tag not in _READERS:
+        raise PipelineError(f"tag of a parameter must be one of {sorted(_READERS)}, got {reprlib.repr(tag)}")
+    try:
+        return _READERS[tag](value)
+    except PipelineError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PipelineError(f"parameter must be a well-formed {tag}, got {reprlib.repr(value)}") from error
+
+
+def _read_items(value: dict[str, Any]) -> list[Any]:
+    if not isinstance(value["items"], list):
+        raise PipelineError(f"items of a parameter must be a list, got {type(value['items'])}")
+    return [read_checked(item) for item in value["items"]]
+
+
+def _read_array(value: dict[str, Any]) -> np.ndarray[Any, Any]:
+    dtype, shape = _NUMERIC[value["dtype"]], value["shape"]
+    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+        raise PipelineError(f"shape of an array must be a list of sizes, got {reprlib.repr(shape)}")
+    array: np.ndarray[Any, Any] = np.frombuffer(value["data"], dtype).reshape(shape).copy()
+    return array
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "tuple": lambda value: tuple(_read_items(value)),
+    "modules": lambda value: nn.ModuleList(_read_items(value)),
+    "dict": lambda value: dict(_read_items(value)),
+    "enum": lambda value: _ENUMS[value["type"]][value["member"]],
+    "dtype": lambda value: _TORCH_DTYPES[value["name"]],
+    "tensor": lambda value: torch.from_numpy(_read_array(value)),
+    "ndarray": _read_array,
+    "scalar": lambda value: _read_array(value)[()],
+    "type": lambda value: _CLASSES[value["name"]],
+}
