@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.bed import MIN_QUOTA_CORES, TestBedUnavailable, check_privileges, why_no_quota
+from bench.children import AGENT_CORE, LOADER_CORE
 from bench.record import SHARED_DATA, Output, short_command
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.errors import PlanError
 
-BED_CORES = {0, 1}
-"""The CPUs that a bed pins its hosts to."""
 DEFAULT_QUOTA_CORES = 1.0
 
 
@@ -176,13 +175,13 @@ def require_bed(parser: Parser, linked: bool = False) -> None:
         linked: whether hosts on the loopback interface will not do.
     """
     cores = os.sched_getaffinity(0)
-    if not cores >= BED_CORES:
+    if not cores >= {LOADER_CORE, AGENT_CORE}:
         remedy = "run on a machine with at least two cores, and not under taskset"
         parser.refuse("this process", "allowed on CPUs 0 and 1", f"only {sorted(cores)}", remedy)
     if linked:
         try:
             check_privileges()
         except TestBedUnavailable as error:
-            parser.refuse("this bench", "run where it can have linked hosts", error.reason, error.remedy)
+            parser.refuse("this bench", "run where hosts can be linked", f"none here ({error.reason})", error.remedy)
         if reason := why_no_quota():
-            parser.refuse("this bench", "run where it can have control groups", "none", reason)
+            parser.refuse("this bench", "run where hosts can have CPU quotas", "none here", reason)

@@ -18,7 +18,7 @@ import pytest
 from bench.bed import Host, LinkedHosts, LoopbackHosts, TestBedUnavailable, clean_leftovers, links, open_testbed
 from bench.bed import processes as stopping
 from bench.bed.cgroups import ControlGroup
-from bench.bed.names import namespaces, remove_bed, start_ticks
+from bench.bed.names import namespaces, remove_bed, start_ticks, why_no_quota
 from bench.bed.processes import STOP_SIGNALS
 from bench.bed.self_check import measure_quota, measure_stream
 from bench.children import LOADER_CORE, ChildFailed, Orders, alone, child, started
@@ -170,6 +170,12 @@ def test_an_empty_set_of_cores_is_refused(bed: LinkedHosts) -> None:
 def test_a_quota_below_what_the_kernel_takes_is_refused(bed: LinkedHosts, cores: float) -> None:
     with pytest.raises(ValueError, match=r"cores must be at least 0\.01"):
         bed.agent_host.set_quota(cores)
+
+
+def test_trying_whether_there_can_be_quotas_leaves_nothing(bed: LinkedHosts) -> None:
+    before = _traces("sophonbed-")
+    assert why_no_quota() is None
+    assert _traces("sophonbed-") == before
 
 
 # --- clean-up ---
