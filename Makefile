@@ -1,5 +1,6 @@
 # make test   everything that CI checks        make demo   the policies over a slow wire, as one table
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
+# make bed    the tests of the benches' test bed, on real links and quotas, as root
 # Each alone is enough on a fresh machine with python3 and a compiler.
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
 
-.PHONY: test demo bench lint clean
+.PHONY: test demo bench bed lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +21,7 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	touch $@
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not bed"
 
 lint: $(VENV)/.built
 	$(BIN)/ruff check .
@@ -32,7 +33,10 @@ demo: $(VENV)/.built
 	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
 
 bench: $(VENV)/.built
-	$(BIN)/python -m bench.everything $(if $(DATA),--data $(DATA)) $(if $(QUICK),--quick)
+	$(BIN)/python -m bench --all $(if $(DATA),--data $(DATA)) $(if $(QUICK),--quick)
+
+bed: $(VENV)/.built
+	$(BIN)/python -m pytest -m bed
 
 clean:
 	rm -rf $(VENV) .venv-peers build *.egg-info demo-data

@@ -17,70 +17,92 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from bench import record
-
-HERE = Path(__file__).parents[1]
+from bench import arguments, record
 
 
-def main() -> int:
-    options = parser().parse_args()
-    module, *arguments = options.command
-    trees = {"old": options.checkout.resolve(), "new": HERE}
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a line per figure, write the results; 1 when there is no common figure."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    module, *command = options.command
+    trees = {"old": options.checkout.resolve(), "new": record.REPOSITORY}
     for name, tree in trees.items():
         if not (tree / f"{module.replace('.', '/')}.py").exists():
-            parser().error(f"checkout must have {module}, got {tree} as the {name} one")
+            bench.refuse(f"the {name} checkout", f"one that has {module}", tree, "name a bench that both have")
         if not list((tree / "sophon_loader" / "native").glob("_jpegcrop*.so")):
-            parser().error(f"the C extension must have been built in {tree}; run `python setup.py build_ext --inplace`")
+            remedy = "run `python setup.py build_ext --inplace` there"
+            bench.refuse(f"the {name} checkout", "one with the C extension built in it", tree, remedy)
     rounds: list[dict[str, dict[str, float]]] = []
     with tqdm(total=2 * options.rounds, file=sys.stderr) as bar:
         for number in range(options.rounds):
             found = {}
             for name in record.in_turns(list(trees), number):
                 bar.set_description(name)
-                found[name] = figures(trees[name], module, arguments, options.figures)
+                found[name] = figures(trees[name], module, command, options.figures)
                 bar.update()
             rounds.append(found)
     ratios = {path: record.spread([one["new"][path] / one["old"][path] for one in rounds]) for path in common(rounds)}
     for path, ratio in ratios.items():
         print(f"{path}: new / old {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})", flush=True)
-    command = " ".join(["python", "-m", module, *arguments])
     old = subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees["old"], capture_output=True, text=True, check=False)
-    rows = {"bench": command, "old": old.stdout.strip(), "ratios": ratios, "rounds": rounds}
-    record.write(options.json, "bench.against", rows)
+    ran = record.short_command(module, command)
+    rows = {"bench": ran, "old": old.stdout.strip() or record.UNKNOWN, "ratios": ratios, "rounds": rounds}
+    record.write(options.output, rows)
     return 0 if ratios else 1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments.Parser("bench.against", __doc__)
     parser.add_argument("checkout", type=Path, help="the other checkout, the old one")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--figures", default=r"median$", metavar="REGEX", help="which figures; default %(default)s")
-    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--rounds", type=arguments.count(), default=3)
+    figures = "which figures; default %(default)s"
+    parser.add_argument("--figures", type=pattern, default=r"median$", metavar="REGEX", help=figures)
     parser.add_argument("command", nargs="+", help="-- MODULE [ARGUMENT ...]")
     return parser
 
 
-def figures(tree: Path, module: str, arguments: list[str], wanted: str) -> dict[str, float]:
-    """The figures of one run of a bench from a checkout."""
+def pattern(text: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"must be a regular expression, got {text!r}; {error}") from None
+    return text
+
+
+def figures(tree: Path, module: str, command: list[str], wanted: str) -> dict[str, float]:
+    """The figures of one run of a bench from a checkout.
+
+    Args:
+        tree: the checkout.
+        module: the bench.
+        command: its arguments.
+        wanted: regular expression for the figures' names.
+    """
     with tempfile.TemporaryDirectory(prefix="sophon-against-") as folder:
         out = Path(folder) / "out.json"
-        command = [sys.executable, "-m", module, *arguments, "--json", str(out)]
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+        run = [sys.executable, "-m", module, *command, "--json", str(out)]
+        done = subprocess.run(run, cwd=tree, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"{module} in {tree} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"{module} in {tree} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
         rows = json.loads(out.read_text())["rows"]
     return {path: value for path, value in leaves(rows) if re.search(wanted, path) and value}
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """(path, number) of everything in a bench's rows."""
+    """(path, number) of everything in a bench's rows.
+
+    Args:
+        value: the rows, or a part of them.
+        path: of that part.
+    """
     if isinstance(value, bool):
         return
     if isinstance(value, (int, float)):
@@ -94,10 +116,12 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _name(entry: Any) -> str:
-    if not isinstance(entry, dict):
+    """The words that tell an entry from its neighbours; none for what has none."""
+    if not isinstance(entry, dict) or "round" in entry:
         return ""
-    named = [str(entry[key]) for key in ("policy", "workers", "limit") if key in entry]
-    return " ".join(named) if isinstance(entry.get("policy"), str) and "round" not in entry else ""
+    words = ("policy", "case", "part", "workers", "limit", "link_mbit")
+    named = [str(entry[key]) for key in words if key in entry]
+    return " ".join(named) if isinstance(entry.get("policy", entry.get("case")), str) else ""
 
 
 def common(rounds: list[dict[str, dict[str, float]]]) -> list[str]:

@@ -5,79 +5,89 @@
 One DEALER socket asks for whole files in a window, as a loader worker does, and throws them away. CPU seconds are those
 of the agent's process tree and of this process. Bar: >= 600 MB/s.
 
-Also the memory of one loader worker (proportional set size after an epoch), ours under `no-off` with a local agent
+Also the memory of one loader worker (proportional set size after an epoch), ours under `auto` with a local agent
 against torch's DataLoader, each in a process of its own. Bar: <= 1.15 times.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
+from bench.children import alone, local_agent
 from bench.loading import epoch, folder, our_loader, torch_loader, worker_pss_mb
+from sophon_loader import OffloadingDataLoader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.wire.announcement import announced
 from sophon_loader.wire.messages import Fetch, Sample
+from storage_agent.settings import Settings
 
 BAR_MB_S = 600.0
 BAR_MEMORY = 1.15
 PER_MESSAGE = 16
+"""Files asked for in one message."""
+WARM_MB = 300
+"""Fetched before the first round: fills the page cache and waits for the worker's start."""
+MAX_WINDOW = Settings.max_outstanding
+"""What an agent admits of one client."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mb", type=int, default=1500, help="megabytes per round")
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--readers", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--memory-of", choices=("torch", "ours"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    data = (options.data or record.default_data()).resolve()
-    if options.memory_of:
-        print(worker_mb(options.memory_of, data))
-        return 0
-    keys = sorted(str(path.relative_to(data)) for path in data.glob("*/*"))
-    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"bench={data}"]
-    command += ["--bind", "tcp://127.0.0.1:0", "--workers", "1", "--readers", str(options.readers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
-        assert agent.stdout is not None and agent.stdin is not None
-        address = Address(announced(agent).endpoint, "bench")
-        connection = Connection(address, options.window)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print two lines, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    if options.window > MAX_WINDOW:
+        bench.refuse("--window", f"at most {MAX_WINDOW}", options.window, "an agent admits no more of one client")
+    keys = sorted(str(path.relative_to(options.data)) for path in options.data.glob("*/*"))
+    with local_agent(options.data, "--readers", str(options.readers)) as (address, pid):
+        connection = Connection(Address.parse(address), options.window)
         connection.greet(10.0)
-        stream(connection, keys, 300, options.window)  # fills the page cache and waits for the worker's start
+        stream(connection, keys, WARM_MB, options.window)
         rounds = [
-            round_of(connection, keys, options.mb, options.window, agent.pid)
+            round_of(connection, keys, options.mb, options.window, pid)
             for _ in tqdm(range(options.rounds), desc="rounds", file=sys.stderr)
         ]
         connection.close()
-        agent.stdin.close()
-        agent.wait(20)
     summary = {name: record.spread([row[name] for row in rounds]) for name in rounds[0]}
     print(f"file replies over loopback: {summary['mb_s']['median']:.0f} MB/s (bar {BAR_MB_S:.0f}), "
           f"CPU seconds per GB: agent {summary['agent_cpu_s_per_gb']['median']:.2f}, "
           f"client {summary['client_cpu_s_per_gb']['median']:.2f}")  # fmt: skip
-    memory = memory_of_workers(data)
+    memory = memory_of_workers(options.data)
     print(f"memory of a loader worker: {memory['ours_mb']:.0f} MB, torch's {memory['torch_mb']:.0f} MB, "
           f"ratio {memory['ratio']:.3f} (bar {BAR_MEMORY})")  # fmt: skip
     figures = {"rounds": rounds, "summary": summary, "memory": memory}
-    record.write(options.json, "bench.agent", {**figures, "bar_mb_s": BAR_MB_S, "bar_memory": BAR_MEMORY})
+    record.write(options.output, {**figures, "bar_mb_s": BAR_MB_S, "bar_memory": BAR_MEMORY})
     return 0
 
 
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.agent", __doc__, pictures=True)
+    parser.add_argument("--rounds", type=arguments.count(), default=5)
+    parser.add_argument("--mb", type=arguments.count(), default=1500, help="megabytes per round")
+    parser.add_argument("--window", type=arguments.count(PER_MESSAGE), default=64, help="files asked for and not there")
+    parser.add_argument("--readers", type=arguments.count(), default=2, help="threads of the agent that read files")
+    return parser
+
+
 def round_of(connection: Connection, keys: list[str], mb: int, window: int, pid: int) -> dict[str, Any]:
-    """One measurement."""
+    """One measurement.
+
+    Args:
+        connection: to the agent.
+        keys: of the files.
+        mb: megabytes to fetch.
+        window: files asked for and not there.
+        pid: of the agent.
+    """
     agent_before, client_before = tree_cpu_s(pid), sum(os.times()[:2])
     started = time.perf_counter()
     nbytes = stream(connection, keys, mb, window)
@@ -91,7 +101,17 @@ def round_of(connection: Connection, keys: list[str], mb: int, window: int, pid:
 
 
 def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int:
-    """Fetch files until `mb` megabytes have come; returns the bytes."""
+    """Fetch files over and over.
+
+    Args:
+        connection: to the agent.
+        keys: of the files.
+        mb: megabytes that are enough.
+        window: files asked for and not there, at most.
+
+    Returns:
+        The bytes that have come.
+    """
     asked = answered = nbytes = 0
     while nbytes < mb * 1_000_000 or answered < asked:
         while nbytes < mb * 1_000_000 and asked - answered <= window - PER_MESSAGE:
@@ -100,28 +120,30 @@ def stream(connection: Connection, keys: list[str], mb: int, window: int) -> int
             asked += PER_MESSAGE
         reply = connection.receive(10.0)
         if reply is None or not isinstance(reply[0], Sample):
-            raise SystemExit(f"the agent must answer every request with a sample, got {reply}")
+            raise RuntimeError(f"the agent must answer every request with a sample, got {reply}")
         answered += 1
         nbytes += len(reply[1])
     return nbytes
 
 
 def memory_of_workers(data: Path) -> dict[str, float]:
-    """PSS in MB of one worker of each loader."""
-    found = {}
-    for name in ("torch", "ours"):
-        command = [sys.executable, "-m", "bench.agent", "--memory-of", name, "--data", str(data)]
-        found[f"{name}_mb"] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {**found, "ratio": found["ours_mb"] / found["torch_mb"]}
+    """PSS in MB of one worker of each loader, and the ratio of ours to torch's."""
+    torch_mb, ours_mb = (alone(worker_mb, {"name": name, "data": data}) for name in ("torch", "ours"))
+    return {"torch_mb": torch_mb, "ours_mb": ours_mb, "ratio": ours_mb / torch_mb}
 
 
-def worker_mb(name: str, data: Path) -> float:
-    """PSS in MB of the one worker of a loader after an epoch; runs in a process of its own."""
+def worker_mb(name: str, data: str) -> float:
+    """PSS in MB of the one worker of a loader after an epoch; in a process of its own.
+
+    Args:
+        name: `torch` or `ours`.
+        data: an ImageFolder tree.
+    """
     dataset = folder(data)
     loader = torch_loader(dataset, 1) if name == "torch" else our_loader(dataset, 1)
     epoch(loader)
     used = max(worker_pss_mb())
-    if name == "ours":
+    if isinstance(loader, OffloadingDataLoader):
         loader.close()
     return used
 

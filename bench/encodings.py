@@ -9,10 +9,10 @@ that went in. Traffic is the sum over samples of the smallest of a set's choices
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from rich.table import Table
 from torchvision import transforms
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.registry import decode, encode
@@ -40,20 +40,16 @@ SETS = (
 Figures = dict[str, list[float]]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--epochs", type=int, default=1, help="crops per file")
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print two tables, write the results."""
+    options = arguments.parsed(parser(), argv)
     torch.set_num_threads(1)
-    data = options.data or record.default_data()
     chain = chain_of(transforms.Compose([transforms.RandomResizedCrop(224)]))
     names = [name for name in encoding_names() if name != "array"]
     nbytes: Figures = {name: [] for name in names}
     encode_ms: Figures = {name: [] for name in names}
     decode_ms: Figures = {name: [] for name in names}
-    files = sorted(data.glob("*/*"))
+    files = sorted(options.data.glob("*/*"))
     for index, path in enumerate(tqdm(files, desc="files", file=sys.stderr)):
         content = path.read_bytes()
         for epoch in range(options.epochs):
@@ -62,23 +58,38 @@ def main() -> int:
                 nbytes[name].append(size)
                 encode_ms[name].append(1000 * encoding_s)
                 decode_ms[name].append(1000 * decoding_s)
+    figures = {"bytes": nbytes, "encode_ms": encode_ms, "decode_ms": decode_ms}
     rows = [
-        {name: float(np.mean(values[encoding])) for name, values in
-         (("bytes", nbytes), ("encode_ms", encode_ms), ("decode_ms", decode_ms))} | {"encoding": encoding}
-        for encoding in names
-    ]  # fmt: skip
+        {"encoding": name, **{figure: float(np.mean(values[name])) for figure, values in figures.items()}}
+        for name in names
+    ]
     traffic = {
         " + ".join(chosen): sum(nbytes["file"]) / float(np.min([nbytes[name] for name in chosen], axis=0).sum())
         for chosen in SETS
         if set(chosen) <= set(names)
     }
-    show(data.name, rows, traffic)
-    record.write(options.json, "bench.encodings", {"data": data.name, "encodings": rows, "times_fewer_bytes": traffic})
+    show(options.data.name, rows, traffic)
+    found = {"data": options.data.name, "crops": len(nbytes["file"]), "encodings": rows, "times_fewer_bytes": traffic}
+    record.write(options.output, found)
     return 0
 
 
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.encodings", __doc__, pictures=True)
+    parser.add_argument("--epochs", type=arguments.count(), default=1, help="crops per file")
+    return parser
+
+
 def one(chain: Chain, content: bytes, draw: Draw, name: str) -> tuple[int, float, float]:
-    """(bytes, seconds to encode, seconds to decode) of one sample; `roi-jpeg` falls back to the file."""
+    """(bytes, seconds to encode, seconds to decode) of one sample; `roi-jpeg` falls back to the file.
+
+    Args:
+        chain: the crop.
+        content: of the file.
+        draw: which crop.
+        name: of the encoding.
+    """
     value: object = content if name in ("file", "roi-jpeg") else chain.run(content, 0, 2, draw)
     started = time.thread_time()
     encoded: Encoded
@@ -94,19 +105,31 @@ def one(chain: Chain, content: bytes, draw: Draw, name: str) -> tuple[int, float
         back, value = finish(chain, back, draw), chain.run(content, 0, 2, draw)
     same = back == value if isinstance(value, bytes) else np.array_equal(np.asarray(back), np.asarray(value))
     if not same:
-        raise SystemExit(f"{name} must give back what it was given, sample {draw.index} differs")
+        raise RuntimeError(f"{name} must give back what it was given, sample {draw.index} differs")
     return len(encoded.payload), middle - started, ended - middle
 
 
 def finish(chain: Chain, back: object, draw: Draw) -> object:
-    """The crop from what roi-jpeg delivered."""
+    """The crop from what roi-jpeg delivered.
+
+    Args:
+        chain: the crop.
+        back: what was decoded.
+        draw: which crop.
+    """
     if isinstance(back, PartOfFile):
         return chain.run(back.data, 0, 2, draw, window=back.window)
     return chain.run(back, 0, 2, draw)
 
 
-def show(data: str, rows: list[dict[str, object]], traffic: dict[str, float]) -> None:
-    """Print both tables."""
+def show(data: str, rows: list[dict[str, Any]], traffic: dict[str, float]) -> None:
+    """Print both tables.
+
+    Args:
+        data: name of the pictures.
+        rows: per encoding.
+        traffic: times fewer bytes, per set of choices.
+    """
     table = Table("encoding", "bytes", "encode ms", "decode ms", title=data)
     for row in rows:
         times = (f"{row['encode_ms']:.2f}", f"{row['decode_ms']:.2f}")

@@ -3,7 +3,7 @@
     python -m bench.hotpath --json hotpath.json
     python -m bench.hotpath --policies no-off torch --rounds 5 --repeat 8
 
-Agent and loaders run on the test bed (`bench/testbed.py`), each policy with a loader process of its own and one worker;
+Agent and loaders run on the test bed (`bench/bed`), each policy with a loader process of its own and one worker;
 `torch` is torch's DataLoader on the files themselves. They take turns, epoch by epoch. CPU seconds are those of whole
 processes, all threads included, read from the kernel's per-process clocks.
 
@@ -20,13 +20,12 @@ batches, so it is shown beside it what is beyond torch's figure. The clocks arou
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import dataclasses
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,12 @@ from rich.table import Table
 from torch.utils.data import ConcatDataset, DataLoader
 from tqdm import tqdm
 
-from bench import record
-from bench.link import WARM_EPOCHS, one_epoch, serve
+from bench import arguments, record
+from bench.bed import Bed, open_testbed
+from bench.children import LOADER_CORE, Orders, agent_address, child, start_agent
+from bench.epochs import orders_of, warm_up
+from bench.link import WARM_EPOCHS, one_epoch
 from bench.loading import folder, our_loader, quiet, torch_loader
-from bench.policies import WARM, loader_process, order, start_agent
-from bench.testbed import LinkedHosts, LoopbackHosts, open_testbed
 from sophon_loader import native
 from sophon_loader.pipeline import chain
 from sophon_loader.shared import SharedArray
@@ -54,34 +54,32 @@ CODECS = ("webp", "jxl")
 """Encodings whose decoding is work and not a copy."""
 
 
-def main() -> int:
-    options = parser().parse_args()
-    if options.role:
-        serve_epochs(options)
-        return 0
-    data = (options.data or record.default_data()).resolve()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    arguments.require_bed(bench)
+    settings = {"data": str(options.data), "repeat": options.repeat, "batch_size": options.batch_size}
     with open_testbed(link_mbit=options.link_mbit or None) as bed:
-        rows = compare(bed, data, options)
+        shaped = bed.shaped
+        rows = compared(bed, options.policies, settings, options.rounds)
     summary = [summarise(policy, rows) for policy in options.policies]
     show(summary)
-    settings = {"data": data.name, "link_mbit": options.link_mbit, "repeat": options.repeat}
-    settings |= {"batch_size": options.batch_size, "bar_us": BAR_US}
-    record.write(options.json, "bench.hotpath", {"settings": settings, "rounds": rows, "summary": summary})
+    settings |= {"data": options.data.name, "link_mbit": options.link_mbit, "shaped": shaped, "bar_us": BAR_US}
+    record.write(options.output, {"settings": settings, "rounds": rows, "summary": summary})
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="0: not limited, and auto will not offload")
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeat", type=int, default=3, help="how often an epoch goes through the pictures")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--role", choices=("loader",), help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser = arguments.Parser("bench.hotpath", __doc__, pictures=True)
+    add = parser.add_argument
+    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited, and auto will not offload")
+    policy = arguments.policy("torch")
+    add("--policies", nargs="+", type=policy, default=list(POLICIES), action=arguments.Distinct, metavar="NAME")
+    add("--rounds", type=arguments.count(), default=3)
+    add("--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures")
+    add("--batch-size", type=arguments.count(), default=16)
     return parser
 
 
@@ -164,20 +162,30 @@ class MeasuredCrop:
         self.finish = watch.around(crop.finish)
 
 
-def serve_epochs(options: argparse.Namespace) -> None:
-    """Run an epoch for each line of standard input, and print what it took."""
+@contextmanager
+def timed_loader(address: str, policy: str, data: str, repeat: int, batch_size: int) -> Iterator[Orders]:
+    """A loader that tells its CPU seconds. Orders: `profile`, and `epoch` with its number.
+
+    Args:
+        address: of the agent.
+        policy: its name, or `torch`.
+        data: an ImageFolder tree.
+        repeat: how often an epoch goes through it.
+        batch_size: samples per batch.
+    """
     quiet()
-    (policy,) = options.policies
     watch = Stopwatch()
-    dataset = folder(options.data, options.repeat)
+    dataset = folder(data, repeat)
     if policy == "torch":
         one: Any = dataset.datasets[0] if isinstance(dataset, ConcatDataset) else dataset
         one.loader, one.transform = watch.around(one.loader), watch.around(one.transform)
-        loader = torch_loader(dataset, 1, options.batch_size)
-    else:
-        measure_ops(watch)
-        loader = our_loader(dataset, 1, options.batch_size, agent=options.address, policy=policy)
-    serve(loader, lambda: measured_epoch(loader, watch))
+        plain = torch_loader(dataset, 1, batch_size)
+        yield orders_of(plain, lambda: measured_epoch(plain, watch))
+        return
+    measure_ops(watch)
+    loader = our_loader(dataset, 1, batch_size, agent=address, policy=policy)
+    yield orders_of(loader, lambda: measured_epoch(loader, watch))
+    loader.close()
 
 
 def measured_epoch(loader: DataLoader[Any], watch: Stopwatch) -> dict[str, Any]:
@@ -210,24 +218,29 @@ def io_cpu_s(pid: int) -> float:
 # --- the bench's process ----------------------------------------------------------------------------------------------
 
 
-def compare(bed: LinkedHosts | LoopbackHosts, data: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of all measured epochs."""
-    agent = start_agent(bed, data, argparse.Namespace(agent_workers=1, agent_cores=None))
-    common = ["--data", str(data), "--repeat", str(options.repeat), "--batch-size", str(options.batch_size)]
-    with contextlib.ExitStack() as stack:
-        loaders = {
-            name: stack.enter_context(loader_process(bed, "bench.hotpath", [*common, "--policies", name]))
-            for name in options.policies
-        }
-        for process in tqdm(loaders.values(), desc="warming up", file=sys.stderr):
-            order(process, "profile")
-            for warm in range(WARM_EPOCHS):
-                order(process, f"epoch {WARM + warm}")
+def compared(bed: Bed, policies: list[str], settings: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
+    """The rows of all measured epochs.
+
+    Args:
+        bed: an open bed.
+        policies: names of the loaders.
+        settings: what is the same for all of them, the arguments of `timed_loader`.
+        rounds: epochs of each.
+    """
+    agent = start_agent(bed, Path(settings["data"]), cores=None)
+    settings = {**settings, "address": agent_address(bed)}
+    with ExitStack() as stack:
+        loaders = {}
+        for policy in policies:
+            starting = child(bed.loader_host, LOADER_CORE, timed_loader, {**settings, "policy": policy})
+            loaders[policy] = stack.enter_context(starting)
+        for loader in tqdm(loaders.values(), desc="warming up", file=sys.stderr):
+            warm_up(loader, WARM_EPOCHS)
         rows = []
-        for number in tqdm(range(options.rounds), desc="rounds", file=sys.stderr):
-            for name in record.in_turns(options.policies, number):
+        for number in tqdm(range(rounds), desc="rounds", file=sys.stderr):
+            for name in record.in_turns(policies, number):
                 before_s, before_io_s = tree_cpu_s(agent.pid), io_cpu_s(agent.pid)
-                row = order(loaders[name], f"epoch {number}")
+                row = loaders[name].order(f"epoch {number}")
                 row |= {"agent_s": tree_cpu_s(agent.pid) - before_s, "agent_io_s": io_cpu_s(agent.pid) - before_io_s}
                 rows.append({"round": number, **row, **per_sample(row)})
         return rows

@@ -1,10 +1,10 @@
 """Milliseconds and bytes per image of the bitstream crop, against decoding and against TurboJPEG's transform.
 
-    python -m bench.jpegcrop --data PATH --json results/jpegcrop.json
+    python -m bench.jpegcrop --data PATH --json jpegcrop.json
 
-Each image gets one rectangle as RandomResizedCrop draws it (8-100 % of the area, 3/4 to 4/3), from ``--seed``. A
+Each image gets one rectangle as RandomResizedCrop draws it (8-100 % of the area, 3/4 to 4/3), from --seed. A
 round goes over all images and does, one straight after the other for the same image: the crop, Pillow's decode of the
-whole file, Pillow's decode of the cropped file and, where PyTurboJPEG is installed, ``tjTransform`` to the same MCUs.
+whole file, Pillow's decode of the cropped file and, where PyTurboJPEG is installed, `tjTransform` to the same MCUs.
 One thread, files in memory. A ratio is that of two totals of one round; its spread is over the rounds.
 
 Why the crop is fast: it only finds where each Huffman code ends, several codes per look-up, and stops at the last row
@@ -17,13 +17,12 @@ Bars, on ImageNet files: crop <= 0.32 of the full decode's time, cropped bytes <
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -32,7 +31,7 @@ from typing import Any
 from PIL import Image
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
 from sophon_loader import native
 
 TIME_BAR, BYTES_BAR = 0.32, 0.48
@@ -145,18 +144,12 @@ def summarise(rounds: list[dict[str, list[float]]]) -> list[Row]:
     return rows
 
 
-def arguments(argv: list[str] | None) -> argparse.Namespace:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.jpegcrop",
-        description="Time and bytes of the bitstream JPEG crop against decoding.",
-        epilog="example: python -m bench.jpegcrop --data /data/imagenet/val --rounds 5 --json results/jpegcrop.json",
-    )
-    parser.add_argument("--data", type=Path, metavar="PATH", help="folder of JPEG files, searched through")
-    parser.add_argument("--rounds", type=int, default=5, help="times that every image is measured (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the rectangles (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results there")
-    return parser.parse_args(argv)
+    parser = arguments.Parser("bench.jpegcrop", __doc__, pictures=True)
+    parser.add_argument("--rounds", type=arguments.count(), default=5, help="times that every image is measured")
+    parser.add_argument("--seed", type=int, default=0, help="of the rectangles")
+    return parser
 
 
 def report(rows: list[Row], totals: dict[str, Any]) -> None:
@@ -171,14 +164,16 @@ def report(rows: list[Row], totals: dict[str, Any]) -> None:
     print(f"{totals['images']} images, {totals['refused']} refused, {totals['unlike']} with a pixel that differs")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure, print a table, write the JSON; 1 when a bar is missed or a pixel differs."""
-    options = arguments(argv)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table, write the results; 1 when a bar is missed or a pixel differs."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
     if not native.available:
-        raise SystemExit(f"nothing to measure: {native.reason}")
-    jobs, refused = load_jobs(options.data or record.default_data(), options.seed)
+        remedy = "run `python setup.py build_ext --inplace`"
+        bench.refuse("the C extension", "built", native.reason, remedy)
+    jobs, refused = load_jobs(options.data, options.seed)
     if not jobs:
-        raise SystemExit("no JPEG file there that can be cropped")
+        bench.refuse("--data", "a folder with JPEG files that can be cropped", options.data, "give another one")
     transform = find_transform()
     one_round(jobs[:20], transform, "warm-up")
     rounds = [one_round(jobs, transform, f"round {i + 1}/{options.rounds}") for i in range(options.rounds)]
@@ -195,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
         "seed": options.seed,
     }
     report(rows, totals)
-    record.write(options.json, "bench.jpegcrop", [*map(asdict, rows), totals])
+    record.write(options.output, [*map(asdict, rows), totals])
     kept = rows[0].ratio["median"] <= TIME_BAR and totals["bytes_ratio"] <= BYTES_BAR and not totals["unlike"]
     print("all bars kept" if kept else f"MISSED a bar (time {TIME_BAR}, bytes {BYTES_BAR}, 0 pixels)")
     return 0 if kept else 1

@@ -3,9 +3,9 @@
     python -m bench.link --json link.json
     python -m bench.link --parts trivial --workers 2 --rounds 5
 
-Agent and loader run on linked hosts (`bench/testbed.py`; needs root), pinned to a core each. After every epoch a PUSH
-socket beside the agent sends messages of exactly the sizes that the epoch's samples had, in the order in which they
-came, to a PULL socket beside the loader. A round's figure is the ratio of the two rates.
+Agent and loader run on linked hosts (`bench/bed`; needs root), pinned to a core each. After every epoch a PUSH socket
+on the agent's host sends messages of exactly the sizes that the epoch's samples had, in the order in which they came,
+to a PULL socket on the loader's. A round's figure is the ratio of the two rates.
 
 Both rates are payload per second while the link carried everything but the first and the last batch, by the counter of
 the agent's interface, sampled every few milliseconds. That is the one place where both can be measured alike: what a
@@ -20,25 +20,16 @@ CPU-bound, and measured again on a link of half the rate.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import ctypes
-import json
-import os
 import struct
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import zmq
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -47,11 +38,14 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
+from bench.bed import LinkedHosts
+from bench.bed.stream import plain_stream
+from bench.bed.watching import watched
+from bench.children import LOADER_CORE, Child, Orders, agent_address, child, start_agent
+from bench.epochs import orders_of, told_by, warm_up
 from bench.loading import epoch, folder, our_loader, quiet
-from bench.policies import TORCH, WARM, loader_process, order, start_agent, told_by
-from bench.testbed import INTERFACE, REPOSITORY, LinkedHosts
-from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader import OffloadOptions
 from sophon_loader.client.connection import Connection
 from sophon_loader.wire.messages import Sample
 
@@ -59,11 +53,11 @@ BARS = {"pictures": 0.97, "trivial": 0.90}
 TRIVIAL_MBIT = 1000.0
 TRIVIAL_PICTURES, TRIVIAL_SIDE_PX, TRIVIAL_REPEAT = 300, 190, 16
 BUSY = 0.9
-SAMPLING_S = 0.005
 WARM_EPOCHS = 2
 """After the profiling pass, so that the rates and with them the plan have settled."""
 STREAM_HIGH_WATER_MARK = OffloadOptions().window
-TIMEOUT_S = 60.0
+SPREADS = ("loader_mbit", "stream_mbit", "ratio", "seconds", "loader_busy", "agent_busy", "mean_nbytes")
+"""Figures of a round of which the summary has median and range."""
 
 
 @dataclass(frozen=True)
@@ -76,39 +70,59 @@ class Case:
     link_mbit: float
 
 
-def main() -> int:
-    options = parser().parse_args()
-    if options.role:
-        ROLES[options.role](options)
-        return 0
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured of a case.
+
+    Args:
+        rounds: epochs, each with its stream.
+        repeat: how often an epoch goes through the pictures.
+        batch_size: samples per batch.
+    """
+
+    rounds: int
+    repeat: int
+    batch_size: int
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    arguments.require_bed(bench, linked=True)
     summary: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         for part in options.parts:
-            data = options.data or record.default_data() if part == "pictures" else trivial_pictures(Path(temporary))
-            for case, measured in part_of_bench(part, data.resolve(), options):
+            link_mbit = options.link_mbit if part == "pictures" else TRIVIAL_MBIT
+            repeat = options.repeat if part == "pictures" else TRIVIAL_REPEAT
+            data = options.data if part == "pictures" else trivial_pictures(Path(temporary))
+            cases = [
+                Case(part, policy, workers, link_mbit) for policy in options.policies for workers in options.workers
+            ]
+            amount = Amount(options.rounds, repeat, options.batch_size)
+            for case, measured in compared(cases, data, amount):
                 rows += [{**asdict(case), **row} for row in measured]
                 summary.append(summarise(case, measured))
     show(summary)
-    settings = {"batch_size": options.batch_size, "repeat": options.repeat, "trivial_repeat": TRIVIAL_REPEAT}
-    record.write(options.json, "bench.link", {"settings": settings, "rounds": rows, "summary": summary, "bars": BARS})
+    settings = {"data": options.data.name, "batch_size": options.batch_size, "repeat": options.repeat}
+    settings["trivial_repeat"] = TRIVIAL_REPEAT
+    record.write(options.output, {"settings": settings, "rounds": rows, "summary": summary, "bars": BARS})
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--parts", nargs="+", default=list(BARS), choices=list(BARS))
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="of the pictures' link")
-    parser.add_argument("--policies", nargs="+", default=["no-off", "auto"], metavar="NAME")
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4], metavar="N")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeat", type=int, default=3, help="how often an epoch goes through the pictures")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--role", choices=list(ROLES), help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser = arguments.Parser("bench.link", __doc__, pictures=True)
+    add = parser.add_argument
+    several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
+    add("--parts", default=list(BARS), choices=list(BARS), **several)
+    add("--link-mbit", type=arguments.above_zero, default=100.0, help="of the pictures' link")
+    add("--policies", type=arguments.policy(), default=["no-off", "auto"], metavar="NAME", **several)
+    add("--workers", type=arguments.count(), default=[1, 2, 4], metavar="N", **several)
+    add("--rounds", type=arguments.count(), default=3)
+    add("--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures")
+    add("--batch-size", type=arguments.count(), default=16)
     return parser
 
 
@@ -125,47 +139,40 @@ def trivial_pictures(folder: Path) -> Path:
 # --- the loader's process ---------------------------------------------------------------------------------------------
 
 
-def serve_epochs(options: argparse.Namespace) -> None:
-    """Run an epoch for each line of standard input, and print what it took and the sizes of its messages."""
+@contextmanager
+def loader_noting_sizes(
+    address: str, data: str, case: dict[str, Any], repeat: int, batch_size: int
+) -> Iterator[Orders]:
+    """A loader that tells the size of each of its messages. Orders: `profile`, and `epoch` with its number.
+
+    Args:
+        address: of the agent.
+        data: an ImageFolder tree.
+        case: the fields of a `Case`.
+        repeat: how often an epoch goes through the pictures.
+        batch_size: samples per batch.
+    """
     quiet()
-    (part,), (policy,), (workers,) = options.parts, options.policies, options.workers
-    if part == "trivial":
-        dataset: Any = ConcatDataset([ImageFolder(str(options.data), v1.PILToTensor())] * options.repeat)
+    told = Case(**case)
+    if told.part == "trivial":
+        dataset: Any = ConcatDataset([ImageFolder(data, v1.PILToTensor())] * repeat)
     else:
-        dataset = folder(options.data, options.repeat)
+        dataset = folder(data, repeat)
     sizes = noted_sizes()
-    loader = our_loader(dataset, workers, options.batch_size, agent=options.address, policy=policy)
+    loader = our_loader(dataset, told.workers, batch_size, agent=address, policy=told.policy)
 
     def measure() -> dict[str, Any]:
         sizes()  # of a profiling pass
         return {**one_epoch(loader), "sizes": sizes()}
 
-    serve(loader, measure)
-
-
-def serve(loader: DataLoader[Any], measure: Callable[[], dict[str, Any]]) -> None:
-    """Answer each line of standard input: `profile`, or `epoch` and its number. `measure` runs an epoch."""
-    ours = loader if isinstance(loader, OffloadingDataLoader) else None
-    for line in sys.stdin:
-        what, _, number = line.strip().partition(" ")
-        row: dict[str, Any] = {}
-        if what == "epoch":
-            torch.manual_seed(int(number))  # the same order of samples in every loader's epoch of this number
-            if ours is not None:
-                ours.set_epoch(int(number))
-            row = measure()
-        elif ours is not None:
-            ours.profile()
-        print(json.dumps(row), flush=True)
-    if ours is not None:
-        ours.close()
+    yield orders_of(loader, measure)
+    loader.close()
 
 
 def one_epoch(loader: DataLoader[Any]) -> dict[str, Any]:
     """One epoch whose training step takes no time."""
     seconds, samples = epoch(loader)
-    told = told_by(loader) if isinstance(loader, OffloadingDataLoader) else TORCH
-    return {"seconds": seconds, "samples": samples, **told}
+    return {"seconds": seconds, "samples": samples, **told_by(loader)}
 
 
 _SIZE = struct.Struct("<I")
@@ -195,115 +202,90 @@ def noted_sizes() -> Callable[[], list[int]]:
     return take
 
 
-# --- the plain stream -------------------------------------------------------------------------------------------------
+# --- the bench's process ----------------------------------------------------------------------------------------------
 
 
-def send(options: argparse.Namespace) -> None:
-    """Send messages of the sizes on each line of standard input, and an empty one behind them."""
-    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-        socket.set(zmq.SNDHWM, STREAM_HIGH_WATER_MARK)
-        socket.set(zmq.LINGER, 0)
-        socket.bind(options.address)
-        print(socket.get_string(zmq.LAST_ENDPOINT), flush=True)
-        for line in sys.stdin:
-            sizes = json.loads(line)
-            noise = memoryview(os.urandom(max(sizes)))
-            for size in sizes:
-                socket.send(noise[:size], copy=False)
-            socket.send(b"")
+def compared(cases: Sequence[Case], data: Path, amount: Amount) -> Iterator[tuple[Case, list[dict[str, Any]]]]:
+    """Each case with its rounds; one that the CPU limits comes again, on a link of half the rate.
+
+    Args:
+        cases: all of one part.
+        data: the part's pictures.
+        amount: how much is measured of each.
+    """
+    link_mbit = cases[0].link_mbit
+    with LinkedHosts(link_mbit).open() as bed, plain_stream(bed, STREAM_HIGH_WATER_MARK) as stream:
+        start_agent(bed, data, cores=None)
+        for case in tqdm(cases, desc=cases[0].part, file=sys.stderr):
+            rows = rounds_of(bed, stream, data, case, amount)
+            yield case, rows
+            if summarise(case, rows)["verdict"] == "CPU-bound":
+                slower = Case(case.part, case.policy, case.workers, link_mbit / 2)
+                bed.set_rate(slower.link_mbit)
+                yield slower, rounds_of(bed, stream, data, slower, amount)
+                bed.set_rate(link_mbit)
 
 
-def receive(options: argparse.Namespace) -> None:
-    """Receive messages, and print a line for every empty one."""
-    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        socket.set(zmq.RCVHWM, STREAM_HIGH_WATER_MARK)
-        socket.connect(options.address)
-        while True:
-            if not len(socket.recv(copy=False)):
-                print("done", flush=True)
+def rounds_of(
+    bed: LinkedHosts, stream: Callable[[Sequence[int]], float], data: Path, case: Case, amount: Amount
+) -> list[dict[str, Any]]:
+    """Epochs of a loader of its own, each followed by its stream.
+
+    Args:
+        bed: an open bed with an agent.
+        stream: sends messages of the given bytes over the same link.
+        data: the pictures.
+        case: which loader.
+        amount: how much is measured.
+    """
+    settings = {"address": agent_address(bed), "data": data, "case": asdict(case)}
+    settings |= {"repeat": amount.repeat, "batch_size": amount.batch_size}
+    with child(bed.loader_host, LOADER_CORE, loader_noting_sizes, settings) as loader:
+        warm_up(loader, WARM_EPOCHS)
+        rows = []
+        for number in range(amount.rounds):
+            row = {"round": number, **one_round(bed, stream, loader, number, amount.batch_size)}
+            rows.append(row)
+            tqdm.write(f"  {case}: {row['loader_mbit']:.1f} of {row['stream_mbit']:.1f} Mbit/s", file=sys.stderr)
+        return rows
 
 
-ROLES: dict[str, Callable[[argparse.Namespace], None]] = {"loader": serve_epochs, "send": send, "receive": receive}
+def one_round(
+    bed: LinkedHosts, stream: Callable[[Sequence[int]], float], loader: Child, number: int, batch_size: int
+) -> dict[str, Any]:
+    """One epoch and its stream.
 
-
-@contextlib.contextmanager
-def plain_stream(bed: LinkedHosts) -> Iterator[Callable[[Sequence[int]], None]]:
-    """Gives a function that sends messages of the given sizes from host to host, and waits until they are there."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
-    command = [sys.executable, "-m", "bench.link", "--role"]
-    bind = ["--address", f"tcp://{bed.agent_host.address}:*"]
-    with bed.agent_host.popen([*command, "send", *bind], cores={1}, **pipes) as sender:
-        assert sender.stdin is not None and sender.stdout is not None
-        endpoint = sender.stdout.readline().strip()
-        with bed.loader_host.popen([*command, "receive", "--address", endpoint], cores={0}, **pipes) as receiver:
-            assert receiver.stdout is not None
-
-            def stream(sizes: Sequence[int]) -> None:
-                assert sender.stdin is not None and receiver.stdout is not None
-                sender.stdin.write(json.dumps(sizes) + "\n")
-                sender.stdin.flush()
-                if not receiver.stdout.readline():
-                    raise SystemExit(f"the plain stream must arrive, but its receiver ended ({receiver.wait()})")
-
-            try:
-                yield stream
-            finally:
-                for process in (receiver, sender):
-                    process.terminate()
-
-
-# --- the link ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def watched(bed: LinkedHosts) -> Iterator[list[tuple[float, int]]]:
-    """Collects (clock, bytes that the agent's interface has sent) until the block ends."""
-    seen: list[tuple[float, int]] = []
-    started, stop = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        try:
-            enter(str(bed.agent_host.namespace))  # this thread alone
-            while True:
-                seen.append((time.perf_counter(), sent_nbytes()))
-                started.set()
-                if stop.wait(SAMPLING_S):
-                    break
-            seen.append((time.perf_counter(), sent_nbytes()))
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=watch, name="watch-link")
-    thread.start()
-    started.wait()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        thread.join()
-    if len(seen) < 2:
-        raise SystemExit("the agent's interface must be readable, but watching it failed")
-
-
-def enter(namespace: str) -> None:
-    """Move the calling thread into a network namespace."""
-    with open(f"/run/netns/{namespace}", "rb") as file:
-        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
-            raise OSError(ctypes.get_errno(), "setns failed")
-
-
-def sent_nbytes() -> int:
-    """What the link's interface in this thread's namespace has sent."""
-    with open("/proc/thread-self/net/dev") as file:
-        line = next(line for line in file if line.lstrip().startswith(f"{INTERFACE}:"))
-    return int(line.split(":")[1].split()[8])
+    Args:
+        bed: an open bed.
+        stream: sends messages of the given bytes.
+        loader: takes `epoch`, and tells the sizes of its messages.
+        number: of the epoch.
+        batch_size: samples per batch.
+    """
+    hosts = {"loader": bed.loader_host, "agent": bed.agent_host}
+    before = {name: host.cpu_seconds() or 0.0 for name, host in hosts.items()}
+    with watched(bed) as seen:
+        row = loader.order(f"epoch {number}")
+    busy = {
+        f"{name}_busy": ((host.cpu_seconds() or 0.0) - before[name]) / row["seconds"] for name, host in hosts.items()
+    }
+    sizes = row.pop("sizes")
+    if len(sizes) != row["samples"]:
+        raise RuntimeError(f"an epoch of {row['samples']} samples must have as many messages, got {len(sizes)}")
+    loader_mbit = steady_mbit(sizes, batch_size, seen)
+    with watched(bed) as seen:
+        stream(sizes)
+    stream_mbit = steady_mbit(sizes, batch_size, seen)
+    rates = {"loader_mbit": loader_mbit, "stream_mbit": stream_mbit, "ratio": loader_mbit / stream_mbit}
+    return {**row, **rates, **busy, "mean_nbytes": sum(sizes) / len(sizes)}
 
 
 def steady_mbit(sizes: Sequence[int], batch_size: int, seen: Sequence[tuple[float, int]]) -> float:
     """Payload Mbit/s from the end of the first batch on the link to the beginning of the last.
 
     Args:
-        sizes: payload of the messages, in order.
+        sizes: payload of the messages in bytes, in order.
+        batch_size: messages per batch.
         seen: (clock, bytes sent), of which the first is before the first message and the last after the last one.
     """
     times, counts = zip(*seen, strict=True)
@@ -315,81 +297,23 @@ def steady_mbit(sizes: Sequence[int], batch_size: int, seen: Sequence[tuple[floa
     return float((sum(sizes) - first - last) * 8e-6 / (end_s - begin_s))
 
 
-# --- the bench's process ----------------------------------------------------------------------------------------------
-
-
-def part_of_bench(part: str, data: Path, options: argparse.Namespace) -> Iterator[tuple[Case, list[dict[str, Any]]]]:
-    """The cases of one part and their rounds."""
-    link_mbit = options.link_mbit if part == "pictures" else TRIVIAL_MBIT
-    cases = [Case(part, policy, workers, link_mbit) for policy in options.policies for workers in options.workers]
-    with LinkedHosts(link_mbit).open() as bed, plain_stream(bed) as stream:
-        start_agent(bed, data, argparse.Namespace(agent_workers=1, agent_cores=None))
-        for case in tqdm(cases, desc=part, file=sys.stderr):
-            rows = rounds_of(bed, stream, data, case, options)
-            yield case, rows
-            if summarise(case, rows)["verdict"] == "CPU-bound":
-                slower = Case(part, case.policy, case.workers, link_mbit / 2)
-                bed.set_rate(slower.link_mbit)
-                yield slower, rounds_of(bed, stream, data, slower, options)
-                bed.set_rate(link_mbit)
-
-
-def rounds_of(
-    bed: LinkedHosts, stream: Callable[[Sequence[int]], None], data: Path, case: Case, options: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Epochs of a loader of its own, each followed by its stream."""
-    repeat = options.repeat if case.part == "pictures" else TRIVIAL_REPEAT
-    arguments = ["--parts", case.part, "--policies", case.policy, "--workers", str(case.workers)]
-    arguments += ["--data", str(data), "--repeat", str(repeat), "--batch-size", str(options.batch_size)]
-    with loader_process(bed, "bench.link", arguments) as process:
-        order(process, "profile")
-        for warm in range(WARM_EPOCHS):
-            order(process, f"epoch {WARM + warm}")
-        rows = []
-        for number in range(options.rounds):
-            row = {"round": number, **one_round(bed, stream, process, number, options.batch_size)}
-            rows.append(row)
-            tqdm.write(f"  {case}: {row['loader_mbit']:.1f} of {row['stream_mbit']:.1f} Mbit/s", file=sys.stderr)
-        return rows
-
-
-def one_round(
-    bed: LinkedHosts,
-    stream: Callable[[Sequence[int]], None],
-    process: subprocess.Popen[Any],
-    number: int,
-    batch_size: int,
-) -> dict[str, Any]:
-    """One epoch and its stream."""
-    hosts = {"loader": bed.loader_host, "agent": bed.agent_host}
-    before = {name: host.cpu_seconds() or 0.0 for name, host in hosts.items()}
-    with watched(bed) as seen:
-        row = order(process, f"epoch {number}")
-    busy = {
-        f"{name}_busy": ((host.cpu_seconds() or 0.0) - before[name]) / row["seconds"] for name, host in hosts.items()
-    }
-    sizes = row.pop("sizes")
-    if len(sizes) != row["samples"]:
-        raise SystemExit(f"an epoch of {row['samples']} samples must have as many messages, got {len(sizes)}")
-    loader_mbit = steady_mbit(sizes, batch_size, seen)
-    with watched(bed) as seen:
-        stream(sizes)
-    stream_mbit = steady_mbit(sizes, batch_size, seen)
-    rates = {"loader_mbit": loader_mbit, "stream_mbit": stream_mbit, "ratio": loader_mbit / stream_mbit}
-    return {**row, **rates, **busy, "mean_nbytes": sum(sizes) / len(sizes)}
-
-
 def summarise(case: Case, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians, spreads and the verdict of a case."""
-    names = ("loader_mbit", "stream_mbit", "ratio", "seconds", "loader_busy", "agent_busy", "mean_nbytes")
-    entry: dict[str, Any] = {**asdict(case), **{name: record.spread([row[name] for row in rows]) for name in names}}
+    """Medians, ranges and the verdict of a case.
+
+    Args:
+        case: what was compared.
+        rows: its rounds.
+    """
+    entry: dict[str, Any] = {**asdict(case), **{name: record.spread([row[name] for row in rows]) for name in SPREADS}}
     entry["bottleneck"] = rows[-1]["bottleneck"]
     entry["choices"] = rows[-1]["choices"]
     busiest = max(entry["loader_busy"]["median"], entry["agent_busy"]["median"])
     if entry["ratio"]["median"] >= BARS[case.part]:
         entry["verdict"] = "ok"
+    elif case.part == "pictures" and busiest >= BUSY:
+        entry["verdict"] = "CPU-bound"
     else:
-        entry["verdict"] = "CPU-bound" if case.part == "pictures" and busiest >= BUSY else "below"
+        entry["verdict"] = "below"
     return entry
 
 

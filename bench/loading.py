@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from sophon_loader import LocalAgent, OffloadingDataLoader
 
 def training_pipeline() -> Callable[[Any], Any]:
     """The usual ImageNet training transforms."""
-    return v1.Compose(
+    pipeline: Callable[[Any], Any] = v1.Compose(
         [
             v1.RandomResizedCrop(224),
             v1.RandomHorizontalFlip(),
@@ -26,21 +27,40 @@ def training_pipeline() -> Callable[[Any], Any]:
             v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         ]
     )
+    return pipeline
 
 
-def folder(data: Path, repeat: int = 1) -> Any:
-    """The pictures with the training pipeline, `repeat` times over so that a short epoch becomes measurable."""
+def folder(data: str | Path, repeat: int = 1) -> Any:
+    """The pictures with the training pipeline.
+
+    Args:
+        data: an ImageFolder tree.
+        repeat: how often an epoch goes through it, so that a short epoch becomes measurable.
+    """
     one = ImageFolder(str(data), training_pipeline())
     return one if repeat == 1 else ConcatDataset([one] * repeat)
 
 
 def torch_loader(dataset: Any, workers: int, batch_size: int = 32) -> DataLoader[Any]:
-    """torch's own."""
+    """torch's own DataLoader.
+
+    Args:
+        dataset: what it reads.
+        workers: its worker processes.
+        batch_size: samples per batch.
+    """
     return DataLoader(dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
 
 
-def our_loader(dataset: Any, workers: int, batch_size: int = 32, **arguments: Any) -> OffloadingDataLoader:
-    """Ours; by default with a local agent of one worker."""
+def our_loader(dataset: Any, workers: int, batch_size: int = 32, **arguments: Any) -> OffloadingDataLoader[Any]:
+    """Ours; by default with a local agent of one worker.
+
+    Args:
+        dataset: what it reads.
+        workers: its worker processes.
+        batch_size: samples per batch.
+        arguments: more of its constructor's.
+    """
     arguments = {"agent": LocalAgent(workers=1), **arguments}
     return OffloadingDataLoader(
         dataset, batch_size=batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0, **arguments
@@ -54,10 +74,22 @@ def epoch(loader: Any) -> tuple[float, int]:
     return time.perf_counter() - started, samples
 
 
+def samples_per_s(loader: DataLoader[Any], step_s: float = 0.0) -> float:
+    """Throughput of one epoch.
+
+    Args:
+        loader: any.
+        step_s: length of the training step of a batch, during which the CPU is left alone.
+    """
+    started_s, samples = time.perf_counter(), 0
+    for _, labels in loader:
+        samples += len(labels)
+        time.sleep(step_s)
+    return samples / (time.perf_counter() - started_s)
+
+
 def worker_pss_mb() -> list[float]:
     """Proportional set size, in MB, of this process's children that are DataLoader workers."""
-    import multiprocessing
-
     pids = [child.pid for child in multiprocessing.active_children()]
     return [psutil.Process(pid).memory_full_info().pss / 1e6 for pid in pids if pid is not None]
 

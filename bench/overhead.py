@@ -22,16 +22,12 @@ memory: RSS, PSS and USS (private pages) of the main process and of one worker a
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,10 +38,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
-from bench import record
-from bench.loading import folder, our_loader, quiet, torch_loader, training_pipeline
+from bench import arguments, record
+from bench.children import alone, local_agent
+from bench.loading import folder, our_loader, quiet, samples_per_s, torch_loader, training_pipeline
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.wire.announcement import announced
 
 BAR_THROUGHPUT = 0.98
 BAR_FIRST_BATCH_S = 0.3
@@ -55,73 +51,109 @@ POLICIES = ("no-off", "auto")
 GPU_BOUND = 1.5
 """Length of the training step, in torch's own times per batch."""
 SAMPLES, CLASSES = 1_280_000, 1000
+"""As many as ImageNet has."""
 WARM_NBYTES = 1 << 30
 EPOCHS, WINDOW = 60, 20
+"""Of memory: how many there are, and over how many a median is taken."""
 
 
-def main() -> int:
-    options = parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a line per figure, write the results."""
+    options = arguments.parsed(parser(), argv)
     quiet()
-    options.data = (options.data or record.default_data()).resolve()
-    if options.role:
-        print(json.dumps(ROLES[options.role](options)))
-        return 0
-    found = {name: SECTIONS[name](options) for name in options.only}
-    record.write(options.json, "bench.overhead", found)
+    sections: dict[str, Callable[[], Any]] = {
+        "throughput": lambda: throughput(options.data, options.workers, options.rounds, options.repeat),
+        "first-batch": lambda: first_batch(options.data, options.rounds),
+        "constructor": lambda: constructor(options.rounds),
+        "memory": lambda: memory(options.data),
+    }
+    record.write(options.output, {name: sections[name]() for name in options.only})
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+SECTIONS = ("throughput", "first-batch", "constructor", "memory")
+
+
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--only", nargs="+", default=list(SECTIONS), choices=list(SECTIONS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=4, help="how often the pictures are gone through per epoch")
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], metavar="N", help="of throughput")
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--role", choices=list(ROLES), help=argparse.SUPPRESS)
-    parser.add_argument("--loader", choices=("torch", "ours"), help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser = arguments.Parser("bench.overhead", __doc__, pictures=True)
+    add = parser.add_argument
+    add("--only", nargs="+", default=list(SECTIONS), choices=SECTIONS, action=arguments.Distinct)
+    add("--rounds", type=arguments.count(), default=5)
+    add("--repeat", type=arguments.count(), default=4, help="how often the pictures are gone through per epoch")
+    workers: dict[str, Any] = {"type": arguments.count(), "action": arguments.Distinct, "metavar": "N"}
+    add("--workers", nargs="+", default=[1, 2], help="of throughput", **workers)
     return parser
 
 
 def say(what: str, figures: str, holds: bool, bar: str) -> None:
-    """One line of the output."""
+    """One line of the output.
+
+    Args:
+        what: was measured.
+        figures: of it.
+        holds: whether the bar is kept.
+        bar: in words.
+    """
     print(f"{what}: {figures} (bar {bar}: {'ok' if holds else 'below'})", flush=True)
 
 
 # --- throughput -------------------------------------------------------------------------------------------------------
 
 
-def throughput(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Ratios per number of workers, policy, and what limits."""
-    dataset = folder(options.data, options.repeat)
+def throughput(data: Path, workers: Sequence[int], rounds: int, repeat: int) -> list[dict[str, Any]]:
+    """Ratios per number of workers, policy, and what limits.
+
+    Args:
+        data: an ImageFolder tree.
+        workers: numbers of worker processes.
+        rounds: epochs of each loader that count.
+        repeat: how often an epoch goes through the pictures.
+    """
+    dataset = folder(data, repeat)
+    return [row for number in workers for row in throughput_of(dataset, number, rounds)]
+
+
+def throughput_of(dataset: Any, workers: int, rounds: int) -> list[dict[str, Any]]:
+    """Ratios per policy and what limits, with one number of workers.
+
+    Args:
+        dataset: what all loaders read.
+        workers: worker processes.
+        rounds: epochs of each loader that count.
+    """
+    plain = torch_loader(dataset, workers)
+    ours = {policy: our_loader(dataset, workers, policy=policy) for policy in POLICIES}
+    ours["auto"].profile()
+    samples_per_s(plain)  # start workers, fill the page cache
+    assert plain.batch_size is not None
+    batch_s = plain.batch_size / samples_per_s(plain)
     found = []
-    for workers in options.workers:
-        loaders: dict[str, DataLoader[Any]] = {"torch": torch_loader(dataset, workers)}
-        loaders |= {policy: our_loader(dataset, workers, policy=policy) for policy in POLICIES}
-        loaders["auto"].profile()  # type: ignore[attr-defined]
-        samples_per_s(loaders["torch"], 0.0)  # start workers, fill the page cache
-        batch_s = loaders["torch"].batch_size / samples_per_s(loaders["torch"], 0.0)  # type: ignore[operator]
-        for limit, step_s in (("nothing", 0.0), ("gpu", GPU_BOUND * batch_s)):
-            rounds = compared(loaders, step_s, options.rounds, f"{workers} worker(s), {limit}")
-            for policy in POLICIES:
-                ratio = record.spread([row[policy] / row["torch"] for row in rounds])
-                what = f"{policy} / torch, {workers} worker(s), limited by {limit}"
-                figures = f"{ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})"
-                say(what, figures, ratio["median"] >= BAR_THROUGHPUT, f">= {BAR_THROUGHPUT}")
-                told = loaders[policy].report().as_dict()  # type: ignore[attr-defined]
-                row = {"policy": policy, "workers": workers, "limit": limit, "step_s": step_s, "ratio": ratio}
-                row |= {"rounds": [{"torch": one["torch"], "ours": one[policy]} for one in rounds]}
-                found.append({**row, "bottleneck": told["bottleneck"], "choices": told["choices"]})
-        for policy in POLICIES:
-            loaders[policy].close()  # type: ignore[attr-defined]
+    for limit, step_s in (("nothing", 0.0), ("gpu", GPU_BOUND * batch_s)):
+        measured = compared({"torch": plain, **ours}, step_s, rounds, f"{workers} worker(s), {limit}")
+        for policy, loader in ours.items():
+            ratio = record.spread([row[policy] / row["torch"] for row in measured])
+            what = f"{policy} / torch, {workers} worker(s), limited by {limit}"
+            figures = f"{ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})"
+            say(what, figures, ratio["median"] >= BAR_THROUGHPUT, f">= {BAR_THROUGHPUT}")
+            told = loader.report().as_dict()
+            row = {"policy": policy, "workers": workers, "limit": limit, "step_s": step_s, "ratio": ratio}
+            row["rounds"] = [{"torch": one["torch"], "ours": one[policy]} for one in measured]
+            found.append({**row, "bottleneck": told["bottleneck"], "choices": told["choices"]})
+    for loader in ours.values():
+        loader.close()
     return found
 
 
 def compared(loaders: dict[str, DataLoader[Any]], step_s: float, rounds: int, title: str) -> list[dict[str, float]]:
-    """Samples per second of each loader, round by round, after an epoch each to settle."""
+    """Samples per second of each loader, round by round, after an epoch each to settle.
+
+    Args:
+        loaders: by name.
+        step_s: length of the training step of a batch.
+        rounds: epochs of each that count.
+        title: of the progress bar.
+    """
     for loader in loaders.values():
         samples_per_s(loader, step_s)
     return [
@@ -130,28 +162,25 @@ def compared(loaders: dict[str, DataLoader[Any]], step_s: float, rounds: int, ti
     ]
 
 
-def samples_per_s(loader: DataLoader[Any], step_s: float) -> float:
-    """Throughput of one epoch with a training step of that length."""
-    started_s, samples = time.perf_counter(), 0
-    for _, labels in loader:
-        samples += len(labels)
-        time.sleep(step_s)
-    return samples / (time.perf_counter() - started_s)
-
-
 # --- first batch ------------------------------------------------------------------------------------------------------
 
 
-def first_batch(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds to the first batch of both, in turns."""
+def first_batch(data: Path, rounds: int) -> dict[str, Any]:
+    """Seconds to the first batch of both loaders, in turns.
+
+    Args:
+        data: an ImageFolder tree.
+        rounds: fresh processes of each that count.
+    """
     rows = []
-    with running_agent(options.data) as address:
-        for number in tqdm(range(-1, options.rounds), desc="first batch", file=sys.stderr):
-            row = {}
-            for name in record.in_turns(["torch", "ours"], number):
-                row[name] = of_process("first-batch", options, "--loader", name, "--address", address)["seconds"]
-            rows += [row] if number >= 0 else []  # the first pair fills caches
-    spreads = {name: record.spread([row[name] for row in rows]) for name in rows[0]}
+    with local_agent(data) as (address, _):
+        addresses = {"torch": None, "ours": address}
+        for number in tqdm(range(-1, rounds), desc="first batch", file=sys.stderr):
+            names = record.in_turns(["torch", "ours"], number)
+            row = {name: alone(first_batch_s, {"data": data, "address": addresses[name]}) for name in names}
+            if number >= 0:  # the first pair fills caches
+                rows.append(row)
+    spreads = {name: record.spread([row[name] for row in rows]) for name in ("torch", "ours")}
     later_s = spreads["ours"]["median"] - spreads["torch"]["median"]
     figures = (
         f"torch {spreads['torch']['median']:.3f} s, ours {spreads['ours']['median']:.3f} s, later by {later_s:.3f} s"
@@ -160,27 +189,33 @@ def first_batch(options: argparse.Namespace) -> dict[str, Any]:
     return {"rounds": rows, **spreads, "later_s": later_s}
 
 
-def time_first_batch(options: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
-    dataset = folder(options.data)
+def first_batch_s(data: str, address: str | None) -> float:
+    """Seconds from before the constructor to the first batch; in a process of its own.
+
+    Args:
+        data: an ImageFolder tree.
+        address: of an agent for our loader; None for torch's loader.
+    """
+    quiet()
+    dataset = folder(data)
     started_s = time.perf_counter()
-    loader = torch_loader(dataset, 1) if options.loader == "torch" else our_loader(dataset, 1, agent=options.address)
+    loader = torch_loader(dataset, 1) if address is None else our_loader(dataset, 1, agent=address)
     next(iter(loader))
-    return {"seconds": time.perf_counter() - started_s}
+    return time.perf_counter() - started_s
 
 
 # --- constructor ------------------------------------------------------------------------------------------------------
 
 
-def constructor(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of ImageFolder, of our constructor and of the first iter()."""
+def constructor(rounds: int) -> dict[str, Any]:
+    """Seconds of ImageFolder, of our constructor and of the first iter(), each round in a fresh process."""
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         empty_files(root)
-        with running_agent(root) as address:
+        with local_agent(root) as (address, _):
             rows = [
-                of_process("constructor", options, "--data", str(root), "--address", address)
-                for _ in tqdm(range(options.rounds), desc="constructor", file=sys.stderr)
+                alone(constructor_s, {"data": root, "address": address})
+                for _ in tqdm(range(rounds), desc="constructor", file=sys.stderr)
             ]
     spreads = {name: record.spread([row[name] for row in rows]) for name in rows[0]}
     ratio = spreads["ratio"]
@@ -199,18 +234,24 @@ def empty_files(root: Path) -> None:
             os.mknod(f"{root}/n{number:08}/n{number:08}_{file}.JPEG")
 
 
-def time_constructor(options: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
+def constructor_s(data: str, address: str) -> dict[str, float]:
+    """Seconds of each constructor; in a process of its own.
+
+    Args:
+        data: an ImageFolder tree.
+        address: of an agent that serves it.
+    """
+    quiet()
     warm_memory()
     started_s = time.perf_counter()
-    dataset = ImageFolder(str(options.data), training_pipeline())
+    dataset = ImageFolder(data, training_pipeline())
     image_folder_s = time.perf_counter() - started_s
     started_s = time.perf_counter()
     torch_loader(dataset, 0)
     torch_s = time.perf_counter() - started_s
     warm_memory()
     started_s = time.perf_counter()
-    loader = our_loader(dataset, 0, agent=options.address)
+    loader = our_loader(dataset, 0, agent=address)
     ours_s = time.perf_counter() - started_s
     started_s = time.perf_counter()
     iter(loader)
@@ -228,11 +269,11 @@ def warm_memory() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory(options: argparse.Namespace) -> dict[str, Any]:
+def memory(data: Path) -> dict[str, Any]:
     """Sizes of both loaders after every epoch, and how they have grown; each loader in a process of its own."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in ("torch", "ours"):
-        epochs = of_process("memory", options, "--loader", name)["epochs"]
+        epochs = alone(sizes_after_epochs, {"data": data, "name": name})
         found[name] = {"epochs": epochs, "grown_mb": {who: grown_mb(epochs, who) for who in ("main", "worker")}}
     for who, torchs_mb in found["torch"]["grown_mb"].items():
         ours_mb = found["ours"]["grown_mb"][who]
@@ -243,22 +284,33 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def grown_mb(epochs: list[dict[str, dict[str, float]]], who: str) -> float:
-    """Growth of the private pages of a process."""
+    """Growth of the private pages of a process in MB.
+
+    Args:
+        epochs: sizes after each.
+        who: `main` or `worker`.
+    """
     early, late = epochs[-2 * WINDOW : -WINDOW], epochs[-WINDOW:]
     return median(one[who]["uss_mb"] for one in late) - median(one[who]["uss_mb"] for one in early)
 
 
-def grow(options: argparse.Namespace) -> dict[str, Any]:
-    """In a process of its own."""
-    dataset = folder(options.data)
-    loader = torch_loader(dataset, 1) if options.loader == "torch" else our_loader(dataset, 1)
+def sizes_after_epochs(data: str, name: str) -> list[dict[str, dict[str, float]]]:
+    """Sizes of a loader's processes after each of its epochs; in a process of its own.
+
+    Args:
+        data: an ImageFolder tree.
+        name: `torch` or `ours`.
+    """
+    quiet()
+    dataset = folder(data)
+    loader = torch_loader(dataset, 1) if name == "torch" else our_loader(dataset, 1)
     epochs = []
-    for _ in tqdm(range(EPOCHS), desc=f"epochs of {options.loader}", file=sys.stderr):
-        samples_per_s(loader, 0.0)
+    for _ in tqdm(range(EPOCHS), desc=f"epochs of {name}", file=sys.stderr):
+        samples_per_s(loader)
         epochs.append(sizes_mb())
     if isinstance(loader, OffloadingDataLoader):
         loader.close()
-    return {"epochs": epochs}
+    return epochs
 
 
 def sizes_mb() -> dict[str, dict[str, float]]:
@@ -269,41 +321,6 @@ def sizes_mb() -> dict[str, dict[str, float]]:
         name: {"rss_mb": size.rss / 1e6, "pss_mb": size.pss / 1e6, "uss_mb": size.uss / 1e6}
         for name, size in sizes.items()
     }
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def running_agent(data: Path) -> Iterator[str]:
-    """The address of an agent with one worker, over loopback."""
-    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"bench={data}"]
-    command += ["--bind", "tcp://127.0.0.1:0", "--workers", "1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
-        assert agent.stdin is not None
-        yield announced(agent).endpoint + "/bench"
-        agent.stdin.close()
-
-
-def of_process(role: str, options: argparse.Namespace, *arguments: str) -> dict[str, Any]:
-    """What a role of this bench measures in a fresh process; later arguments win."""
-    command = [sys.executable, "-m", "bench.overhead", "--data", str(options.data), "--role", role, *arguments]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    row: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return row
-
-
-SECTIONS: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "throughput": throughput,
-    "first-batch": first_batch,
-    "constructor": constructor,
-    "memory": memory,
-}
-ROLES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "first-batch": time_first_batch,
-    "constructor": time_constructor,
-    "memory": grow,
-}
 
 
 if __name__ == "__main__":

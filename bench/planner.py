@@ -4,26 +4,27 @@
 
 The table is synthetic: log-normal file sizes with a mean near 110 KB, crops of a fixed size, times in proportion,
 and six choices per sample (file, roi-jpeg, pixels, webp, jxl, array). Three jobs, each bound by the wire without
-offloading, so that no policy takes a short cut: ``wire`` has CPU to spare, ``agent`` little of it at the agent,
-``tight`` little on both sides (all three prices are positive, the hardest case). Each policy plans each job
-``--repeats`` times, and once more under tracemalloc for the peak of what planning holds beyond the table.
+offloading, so that no policy takes a short cut: `wire` has CPU to spare, `agent` little of it at the agent,
+`tight` little on both sides (all three prices are positive, the hardest case). Each policy plans each job
+--repeats times, and once more under tracemalloc for the peak of what planning holds beyond the table.
 
 Bars, for 1 280 000 samples on one core: sophon < 1 s, auto < 2 s, every policy < 64 bytes per sample.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench import record
+from bench import arguments, record
 from sophon_loader.decide import FILE, POLICIES, Choice, ChoiceTable, Facts, Policy, Rates
+from sophon_loader.decide.policies import policy_named
 
 SECONDS_BARS = {"sophon": 1.0, "auto": 2.0}
 BYTES_BAR = 64.0
@@ -58,7 +59,7 @@ class Measured:
 
 
 def synthetic_table(samples: int, seed: int) -> ChoiceTable:
-    """A table of ``samples`` rows and the six ``CHOICES``, drawn from ``seed``."""
+    """A table of `samples` rows and the six `CHOICES`, drawn from `seed`."""
     rng = np.random.default_rng(seed)
     size = rng.lognormal(11.35, 0.65, samples).astype(np.float32)
     decode = size * np.float32(1e-8) * rng.uniform(0.8, 1.2, samples).astype(np.float32)
@@ -73,7 +74,7 @@ def synthetic_table(samples: int, seed: int) -> ChoiceTable:
 
 
 def measure(job: str, policy: Policy, facts: Facts, repeats: int) -> Measured:
-    """Plan ``repeats`` times for the clock and once for the memory."""
+    """Plan `repeats` times for the clock and once for the memory."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -100,29 +101,26 @@ def misses(result: Measured) -> list[str]:
     return found
 
 
-def arguments(argv: list[str] | None) -> argparse.Namespace:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.planner",
-        description="Seconds and bytes per sample that each policy needs to plan.",
-        epilog="example: python -m bench.planner --samples 1280000 --json planner.json",
-    )
-    parser.add_argument("--samples", type=int, default=BARS_HOLD_UP_TO, help="rows of the table (%(default)s)")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), metavar="NAME")
-    parser.add_argument("--repeats", type=int, default=3, help="timed plans per policy (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the synthetic table (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results there")
-    return parser.parse_args(argv)
+    parser = arguments.Parser("bench.planner", __doc__)
+    add = parser.add_argument
+    add("--samples", type=arguments.count(), default=BARS_HOLD_UP_TO, help="rows of the table (%(default)s)")
+    policies: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct, "metavar": "NAME"}
+    add("--policies", type=arguments.policy(), default=list(POLICIES), **policies)
+    add("--repeats", type=arguments.count(), default=3, help="timed plans per policy (%(default)s)")
+    add("--seed", type=arguments.count(0), default=0, help="of the synthetic table (%(default)s)")
+    return parser
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure, print a table, write the JSON; 1 when a bar is missed."""
-    options = arguments(argv)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table, write the results; 1 when a bar is missed."""
+    options = arguments.parsed(parser(), argv)
     table = synthetic_table(options.samples, options.seed)
     results = []
     for job, rates in JOBS.items():
         facts = Facts(options.samples, rates, table, max_cut=4, resize_cut=2, profiled_share=1.0)
-        results += [measure(job, POLICIES[name](), facts, options.repeats) for name in options.policies]
+        results += [measure(job, policy_named(name), facts, options.repeats) for name in options.policies]
     print(f"{'job':<7}{'policy':<12}{'seconds':>9}{'worst':>8}{'B/sample':>10}  plan")
     for one in results:
         numbers = f"{one.seconds:>9.3f}{one.seconds_worst:>8.3f}{one.bytes_per_sample:>10.1f}"
@@ -130,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     missed = [text for one in results for text in misses(one)] if options.samples <= BARS_HOLD_UP_TO else []
     settings = {"seed": options.seed, "samples": options.samples, "choices": [str(choice) for choice in CHOICES]}
     settings |= {"jobs": {job: asdict(rates) for job, rates in JOBS.items()}}
-    record.write(options.json, "bench.planner", {"settings": settings, "results": [asdict(one) for one in results]})
+    record.write(options.output, {"settings": settings, "results": [asdict(one) for one in results]})
     print("\n".join(f"MISSED: {text}" for text in missed) or "all bars kept")
     return 1 if missed else 0
 

@@ -1,6 +1,7 @@
-"""Draw the paper's two figures, and that of the peers, from the JSON files of benches.
+"""Draw the paper's two figures, and that of the peers, from the result files.
 
-    python -m bench.plot bench/results/<date>-<commit>.json --out docs/figures
+    python -m bench.plot                       docs/figures from bench/results
+    python -m bench.plot my.json --out DIR     from a file that a bench wrote
 
 For each dataset: epoch time and traffic per policy (from the result with the most agent cores), and epoch time per
 policy against the agent's cores (from all its results). Bars are medians over the rounds, whiskers their range.
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from bench.peers.figure import draw_peers
+from bench.record import REPOSITORY, RESULTS
 
 COLOURS = {
     "no-off": "#7f7f7f",
@@ -31,40 +33,54 @@ COLOURS = {
     "sophon": "#1f77b4",
     "auto": "#2ca02c",
 }
+OURS, PEER = "#2ca02c", "#7f7f7f"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="JSON files of benches")
-    parser.add_argument("--out", type=Path, default=Path("docs/figures"), help="folder; default %(default)s")
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw what the files have."""
+    options = parser().parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     by_data: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for name, found in results_in(options.files):
-        if name.startswith("policies") and found["settings"]["link_mbit"]:
+    for file in options.files:
+        found = json.loads(file.read_text())["rows"]
+        if file.stem.startswith("policies") and found["settings"]["link_mbit"]:
             by_data[found["settings"]["data"]].append(found)
-        elif name.startswith("peers"):
-            print(draw_peers(found, options.out / f"{name}.png"))
+        elif file.stem.startswith("peers"):
+            print(draw_peers(found, options.out / f"{file.stem}.png"))
     for data, results in by_data.items():
-        results.sort(key=lambda result: result["settings"]["agent_cores"])
+        results.sort(key=lambda result: result["settings"]["agent_cores"] or math.inf)
         print(ample(results[-1], options.out / f"policies-{data}.png"))
         if len(results) > 1:
             print(against_cores(results, options.out / f"cores-{data}.png"))
     return 0
 
 
-def results_in(files: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name of the bench, its rows) of all results in the files."""
-    for file in files:
-        found = json.loads(file.read_text()).get("rows")
-        if isinstance(found, dict) and "benches" in found:
-            yield from ((name, bench["rows"]) for name, bench in found["benches"].items() if "rows" in bench)
-        else:
-            yield file.stem, found
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = sorted(RESULTS.glob("*.json"))
+    parser.add_argument("files", nargs="*", type=result_file, default=known, metavar="FILE", help="result files")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "figures", help="folder for the figures")
+    return parser
+
+
+def result_file(text: str) -> Path:
+    """A file that a bench has written."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"must be a file that a bench wrote, got {text}; write one with --json")
+    return path
 
 
 def ample(result: dict[str, Any], path: Path) -> Path:
-    """Epoch time and traffic per policy, side by side."""
+    """Epoch time and traffic per policy, side by side.
+
+    Args:
+        result: the rows of a result file of bench.policies.
+        path: of the picture.
+    """
     settings, summary = result["settings"], result["summary"]
     names = [entry["policy"] for entry in summary]
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True)
@@ -74,7 +90,7 @@ def ample(result: dict[str, Any], path: Path) -> Path:
             bar(axis, position, entry[key], unit, COLOURS.get(entry["policy"], "#17becf"), 0.7)
         axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axis.set_ylabel(label)
-    cores = f"agent at {settings['agent_cores']:g} core(s)"
+    cores = f"agent at {_cores_of(result)} core(s)"
     figure.suptitle(f"{settings['data']}, {settings['link_mbit']:g} Mbit/s, {cores}")
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -82,7 +98,12 @@ def ample(result: dict[str, Any], path: Path) -> Path:
 
 
 def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
-    """Epoch time per policy for each number of agent cores."""
+    """Epoch time per policy for each number of agent cores.
+
+    Args:
+        results: the rows of result files of bench.policies on the same pictures.
+        path: of the picture.
+    """
     figure, axis = plt.subplots(figsize=(9, 3.4), constrained_layout=True)
     found = {entry["policy"] for result in results for entry in result["summary"]}
     names = [name for name in COLOURS if name in found]
@@ -94,7 +115,7 @@ def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
                 label = name if group == len(results) - 1 else None
                 at = group + (position - (len(names) - 1) / 2) * width
                 bar(axis, at, entries[name]["seconds"], 1.0, COLOURS.get(name, "#17becf"), width * 0.95, label)
-    axis.set_xticks(range(len(results)), [f"{r['settings']['agent_cores']:g}" for r in results])
+    axis.set_xticks(range(len(results)), [_cores_of(result) for result in results])
     axis.set_xlabel("agent cores")
     axis.set_ylabel("epoch time, s")
     axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
@@ -104,10 +125,52 @@ def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
     return path
 
 
+def _cores_of(result: dict[str, Any]) -> str:
+    cores = result["settings"]["agent_cores"]
+    return "all" if cores is None else f"{cores:g}"
+
+
+def draw_peers(rows: dict[str, Any], path: Path) -> Path:
+    """Images per second and bytes per image of each system that took part.
+
+    Args:
+        rows: the rows of a result file of bench.peers.
+        path: of the picture.
+    """
+    entries = [entry for entry in rows["summary"] if entry["images_per_s"]]
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True, sharey=True)
+    measures = (("images_per_s", 1.0, "images/s"), ("bytes_per_image", 1e3, "kB on the link per image"))
+    for axis, (key, unit, label) in zip(axes, measures, strict=True):
+        for position, entry in enumerate(entries):
+            value = {name: number / unit for name, number in entry[key].items()}
+            middle = value["median"]
+            whisker = [[middle - value["min"]], [value["max"] - middle]]
+            axis.barh(position, middle, color=OURS if entry["ours"] else PEER, xerr=whisker, capsize=2)
+            axis.annotate(f" {middle:.3g}", (value["max"], position), va="center", fontsize=8)
+        axis.set_xlabel(label)
+        axis.margins(x=0.15)
+    axes[0].set_yticks(range(len(entries)), [entry["system"] for entry in entries])
+    axes[0].invert_yaxis()
+    figure.suptitle(f"{rows['settings']['data']}, {rows['settings']['link_mbit']:g} Mbit/s, one core on each side")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
 def bar(
     axis: Any, at: float, values: dict[str, float], unit: float, colour: str, width: float, label: str | None = None
 ) -> None:
-    """One bar with its range and its figure above."""
+    """One bar with its range and its figure above.
+
+    Args:
+        axis: where it is drawn.
+        at: its position.
+        values: min, median and max.
+        unit: what they are given in.
+        colour: of the bar.
+        width: of the bar.
+        label: for the legend; None for none.
+    """
     middle = values["median"] / unit
     low, high = middle - values["min"] / unit, values["max"] / unit - middle
     axis.bar(at, middle, width, color=colour, yerr=[[low], [high]], capsize=2, label=label)

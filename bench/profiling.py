@@ -9,53 +9,77 @@ The baseline is given a finished profile, so that it has nothing to measure. Bar
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from bench import policies, record
-from bench.testbed import open_testbed
+from bench import arguments, record
+from bench.bed import Bed, open_testbed
+from bench.children import start_agent
+from bench.epochs import LoaderSettings, policy_loader
 
 BAR = 1.02
 NAMES = ("no-off", "sophon", "auto")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--link-mbit", type=float, default=100.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=3, help="how often an epoch goes through the pictures")
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    mine = parser.parse_args()
-    data = (mine.data or record.default_data()).resolve()
-    options = policies.parser().parse_args(["--repeat", str(mine.repeat), "--data", str(data)])
-    rows: list[dict[str, Any]] = []
-    with open_testbed(link_mbit=mine.link_mbit) as bed, tempfile.TemporaryDirectory() as folder:
-        policies.start_agent(bed, data, options)
-        profile = Path(folder) / "profile.npz"
-        with policies.policy_loader(bed, data, "sophon", options, profile) as process:
-            policies.order(process, "epoch 1")  # saves the profile that no-off is given
-            policies.order(process, "epoch 2")
-        for number in tqdm(range(mine.rounds), desc="rounds", file=sys.stderr):
-            seconds = {}
-            for name in record.in_turns(NAMES, number):
-                given = profile if name == "no-off" else None
-                with policies.policy_loader(bed, data, name, options, given) as process:
-                    seconds[name] = policies.order(process, "epoch 0")["seconds"]
-            ratios = {f"{name}_ratio": seconds[name] / seconds["no-off"] for name in NAMES[1:]}
-            rows.append({**seconds, **ratios})
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a line per policy, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    arguments.require_bed(bench)
+    agent_cores = arguments.agent_quota(bench, None)
+    settings = LoaderSettings("no-off", str(options.data), options.repeat)
+    with open_testbed(link_mbit=options.link_mbit or None) as bed:
+        start_agent(bed, options.data, agent_cores)
+        rows = compared(bed, settings, options.rounds)
     summary = {name: record.spread([row[name] for row in rows]) for name in rows[0]}
     for name in NAMES[1:]:
         ratio = summary[f"{name}_ratio"]
         low, high = ratio["min"], ratio["max"]
         print(f"first epoch of {name} / no-off: {ratio['median']:.3f} ({low:.3f} to {high:.3f}; bar {BAR})")
-    record.write(mine.json, "bench.profiling", {"rounds": rows, "summary": summary, "bar": BAR})
+    record.write(options.output, {"rounds": rows, "summary": summary, "bar": BAR})
     return 0
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.profiling", __doc__, pictures=True)
+    parser.add_argument("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited")
+    parser.add_argument("--rounds", type=arguments.count(), default=5)
+    parser.add_argument(
+        "--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures"
+    )
+    return parser
+
+
+def compared(bed: Bed, settings: LoaderSettings, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of a first epoch of each policy, and their ratios to no-off's, per round.
+
+    Args:
+        bed: an open bed with an agent.
+        settings: of no-off's loader.
+        rounds: first epochs of each.
+    """
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        profile = str(Path(folder) / "profile.npz")
+        with policy_loader(bed, replace(settings, policy="sophon", profile=profile)) as loader:
+            loader.order("epoch 1")  # saves the profile that no-off is given
+            loader.order("epoch 2")
+        for number in tqdm(range(rounds), desc="rounds", file=sys.stderr):
+            seconds = {}
+            for name in record.in_turns(NAMES, number):
+                given = profile if name == "no-off" else None
+                with policy_loader(bed, replace(settings, policy=name, profile=given)) as loader:
+                    seconds[name] = loader.order("epoch 0")["seconds"]
+            ratios = {f"{name}_ratio": seconds[name] / seconds["no-off"] for name in NAMES[1:]}
+            rows.append({**seconds, **ratios})
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every result file says besides its figures, and the data that benches run on."""
+"""What a bench writes: everything it measured, or the summary of it that bench/results/ keeps. Both carry a stamp."""
 
 from __future__ import annotations
 
@@ -8,33 +8,121 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-PACKAGES = ("torch", "torchvision", "pillow", "numpy", "pyzmq", "msgpack")
-SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "bench" / "results"
+"""Summaries, in git; the newest of each bench."""
+RAW = REPOSITORY / "bench" / "raw"
+"""All that was measured; not in git."""
+SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+PACKAGES = ("torch", "torchvision", "pillow")
+"""What decides how fast an image is decoded and transformed."""
+SINGLE = ("rounds", "epochs")
+"""Names of lists of single measurements. A summary has their number in their place."""
+WRITTEN = (":(exclude)bench/results", ":(exclude)docs", ":(exclude)README.md")
+"""What benches and the pages made of them change, which says nothing about the code that was measured."""
+WIDTH = 110
+"""Characters of a line of a result file, about."""
+DIGITS = 6
+"""Of the figures of a summary."""
+UNKNOWN = "unknown"
+_OUTPUTS = ("--json", "--summary")
 
 
-def circumstances(module: str, arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Commit, machine, versions and command, without a host name or an absolute path."""
-    changed = "+" if _output("git", "status", "--porcelain", "--untracked-files=no") else ""
+@dataclass(frozen=True)
+class Output:
+    """Where the results of a run go.
+
+    Args:
+        json: file for everything; None for nowhere.
+        summary: file for the summary; None for nowhere.
+        command: what the stamp says was run.
+    """
+
+    json: Path | None
+    summary: Path | None
+    command: str
+
+
+def write(output: Output, rows: Any) -> None:
+    """Write what a bench has measured.
+
+    Args:
+        output: where to.
+        rows: what goes into the file besides the stamp, as JSON can carry it.
+    """
+    if output.json is None and output.summary is None:
+        return
+    about = stamp(output.command)
+    if output.json is not None:
+        write_json(output.json, {**about, "rows": rows})
+    if output.summary is not None:
+        write_json(output.summary, {**about, "rows": summary_of(rows)})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value to a file, and make the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_laid_out(value) + "\n")
+
+
+def _laid_out(value: Any, indent: str = "") -> str:
+    """JSON in which whatever fits on a line is on one: a third of the lines, and a figure's range beside it."""
+    short = json.dumps(value)
+    if not isinstance(value, (dict, list)) or len(indent) + len(short) <= WIDTH:
+        return short
+    inner = indent + " "
+    if isinstance(value, list):
+        parts = [inner + _laid_out(one, inner) for one in value]
+        return "[\n" + ",\n".join(parts) + f"\n{indent}]"
+    parts = [f"{inner}{json.dumps(name)}: {_laid_out(one, inner)}" for name, one in value.items()]
+    return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+
+
+def stamp(command: str) -> dict[str, Any]:
+    """Commit, machine, versions and command, without the name of a host or a path of this machine.
+
+    Args:
+        command: as by `short_command`.
+    """
+    commit = _output("git", "rev-parse", "HEAD")
+    changed = _output("git", "status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)
     return {
-        "commit": _output("git", "rev-parse", "HEAD") + changed,
-        "machine": {"cpu": _cpu_model(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]},
+        "commit": commit or UNKNOWN,
+        "clean": not changed if commit else UNKNOWN,
+        "machine": {"cpu": _cpu_model(), "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "command": shlex.join(["python", "-m", module, *map(_short, sys.argv[1:] if arguments is None else arguments)]),
+        "command": command,
     }
 
 
-def write(path: Path | None, module: str, rows: Any) -> None:
-    """Write rows and circumstances to a JSON file; does nothing for None."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**circumstances(module), "rows": rows}, indent=2) + "\n")
+def summary_of(rows: Any) -> Any:
+    """What a bench has measured without its single rounds, in figures of six digits."""
+    if isinstance(rows, dict):
+        summary = {}
+        for name, value in rows.items():
+            singles = name in SINGLE and isinstance(value, list)
+            summary[name] = _number_of(value) if singles else summary_of(value)
+        return summary
+    if isinstance(rows, list):
+        return [summary_of(value) for value in rows]
+    if isinstance(rows, float):
+        return float(f"{rows:.{DIGITS}g}")
+    return rows
+
+
+def _number_of(rows: list[Any]) -> int:
+    """How many rounds these rows are of; several rows share a round when several loaders took turns in it."""
+    for name in ("round", "number"):
+        if rows and all(isinstance(row, dict) and name in row for row in rows):
+            return len({row[name] for row in rows})
+    return len(rows)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -43,21 +131,33 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def in_turns(names: Sequence[str], number: int) -> list[str]:
-    """The names, another one first in every round."""
+    """The names, another one first in every round.
+
+    Args:
+        names: who takes turns.
+        number: of the round, from 0.
+    """
     shift = number % max(1, len(names))
     return [*names[shift:], *names[:shift]]
 
 
-def default_data(name: str = "imagenet") -> Path:
-    """The shared pictures of that name.
+def short_command(module: str, arguments: Sequence[str]) -> str:
+    """A command line as a stamp has it: without the files that it writes, and paths by their last two parts.
 
-    Raises:
-        SystemExit: they are not there.
+    Args:
+        module: as in `python -m MODULE`.
+        arguments: the rest.
     """
-    folder = SHARED_DATA / name
-    if not folder.is_dir():
-        raise SystemExit("there are no shared pictures beside this checkout; give an ImageFolder tree with --data PATH")
-    return folder
+    kept: list[str] = []
+    skips = False
+    for argument in arguments:
+        if skips:
+            skips = False
+        elif argument in _OUTPUTS:
+            skips = True
+        elif not argument.startswith(tuple(f"{name}=" for name in _OUTPUTS)):
+            kept.append(_short(argument))
+    return shlex.join(["python", "-m", module, *kept])
 
 
 def _short(argument: str) -> str:
@@ -66,7 +166,7 @@ def _short(argument: str) -> str:
 
 def _output(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY).stdout.strip()
     except OSError:
         return ""
 

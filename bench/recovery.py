@@ -1,28 +1,20 @@
 """How long a disturbance is remembered: epochs of `auto` after another program, or a quota, took a host's core away.
 
     python -m bench.recovery --data PATH --json recovery.json
-    python -m bench.recovery --packages OTHER_CHECKOUT         the packages (and loader processes) of another checkout
 
-Agent and loaders run on linked hosts (`bench/testbed.py`; needs root), pinned to a core each. Every case has a loader
-process of its own, which starts without a profile; they take turns, epoch by epoch, in an order that rotates every
-round, so that what else happens on the machine happens to all. One of them is never disturbed. Printed are the median
-of a case's last epochs as a multiple of the undisturbed one's, and the first epoch after the disturbance from which on
-all are within 10 % of the undisturbed epochs of the same rounds.
-
-The other checkout needs its C extension beside its sources (`sophon_loader/native/_jpegcrop*.so`), else its `auto` has
-no roi-jpeg to choose.
+Agent and loaders run on linked hosts (`bench/bed`; needs root), pinned to a core each. Every case has a loader process
+of its own, which starts without a profile; they take turns, epoch by epoch, in an order that rotates every round, so
+that what else happens on the machine happens to all. One of them is never disturbed. Printed are the median of a case's
+last epochs as a multiple of the undisturbed one's, and the first epoch after the disturbance from which on all are
+within 10 % of the undisturbed epochs of the same rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,16 +22,16 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from bench import record
-from bench.policies import measured, policy_loader, start_agent
-from bench.testbed import MIN_QUOTA_CORES, REPOSITORY, LinkedHosts, child_argv
+from bench import arguments, record
+from bench.bed import MIN_QUOTA_CORES, LinkedHosts
+from bench.bed.self_check import spinning
+from bench.children import AGENT_CORE, LOADER_CORE, child, start_agent
+from bench.epochs import LoaderSettings, measured_epoch, policy_loader
 
 NEAR = 1.10
 """Times the undisturbed epoch of the same round: single epochs of a second on shared cores scatter by up to that."""
 LAST = 4
 """Epochs whose median is compared, the last ones: enough that one slow one among them does not count."""
-SPIN_S = 600.0
-"""How long a busy process would run if nobody ended it."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +43,17 @@ class Case:
     starves: bool = False
 
 
+@dataclass(frozen=True)
+class Quotas:
+    """The agent's CPU quota in cores, as a rule and while it starves."""
+
+    usual: float
+    starved: float
+
+
+UNDISTURBED = "undisturbed"
 CASES = {
-    "undisturbed": Case("agent", ()),
+    UNDISTURBED: Case("agent", ()),
     "loader-1-2": Case("loader", (1, 2)),
     "loader-0-1": Case("loader", (0, 1)),
     "agent-1-2": Case("agent", (1, 2)),
@@ -60,147 +61,128 @@ CASES = {
 }
 
 
-def main() -> int:
-    options = checked(parser())
-    data = (options.data or record.default_data()).resolve()
-    if options.packages is not None:
-        use_packages(options.packages.resolve())
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    cases = [UNDISTURBED, *(name for name in options.cases if name != UNDISTURBED)]
+    least = max((epoch for name in cases for epoch in CASES[name].epochs), default=0) + 1 + LAST
+    if options.epochs < least:
+        remedy = f"{LAST} must come after the last disturbance"
+        bench.refuse("--epochs", f"at least {least}", options.epochs, remedy)
+    arguments.require_bed(bench, linked=True)
+    quotas = Quotas(options.agent_cores, options.starved_cores)
+    loader = LoaderSettings("auto", str(options.data), options.repeat, options.batch_size, encodings="auto")
     with LinkedHosts(options.link_mbit).open() as bed:
-        rows = compare(bed, data, options)
-    summary = [summarise(rows, name) for name in options.cases]
-    show(summary, f"{data.name}, {options.link_mbit:g} Mbit/s, agent at {options.agent_cores:g} cores")
+        start_agent(bed, options.data, quotas.usual)
+        rows = compared(bed, cases, loader, quotas, options.epochs)
+    summary = [summarise(rows, name) for name in cases]
+    show(summary, f"{options.data.name}, {options.link_mbit:g} Mbit/s, agent at {options.agent_cores:g} cores")
     names = ("link_mbit", "agent_cores", "starved_cores", "epochs", "repeat", "batch_size")
-    settings = {"data": data.name, "packages": package_commit(options.packages)}
-    settings |= {name: getattr(options, name) for name in names}
-    record.write(options.json, "bench.recovery", {"settings": settings, "epochs": rows, "summary": summary})
+    settings = {"data": options.data.name, **{name: getattr(options, name) for name in names}}
+    record.write(options.output, {"settings": settings, "epochs": rows, "summary": summary})
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
-    parser.add_argument("--epochs", type=int, default=12, help="of each case, all counted")
-    parser.add_argument("--link-mbit", type=float, default=100.0)
-    parser.add_argument("--agent-cores", type=float, default=1.0, help="CPU quota of the agent")
-    parser.add_argument("--starved-cores", type=float, default=MIN_QUOTA_CORES, help="its quota while it starves")
-    parser.add_argument("--repeat", type=int, default=1, help="how often an epoch goes through the pictures")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--packages", type=Path, metavar="CHECKOUT", help="whose packages run; default: this one's")
-    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser = arguments.Parser("bench.recovery", __doc__, pictures=True)
+    add = parser.add_argument
+    cases = list(CASES)
+    add("--cases", nargs="+", default=cases, choices=cases, action=arguments.Distinct, metavar="CASE")
+    add("--epochs", type=arguments.count(), default=12, help="of each case, all counted")
+    add("--link-mbit", type=arguments.above_zero, default=100.0)
+    add("--agent-cores", type=arguments.quota, default=1.0, help="CPU quota of the agent")
+    add("--starved-cores", type=arguments.quota, default=MIN_QUOTA_CORES, help="its quota while it starves")
+    add("--repeat", type=arguments.count(), default=1, help="how often an epoch goes through the pictures")
+    add("--batch-size", type=arguments.count(), default=16)
     return parser
 
 
-def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments, or the exit with what is wrong with them."""
-    options = parser.parse_args()
-    options.cases = ["undisturbed", *(name for name in dict.fromkeys(options.cases) if name != "undisturbed")]
-    least = max((epoch for name in options.cases for epoch in CASES[name].epochs), default=0) + 1 + LAST
-    if options.epochs < least:
-        parser.error(f"--epochs must be at least {least}, so that {LAST} come after the last disturbance")
-    if options.data is not None and not options.data.is_dir():
-        parser.error(f"--data must be an ImageFolder tree, got {options.data}")
-    if not options.link_mbit > 0:
-        parser.error(f"--link-mbit must be above 0, got {options.link_mbit}")
-    for name in ("agent_cores", "starved_cores"):
-        if not getattr(options, name) >= MIN_QUOTA_CORES:
-            parser.error(f"--{name.replace('_', '-')} must be at least {MIN_QUOTA_CORES}, got {getattr(options, name)}")
-    for name in ("repeat", "batch_size"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
-    if options.packages is not None and not (options.packages / "bench" / "policies.py").is_file():
-        parser.error(f"--packages must be a checkout of this repository, got {options.packages}")
-    return options
+def compared(
+    bed: LinkedHosts, cases: Sequence[str], settings: LoaderSettings, quotas: Quotas, epochs: int
+) -> list[dict[str, Any]]:
+    """The rows of all epochs.
 
-
-def use_packages(checkout: Path) -> None:
-    """Have all processes that are started from now on take the packages from another checkout."""
-    # Without the second, `python -m` looks into the working directory first.
-    os.environ |= {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", "import sophon_loader, bench; print(sophon_loader.__file__, bench.__file__)"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    if not all(Path(path).is_relative_to(checkout) for path in found):
-        raise SystemExit(
-            f"the packages must come from {checkout}, got {found}; Python 3.11 or newer is needed for that"
-        )
-
-
-def package_commit(checkout: Path | None) -> str:
-    """Name of the folder that the packages come from, without its path."""
-    return (checkout or REPOSITORY).resolve().name
-
-
-# --- the bench's process ----------------------------------------------------------------------------------------------
-
-
-def compare(bed: LinkedHosts, data: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of all epochs."""
-    options.step_ms, options.encodings = 0.0, "auto"
+    Args:
+        bed: an open bed with an agent.
+        cases: their names; each gets a loader of its own.
+        settings: of the loaders.
+        quotas: of the agent.
+        epochs: of each loader.
+    """
     rows = []
-    with contextlib.ExitStack() as stack:
-        start_agent(bed, data, argparse.Namespace(agent_workers=1, agent_cores=options.agent_cores))
-        loaders = {name: stack.enter_context(policy_loader(bed, data, "auto", options)) for name in options.cases}
-        bar = tqdm(total=options.epochs * len(loaders), desc="epochs", file=sys.stderr)
-        for number in range(options.epochs):
+    with ExitStack() as stack:
+        loaders = {name: stack.enter_context(policy_loader(bed, settings)) for name in cases}
+        progress = tqdm(total=epochs * len(loaders), desc="epochs", file=sys.stderr)
+        for number in range(epochs):
             for name in record.in_turns(list(loaders), number):
                 disturbed = number in CASES[name].epochs
-                with disturbance(bed, CASES[name], options) if disturbed else contextlib.nullcontext():
-                    row = measured(bed, loaders[name], number)
+                with disturbance(bed, CASES[name], quotas) if disturbed else nullcontext():
+                    row = measured_epoch(bed, loaders[name], number)
                 rows.append({"case": name, "number": number, "disturbed": disturbed, **row})
                 tqdm.write(f"  {name} {number}: {row['seconds']:.2f} s{' (disturbed)' * disturbed}", file=sys.stderr)
-                bar.update()
+                progress.update()
     return rows
 
 
-@contextlib.contextmanager
-def disturbance(bed: LinkedHosts, case: Case, options: argparse.Namespace) -> Iterator[None]:
-    """Takes from a host's core, until the block ends."""
+@contextmanager
+def disturbance(bed: LinkedHosts, case: Case, quotas: Quotas) -> Iterator[None]:
+    """Takes from a host's core, until the block ends.
+
+    Args:
+        bed: an open bed.
+        case: which host, and how.
+        quotas: of the agent.
+    """
     if case.starves:
-        bed.agent_host.set_quota(options.starved_cores)
+        bed.agent_host.set_quota(quotas.starved)
         try:
             yield
         finally:
-            bed.agent_host.set_quota(options.agent_cores)
+            bed.agent_host.set_quota(quotas.usual)
         return
-    host, core = (bed.loader_host, 0) if case.host == "loader" else (bed.agent_host, 1)
-    with host.popen(
-        child_argv("spin", str(SPIN_S)), cores={core}, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as busy:
-        assert busy.stdout is not None
-        busy.stdout.readline()  # the interpreter is up
-        try:
-            yield
-        finally:
-            busy.kill()
+    host, core = (bed.loader_host, LOADER_CORE) if case.host == "loader" else (bed.agent_host, AGENT_CORE)
+    with child(host, core, spinning, {}):
+        yield
 
 
 def summarise(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The figures of a case."""
-    seconds = {case: [row["seconds"] for row in rows if row["case"] == case] for case in (name, "undisturbed")}
-    mine, plain = seconds[name], seconds["undisturbed"]
+    """The figures of a case.
+
+    Args:
+        rows: the epochs of all cases.
+        name: of the case.
+    """
+    mine = {row["number"]: row for row in rows if row["case"] == name}
+    plain = {row["number"]: row for row in rows if row["case"] == UNDISTURBED}
+    seconds = [row["seconds"] for row in mine.values()]
+    nbytes = [row["interface_bytes"] for row in mine.values()]
     last_disturbed = max(CASES[name].epochs, default=0)
-    late = [n for n in range(last_disturbed + 1, len(mine)) if mine[n] > NEAR * plain[n]]
-    nbytes = [row["interface_bytes"] for row in rows if row["case"] == name]
+    late = [
+        number
+        for number, row in mine.items()
+        if number > last_disturbed and row["seconds"] > NEAR * plain[number]["seconds"]
+    ]
     return {
         "case": name,
-        "seconds": mine,
+        "seconds": seconds,
         "interface_bytes": nbytes,
-        "last_seconds": median(mine[-LAST:]),
+        "last_seconds": median(seconds[-LAST:]),
         "last_interface_bytes": median(nbytes[-LAST:]),
-        "ratio": median(mine[-LAST:]) / median(plain[-LAST:]),
+        "ratio": median(seconds[-LAST:]) / median([row["seconds"] for row in plain.values()][-LAST:]),
         "back_in": max(late, default=last_disturbed) - last_disturbed + 1,
-        "same_batches": all(
-            row["digest"] == other["digest"]
-            for row in rows
-            for other in rows
-            if row["case"] == name and other["case"] == "undisturbed" and row["number"] == other["number"]
-        ),
+        "same_batches": all(row["digest"] == plain[number]["digest"] for number, row in mine.items()),
     }
 
 
 def show(summary: list[dict[str, Any]], title: str) -> None:
-    """Print the summary."""
+    """Print the summary.
+
+    Args:
+        summary: an entry per case.
+        title: of the table.
+    """
     table = Table("case", "epochs, s", "last, s", "MB", "times undisturbed", "back in epoch", "same", title=title)
     for entry in summary:
         table.add_row(
@@ -209,7 +191,7 @@ def show(summary: list[dict[str, Any]], title: str) -> None:
             f"{entry['last_seconds']:.2f}",
             f"{entry['last_interface_bytes'] / 1e6:.1f}",
             f"{entry['ratio']:.2f}",
-            "" if entry["case"] == "undisturbed" else f"+{entry['back_in']}",
+            "" if entry["case"] == UNDISTURBED else f"+{entry['back_in']}",
             str(entry["same_batches"]),
         )
     Console(width=150).print(table)

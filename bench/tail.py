@@ -1,6 +1,6 @@
 """What `tail="device"` is worth: images per second on this host's device, and bytes per image from the workers.
 
-    python -m bench.tail --json bench/results/tail.json
+    python -m bench.tail --json tail.json
 
 Both loaders read the same ImageFolder through a local agent under `no-off` without any wire limit, and bring the images
 to the accelerator, if there is one (pinned), else leave them on the CPU. They take turns, epoch by epoch, and which one
@@ -13,22 +13,26 @@ is saved is that they run on a whole batch at once, and that floats need not be 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
 from bench.loading import folder, our_loader, quiet
 from sophon_loader.main.tail import device_of
 
 
 def delivered(loader: Any, device: torch.device) -> float:
-    """Images per second of one epoch, until they are on the device."""
+    """Images per second of one epoch, until they are on the device.
+
+    Args:
+        loader: any.
+        device: where its images go.
+    """
     started = time.perf_counter()
     samples = 0
     for images, labels in loader:
@@ -46,7 +50,14 @@ def nbytes_per_image(loader: Any) -> float:
 
 
 def compared(dataset: Any, workers: int, rounds: int, device: torch.device) -> dict[str, Any]:
-    """Both loaders, round by round."""
+    """Both loaders, round by round.
+
+    Args:
+        dataset: what both read.
+        workers: worker processes of each.
+        rounds: epochs of each that count.
+        device: where the images go.
+    """
     pin = {"pin_memory": True} if device.type != "cpu" else {}
     loaders = {tail: our_loader(dataset, workers, policy="no-off", tail=tail, **pin) for tail in ("loader", "device")}
     nbytes = {tail: nbytes_per_image(loader) for tail, loader in loaders.items()}
@@ -63,26 +74,32 @@ def compared(dataset: Any, workers: int, rounds: int, device: torch.device) -> d
     return {"workers": workers, "device": str(device), "bytes_per_image": nbytes, "rounds": rows, "summary": summary}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--repeat", type=int, default=3, help="how often the pictures are gone through per epoch")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a line per number of workers, write the results."""
+    options = arguments.parsed(parser(), argv)
     quiet()
     device = device_of("device")
     assert device is not None
-    dataset = folder(options.data or record.default_data(), options.repeat)
+    dataset = folder(options.data, options.repeat)
     results = [compared(dataset, workers, options.rounds, device) for workers in options.workers]
     for result in results:
         ratio, nbytes = result["summary"]["ratio"], result["bytes_per_image"]
         print(f"tail on {device} / with the samples, {result['workers']} worker(s): {ratio['median']:.3f} "
               f"({ratio['min']:.3f} to {ratio['max']:.3f} over {options.rounds} rounds), "
               f"{nbytes['device']:.0f} instead of {nbytes['loader']:.0f} bytes per image")  # fmt: skip
-    record.write(options.json, "bench.tail", results)
+    record.write(options.output, results)
     return 0
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.tail", __doc__, pictures=True)
+    add = parser.add_argument
+    add("--rounds", type=arguments.count(), default=7)
+    add("--repeat", type=arguments.count(), default=3, help="how often the pictures are gone through per epoch")
+    workers: dict[str, Any] = {"type": arguments.count(), "action": arguments.Distinct, "metavar": "N"}
+    add("--workers", nargs="+", default=[1, 2], **workers)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,45 +1,98 @@
-"""The CPU quotas that control groups (v1 and v2) set on this process."""
+"""Where CPU control groups are mounted (v1 and v2), and which CPU quotas hold for this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUP = Path("/proc/self/cgroup")
+_MOUNTS = Path("/proc/self/mounts")
 
 
-def cgroup_quotas(proc: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> Iterator[float]:
-    """Every CPU quota, in cores, set on this process's cgroup or one above it."""
+@dataclass(frozen=True)
+class CpuMounts:
+    """Mount points of the hierarchies that know of CPU time. Any of them may be missing, or name the same folder.
+
+    Attributes:
+        cpu: version 1, the hierarchy that takes quotas.
+        cpuacct: version 1, the hierarchy that counts CPU seconds.
+        unified: version 2; on a machine with both versions, cpu may be no controller of it.
+    """
+
+    cpu: Path | None
+    cpuacct: Path | None
+    unified: tuple[Path, ...]
+
+
+def cpu_mounts(mounts: str) -> CpuMounts:
+    """Find the hierarchies of CPU control groups.
+
+    Args:
+        mounts: the text of /proc/self/mounts.
+    """
+    first: dict[str, Path] = {}
+    unified: list[Path] = []
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 4:
+            continue
+        path, kind, options = Path(fields[1]), fields[2], fields[3].split(",")
+        if kind == "cgroup":
+            first.update({name: path for name in ("cpu", "cpuacct") if name in options})
+        elif kind == "cgroup2":
+            unified.append(path)
+    return CpuMounts(first.get("cpu"), first.get("cpuacct"), tuple(unified))
+
+
+def cgroup_quotas(cgroup: Path = _CGROUP, mounts: Path = _MOUNTS) -> Iterator[float]:
+    """Every CPU quota, in cores, that is set on this process's control group or on one above it.
+
+    In a container the path in `cgroup` is the host's, while the container sees its own group as the root of what is
+    mounted. Groups that are not there are passed over, so that this root still counts.
+
+    Args:
+        cgroup: file that lists the process's groups; another one than the kernel's is for tests.
+        mounts: file that lists what is mounted, likewise.
+    """
     try:
-        lines = proc.read_text().splitlines()
+        lines = cgroup.read_text().splitlines()
+        mounted = cpu_mounts(mounts.read_text())
     except OSError:
         return
     for line in lines:
         if line.count(":") < 2:
             continue
         _, controllers, path = line.split(":", 2)
-        v1 = "cpu" in controllers.split(",")
-        if not v1 and controllers:
-            continue
-        group = PurePosixPath(path)
-        for level in (group, *group.parents):
-            quota = _quota_v1(root / "cpu" / str(level).lstrip("/")) if v1 else _quota_v2(root / str(level).lstrip("/"))
-            if quota is not None:
-                yield quota
+        if not controllers:
+            for root in mounted.unified:
+                yield from _quotas_up(root, path, 2)
+        elif mounted.cpu is not None and "cpu" in controllers.split(","):
+            yield from _quotas_up(mounted.cpu, path, 1)
 
 
-def _quota_v1(group: Path) -> float | None:
+def read_quota(group: Path, version: int) -> float | None:
+    """The CPU quota of a control group in cores; None when it has none or cannot be read.
+
+    Args:
+        group: its folder in the hierarchy that takes quotas.
+        version: of control groups, 1 or 2.
+    """
     try:
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        period = int((group / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 < period else None
-
-
-def _quota_v2(group: Path) -> float | None:
-    try:
-        quota, period = map(int, (group / "cpu.max").read_text().split())
+        if version == 1:
+            quota = int((group / "cpu.cfs_quota_us").read_text())
+            period = int((group / "cpu.cfs_period_us").read_text())
+        else:
+            quota, period = map(int, (group / "cpu.max").read_text().split())
     except (OSError, ValueError):  # also "max": no quota
         return None
     return quota / period if quota > 0 < period else None
+
+
+def _quotas_up(root: Path, path: str, version: int) -> Iterator[float]:
+    """The quotas of a group and of those above it, up to the root of the hierarchy."""
+    group = PurePosixPath(path)
+    for level in (group, *group.parents):
+        quota = read_quota(root / str(level).lstrip("/"), version)
+        if quota is not None:
+            yield quota

@@ -1,6 +1,6 @@
 """Other systems and ours over the same link: same files, same crop, flip and normalisation.
 
-    python -m bench.peers --data PATH --link-mbit 100 --epochs 3 --json peers.json --plot peers.png
+    python -m bench.peers --data PATH --link-mbit 100 --epochs 3 --json peers.json
 
 Two network namespaces joined by a shaped link, as in bench.policies: servers on one core of one side, loaders on one
 core of the other. Every system has a server and a loader process with one worker; they take turns, epoch by epoch, in
@@ -17,8 +17,8 @@ installed or started is listed with the reason.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,18 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from bench import record
+from bench import arguments, record
+from bench.bed import LinkedHosts
 from bench.peers.comparison import Comparison
 from bench.peers.environments import Installed, Unavailable, install
-from bench.peers.figure import draw_peers
 from bench.peers.systems import SYSTEMS
-from bench.testbed import REPOSITORY, LinkedHosts, TestBedUnavailable
 
 
-def main() -> int:
-    options = parser().parse_args()
-    options.data = (options.data or record.default_data()).resolve()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Install what is missing, measure, print a table, write the results."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    arguments.require_bed(bench, linked=True)
     entries: dict[str, dict[str, Any]] = {}
     ready: list[Installed] = []
     for name in tqdm(options.systems, desc="installing", file=sys.stderr):
@@ -45,11 +46,8 @@ def main() -> int:
             ready.append(install(SYSTEMS[name], options.peers_venv.resolve()))
         except Unavailable as reason:
             entries[name]["unavailable"] = str(reason)
-    try:
-        with LinkedHosts(options.link_mbit or None) as bed:
-            rows = Comparison(bed, options, entries).run(ready)
-    except TestBedUnavailable as error:
-        raise SystemExit(f"the systems must share a link that is shaped: {error}") from error
+    with LinkedHosts(options.link_mbit or None).open() as bed:
+        rows = Comparison(bed, options.data, options.batch_size, entries).run(ready, options.epochs)
     summary = summarise(rows, entries)
     found = {
         "settings": {"data": options.data.name, "link_mbit": options.link_mbit, "batch_size": options.batch_size},
@@ -59,30 +57,30 @@ def main() -> int:
         "bar": bar(summary),
     }
     show(found)
-    record.write(options.json, "bench.peers", found)
-    if options.plot is not None:
-        draw_peers(found, options.plot)
+    record.write(options.output, found)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> arguments.Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: the shared imagenet pictures")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="0: not limited; default %(default)g")
-    parser.add_argument("--epochs", type=int, default=3, help="measured rounds; default %(default)s")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS), metavar="NAME")
-    parser.add_argument("--peers-venv", type=Path, default=REPOSITORY / ".venv-peers", metavar="FOLDER")
-    parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--plot", type=Path, metavar="OUT.png")
+    parser = arguments.Parser("bench.peers", __doc__, pictures=True)
+    add = parser.add_argument
+    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited; default %(default)g")
+    add("--epochs", type=arguments.count(), default=3, help="measured rounds; default %(default)s")
+    add("--batch-size", type=arguments.count(), default=16)
+    systems = list(SYSTEMS)
+    add("--systems", nargs="+", default=systems, choices=systems, action=arguments.Distinct, metavar="NAME")
+    add("--peers-venv", type=Path, default=record.REPOSITORY / ".venv-peers", metavar="FOLDER")
     return parser
 
 
 def summarise(rows: list[dict[str, Any]], entries: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each system's entry, with medians and ranges over its rounds and whether two workers made the same batches."""
+    """Each system's entry, with medians and ranges over its rounds and whether two workers made the same batches.
+
+    Args:
+        rows: the measured epochs.
+        entries: what is known of each system besides.
+    """
     summary = []
     for name, entry in entries.items():
         mine = [row for row in rows if row["system"] == name]
@@ -102,7 +100,13 @@ def summarise(rows: list[dict[str, Any]], entries: dict[str, dict[str, Any]]) ->
 
 
 def per_image(rows: list[dict[str, Any]], key: str, inverse: bool = False) -> dict[str, float] | None:
-    """Spread of a figure per image over the rounds, or of images per unit of it."""
+    """Median and range of a figure per image over the rounds, or of images per unit of it.
+
+    Args:
+        rows: the epochs of a system.
+        key: of the figure.
+        inverse: whether images per unit of it are meant.
+    """
     values = [row[key] / row["samples"] for row in rows]
     return record.spread([1 / value if inverse else value for value in values]) if values else None
 

@@ -1,4 +1,4 @@
-"""Ours, under the policy of the system's name; the agent is started as in bench.policies."""
+"""Ours, under the policy of the system's name; the agent is started as in bench.children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OurClient(Client):
         quiet()
         torch.manual_seed(0)
         self.loader = our_loader(
-            folder(settings.data),  # type: ignore[arg-type]
+            folder(settings.data),
             settings.workers,
             settings.batch_size,
             agent=f"tcp://{settings.address}:{settings.port}/bench",

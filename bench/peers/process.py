@@ -1,9 +1,9 @@
-"""A process of one system, run by the python of that system's environment.
+"""What a process of one system runs, by the python of that system's environment; see `bench/children.py`.
 
-python -m bench.peers.process serve SETTINGS    make what is to be served, serve it, say so, end with standard input
-python -m bench.peers.process load SETTINGS     answer lines of standard input with one line of JSON each:
+`serve` makes what is to be served and serves it; it takes no orders. `load` takes
+
     prepare     what the system does once before it is measured (ours: profile)
-    first N     the seconds to the first batch of epoch N, the loader's construction included if it is the first line
+    first N     the seconds to the first batch of epoch N, the loader's construction included if it is the first order
     epoch N     a whole epoch
     check N     a whole epoch, with digests of all batches and of their labels alone
 """
@@ -11,49 +11,67 @@ python -m bench.peers.process load SETTINGS     answer lines of standard input w
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from bench.children import Orders
 from bench.peers.systems import SYSTEMS, Client, Settings
 
 
-def main() -> int:
-    role, settings = sys.argv[1], Settings.from_json(sys.argv[2])
-    # The answers go to a file of their own: what libraries print must not come between them.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    module = importlib.import_module(f"bench.peers.{SYSTEMS[settings.system].module}")
-    if role == "serve":
-        with module.server(settings):
-            print("{}", file=answers)
-            sys.stdin.read()
-        return 0
-    client: Client | None = None
-    print("{}", file=answers)
-    for line in sys.stdin:
-        what, _, number = line.strip().partition(" ")
+@contextmanager
+def serve(**settings: Any) -> Iterator[Orders]:
+    """The server of a system, ready; the arguments are those of `Settings`."""
+    told = Settings(**settings)
+    with _module_of(told).server(told):
+        yield {}
+
+
+@contextmanager
+def load(**settings: Any) -> Iterator[Orders]:
+    """The loader of a system, its libraries imported; the arguments are those of `Settings`."""
+    told = Settings(**settings)
+    module = _module_of(told)
+    made: list[Client] = []
+
+    def client() -> Client:
+        if not made:
+            made.append(module.open_client(told))
+        return made[0]
+
+    def run(what: str, number: str) -> dict[str, Any]:
         started_s = time.perf_counter()
-        client = client or module.open_client(settings)
-        row: dict[str, Any] = {}
-        if what == "prepare":
-            client.prepare()
-        else:
-            row = run_epoch(client, what, int(number), started_s)
-        print(json.dumps(row), file=answers)
-    if client is not None:
-        client.close()
-    return 0
+        return run_epoch(client(), what, int(number), started_s)
+
+    yield {
+        "prepare": lambda _: client().prepare(),
+        "first": lambda number: run("first", number),
+        "epoch": lambda number: run("epoch", number),
+        "check": lambda number: run("check", number),
+    }
+    for one in made:
+        one.close()
+
+
+def _module_of(settings: Settings) -> Any:
+    return importlib.import_module(f"bench.peers.{SYSTEMS[settings.system].module}")
 
 
 def run_epoch(client: Client, what: str, number: int, started_s: float) -> dict[str, Any]:
-    """One epoch, up to the moment at which its last batch is there."""
-    first_s, arrived_s, samples, digest, labels_digest, shape = 0.0, 0.0, 0, 0, 0, ()
+    """One epoch, up to the moment at which its last batch is there.
+
+    Args:
+        client: the system's loader.
+        what: `first`, `epoch` or `check`.
+        number: of the epoch.
+        started_s: when it began, by `time.perf_counter`; the client may have been made since then.
+    """
+    first_s, arrived_s, samples, digest, labels_digest = 0.0, 0.0, 0, 0, 0
+    shape: tuple[int, ...] = ()
     for images, labels in client.batches(number):
         arrived_s = time.perf_counter()
         first_s = first_s or arrived_s - started_s
@@ -67,7 +85,3 @@ def run_epoch(client: Client, what: str, number: int, started_s: float) -> dict[
     if what == "check":
         row |= {"digest": f"{digest:08x}", "labels_digest": f"{labels_digest:08x}"}
     return row
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import testbed
-from bench.testbed import LinkedHosts, LoopbackHosts, TestBedUnavailable, open_testbed
+from bench.bed import Host, LinkedHosts, LoopbackHosts, TestBedUnavailable, clean_leftovers, links, open_testbed
+from bench.bed import processes as stopping
+from bench.bed.cgroups import ControlGroup
+from bench.bed.names import namespaces, remove_bed, start_ticks, why_no_quota
+from bench.bed.processes import STOP_SIGNALS
+from bench.bed.self_check import measure_quota, measure_stream
+from bench.children import LOADER_CORE, ChildFailed, Orders, alone, child, started
+from bench.record import REPOSITORY
+
+pytestmark = pytest.mark.bed
 
 DEADLINE_S = 20.0
 STAY = [sys.executable, "-c", "print('up', flush=True); import signal; signal.pause()"]
@@ -25,7 +33,7 @@ IGNORE_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 # Opens a bed, starts a program with a child of its own, tells their pids, and waits for a signal.
 OWNER = f"""
 import json, signal, subprocess, sys
-from bench.testbed import LinkedHosts
+from bench.bed import LinkedHosts
 with LinkedHosts(100) as bed:
     stay = {STAY!r}
     twice = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); " + stay[-1]
@@ -36,28 +44,15 @@ with LinkedHosts(100) as bed:
 """
 
 
-def _why_not() -> str | None:
-    """Why linked hosts cannot be had here; None when they can."""
-    try:
-        with LinkedHosts(100):
-            return None
-    except TestBedUnavailable as error:
-        return str(error)
-
-
-_REASON = _why_not()
-needs_linked_hosts = pytest.mark.skipif(_REASON is not None, reason=f"no linked hosts: {_REASON}")
-
-
 def _traces(name: str) -> list[str]:
     """Namespaces and control group directories that carry the name of a bed."""
     groups = [path for root in Path("/sys/fs/cgroup").glob("*") for path in root.glob(f"{name}*")]
-    namespaces = [line for line in testbed._namespaces() if line.startswith(name)]
-    return [*namespaces, *map(str, groups), *map(str, Path("/sys/fs/cgroup").glob(f"{name}*"))]
+    found = [line for line in namespaces() if line.startswith(name)]
+    return [*found, *map(str, groups), *map(str, Path("/sys/fs/cgroup").glob(f"{name}*"))]
 
 
 def _is_running(pid: int) -> bool:
-    return testbed._start_ticks(pid) is not None
+    return start_ticks(pid) is not None
 
 
 def _wait_until_ended(pid: int) -> None:
@@ -69,12 +64,23 @@ def _wait_until_ended(pid: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[LinkedHosts]:
+def linked() -> None:
+    """Skips the test where linked hosts cannot be made."""
+    try:
+        with LinkedHosts(100):
+            pass
+    except TestBedUnavailable as error:
+        pytest.skip(f"no linked hosts: {error}")
+
+
+@pytest.fixture(scope="module")
+def bed(linked: None) -> Iterator[LinkedHosts]:
+    """Linked hosts that the tests of this file share."""
     with LinkedHosts(100) as bed:
         yield bed
 
 
-def _output(host: testbed.Host, argv: list[str], **kwargs: Any) -> str:
+def _output(host: Host, argv: list[str], **kwargs: Any) -> str:
     with host.popen(argv, stdout=subprocess.PIPE, text=True, **kwargs) as child:
         output: str = child.communicate(timeout=DEADLINE_S)[0]
     assert child.returncode == 0
@@ -84,10 +90,9 @@ def _output(host: testbed.Host, argv: list[str], **kwargs: Any) -> str:
 # --- link ---
 
 
-@needs_linked_hosts
 def test_a_stream_gets_the_links_rate_and_the_counters_see_all_of_it(bed: LinkedHosts) -> None:
     received_before = bed.loader_host.interface_bytes()
-    stream = testbed.measure_stream(bed, seconds=1.0)
+    stream = measure_stream(bed, seconds=1.0)
     received_after = bed.loader_host.interface_bytes()
 
     assert stream.payload_mbit == pytest.approx(95.6, rel=0.03)
@@ -98,45 +103,41 @@ def test_a_stream_gets_the_links_rate_and_the_counters_see_all_of_it(bed: Linked
     assert received_after.received - received_before.received >= stream.payload_nbytes
 
 
-@needs_linked_hosts
 def test_the_rate_can_be_changed_and_lifted_while_the_bed_is_open(bed: LinkedHosts) -> None:
     try:
         bed.set_rate(200)
-        assert testbed.measure_stream(bed, seconds=0.5).payload_mbit == pytest.approx(191, rel=0.05)
+        assert measure_stream(bed, seconds=0.5).payload_mbit == pytest.approx(191, rel=0.05)
         bed.set_rate(None)
         bed.set_rate(None)
         assert not bed.shaped and bed.link_bytes() is None
-        assert testbed.measure_stream(bed, seconds=0.1).payload_mbit > 400
+        assert measure_stream(bed, seconds=0.1).payload_mbit > 400
     finally:
         bed.set_rate(100)
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_a_rate_must_be_above_zero(rate: float) -> None:
     with pytest.raises(ValueError, match="mbit must be above 0"):
         LinkedHosts(rate)
 
 
-@needs_linked_hosts
 def test_beds_side_by_side_do_not_meet(bed: LinkedHosts) -> None:
     with LinkedHosts(None) as other:
         assert other.name != bed.name
         before = bed.agent_host.interface_bytes()
-        testbed.measure_stream(other, seconds=0.01)
+        measure_stream(other, seconds=0.01)
         assert bed.agent_host.interface_bytes() == before
 
 
 # --- CPU ---
 
 
-@needs_linked_hosts
 def test_a_quota_holds_and_can_be_changed(bed: LinkedHosts) -> None:
-    quota = testbed.measure_quota(bed.agent_host, 0.5, seconds=2.0)
+    quota = measure_quota(bed.agent_host, 0.5, seconds=2.0)
     assert quota.used_cores == pytest.approx(0.5, abs=0.05)
 
 
-@needs_linked_hosts
 def test_programs_and_their_children_are_in_the_group_from_the_start(bed: LinkedHosts) -> None:
     hierarchy = "import os; print(open('/proc/self/cgroup').read())"
     fork_first = f"import os; pid = os.fork(); pid and os.waitpid(pid, 0); {hierarchy}"
@@ -145,7 +146,6 @@ def test_programs_and_their_children_are_in_the_group_from_the_start(bed: Linked
     assert output.count(f"/{bed.agent_host.group.name}\n") == 2 * len(bed.agent_host.group.roots)
 
 
-@needs_linked_hosts
 def test_cpu_seconds_of_ended_programs_are_kept(bed: LinkedHosts) -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     before = bed.loader_host.cpu_seconds()
@@ -154,7 +154,6 @@ def test_cpu_seconds_of_ended_programs_are_kept(bed: LinkedHosts) -> None:
     assert before is not None and after is not None and 0.3 <= after - before < 1
 
 
-@needs_linked_hosts
 def test_a_program_runs_on_the_cores_named_and_keeps_its_pid(bed: LinkedHosts) -> None:
     core = min(os.sched_getaffinity(0))
     argv = [sys.executable, "-c", "import os; print(os.getpid(), os.sched_getaffinity(0))"]
@@ -162,23 +161,27 @@ def test_a_program_runs_on_the_cores_named_and_keeps_its_pid(bed: LinkedHosts) -
         assert child.communicate(timeout=DEADLINE_S)[0].strip() == f"{child.pid} {{{core}}}"
 
 
-@needs_linked_hosts
 def test_an_empty_set_of_cores_is_refused(bed: LinkedHosts) -> None:
     with pytest.raises(ValueError, match="cores must be None or name at least one CPU"):
         bed.agent_host.popen(["true"], cores=set())
 
 
-@needs_linked_hosts
 @pytest.mark.parametrize("cores", [0, 0.001, float("nan")])
 def test_a_quota_below_what_the_kernel_takes_is_refused(bed: LinkedHosts, cores: float) -> None:
     with pytest.raises(ValueError, match=r"cores must be at least 0\.01"):
         bed.agent_host.set_quota(cores)
 
 
+def test_trying_whether_there_can_be_quotas_leaves_nothing(bed: LinkedHosts) -> None:
+    before = _traces("sophonbed-")
+    assert why_no_quota() is None
+    assert _traces("sophonbed-") == before
+
+
 # --- clean-up ---
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_nothing_stays_after_the_block() -> None:
     with LinkedHosts(100) as bed:
         assert _traces(bed.name)
@@ -188,7 +191,7 @@ def test_nothing_stays_after_the_block() -> None:
     bed.close()
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_nothing_stays_after_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), LinkedHosts(100) as bed:
         child = bed.loader_host.popen(STAY, stdout=subprocess.DEVNULL)
@@ -197,55 +200,55 @@ def test_nothing_stays_after_an_exception() -> None:
     assert _traces(bed.name) == []
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_nothing_stays_when_set_up_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(namespace: str, address: str) -> None:
         raise TestBedUnavailable("refused", "none")
 
-    monkeypatch.setattr(testbed, "_bring_up", refuse)
+    monkeypatch.setattr(links, "bring_up", refuse)
     bed = LinkedHosts(100)
     with pytest.raises(TestBedUnavailable, match="refused; none"):
         bed.open()
     assert _traces(bed.name) == []
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_nothing_stays_after_ctrl_c_half_way_through_set_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bring_up = testbed._bring_up
+    bring_up = links.bring_up
 
     def interrupted(namespace: str, address: str) -> None:
         signal.raise_signal(signal.SIGINT)
         bring_up(namespace, address)
 
-    monkeypatch.setattr(testbed, "_bring_up", interrupted)
+    monkeypatch.setattr(links, "bring_up", interrupted)
     bed = LinkedHosts(100)
-    handlers = [signal.getsignal(number) for number in testbed.STOP_SIGNALS]
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
     with pytest.raises(KeyboardInterrupt):
         bed.open()
     assert _traces(bed.name) == []
-    assert [signal.getsignal(number) for number in testbed.STOP_SIGNALS] == handlers
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_ctrl_c_during_clean_up_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove = testbed._remove_bed
+    remove = remove_bed
 
     def interrupted(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         remove(*arguments)
 
-    monkeypatch.setattr(testbed, "_remove_bed", interrupted)
+    monkeypatch.setattr(links, "remove_bed", interrupted)
     with pytest.raises(KeyboardInterrupt), LinkedHosts(100) as bed:
         pass
     assert _traces(bed.name) == []
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_programs_that_will_not_stop_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed, "STOP_S", 0.1)
-    monkeypatch.setattr(testbed, "ORPHAN_S", 0.1)
+    monkeypatch.setattr(stopping, "STOP_S", 0.1)
+    monkeypatch.setattr(stopping, "ORPHAN_S", 0.1)
     stubborn = [sys.executable, "-c", IGNORE_SIGTERM + STAY[-1]]
     parent = f"import subprocess, sys; subprocess.Popen(sys.argv[1:]); {stubborn[-1]}"
     with LinkedHosts(None) as bed:
@@ -269,12 +272,12 @@ def owner() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        cwd=testbed.REPOSITORY,
+        cwd=REPOSITORY,
     )
     with owner:
         yield owner
         owner.kill()
-    testbed.clean_leftovers()
+    clean_leftovers()
 
 
 def _opened(owner: subprocess.Popen[str]) -> tuple[str, list[int]]:
@@ -285,7 +288,7 @@ def _opened(owner: subprocess.Popen[str]) -> tuple[str, list[int]]:
     return name, pids
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
@@ -297,15 +300,14 @@ def test_nothing_stays_after_a_signal_to_the_owner(owner: subprocess.Popen[str],
     assert _traces(name) == []
 
 
-@needs_linked_hosts
 def test_clean_removes_what_a_killed_owner_left_and_nothing_else(
     bed: LinkedHosts, owner: subprocess.Popen[str]
 ) -> None:
     name, pids = _opened(owner)
-    assert name not in testbed.clean_leftovers()
+    assert name not in clean_leftovers()
     owner.kill()
     owner.wait(DEADLINE_S)
-    assert name in testbed.clean_leftovers()
+    assert name in clean_leftovers()
     for pid in pids:
         _wait_until_ended(pid)
     assert _traces(name) == []
@@ -313,20 +315,6 @@ def test_clean_removes_what_a_killed_owner_left_and_nothing_else(
 
 
 # --- fallback ---
-
-
-def test_without_root_linked_hosts_say_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(TestBedUnavailable) as caught:
-        LinkedHosts(100)
-    assert str(caught.value) == "linked hosts need root, this is user id 1000; run with sudo"
-
-
-def test_without_tools_linked_hosts_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else tool)
-    with pytest.raises(TestBedUnavailable, match="`tc` is not on the PATH; install iproute2"):
-        LinkedHosts(100)
 
 
 def test_the_fallback_is_a_loopback_bed_that_says_why(
@@ -338,7 +326,7 @@ def test_the_fallback_is_a_loopback_bed_that_says_why(
         assert not bed.shaped
         assert bed.agent_arguments == ["--limit-mbit", "100"]
         assert bed.agent_host.interface_bytes() is None
-        stream = testbed.measure_stream(bed, seconds=0.01)
+        stream = measure_stream(bed, seconds=0.01)
     assert stream.payload_mbit > 100 and stream.interface_nbytes is None
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -348,10 +336,10 @@ def test_the_fallback_is_a_loopback_bed_that_says_why(
 def test_a_loopback_bed_works_without_control_groups(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none(bed: str, role: str) -> testbed.ControlGroup:
+    def none(bed: str, role: str) -> ControlGroup:
         raise TestBedUnavailable("none", "none")
 
-    monkeypatch.setattr(testbed, "_host_group", none)
+    monkeypatch.setattr(links, "host_group", none)
     with LoopbackHosts(None) as bed:
         assert bed.agent_arguments == []
         assert bed.agent_host.cpu_seconds() is None
@@ -360,16 +348,73 @@ def test_a_loopback_bed_works_without_control_groups(
     assert "no CPU quota on the agent host" in capsys.readouterr().err
 
 
+# --- children ---
+
+
+@contextmanager
+def counting(start: int) -> Iterator[Orders]:
+    """A child that adds, prints between its answers, and can be made to end or to wait."""
+    print("not an answer")
+    yield {
+        "add": lambda rest: print("nor this") or start + int(rest),
+        "end": lambda rest: os._exit(int(rest)),
+        "wait": lambda rest: time.sleep(float(rest)),
+    }
+    print("the end", flush=True)
+
+
+def squared(number: int) -> int:
+    print("not an answer")
+    return number * number
+
+
+@pytest.fixture
+def plain_host() -> Host:
+    """A host without a bed: no namespace, no control group."""
+    return Host("loader", "127.0.0.1", None, None)
+
+
+def test_a_child_answers_orders_and_ends_with_the_block(plain_host: Host) -> None:
+    with child(plain_host, LOADER_CORE, counting, {"start": 3}) as counter:
+        assert [counter.order("add 4"), counter.order("add -4")] == [7, -1]
+        counter.tell("add 0")
+        assert counter.answer("add 0") == 3
+    assert plain_host.children[0].returncode == 0
+
+
+def test_a_child_that_ends_instead_of_answering_gives_the_reason(plain_host: Host) -> None:
+    name, settings = f"{__name__}:counting", {"start": 0}
+    failed = pytest.raises(ChildFailed, match="`add x` failed: ValueError: invalid literal")
+    with started(plain_host, None, sys.executable, name, settings, keep_errors=True) as counter, failed:
+        counter.order("add x")
+    failed = pytest.raises(ChildFailed, match="`end 3` failed: it ended with status 3")
+    with child(plain_host, None, counting, settings) as counter, failed:
+        counter.order("end 3")
+
+
+def test_a_child_that_takes_too_long_is_killed(plain_host: Host) -> None:
+    name, settings = f"{__name__}:counting", {"start": 0}
+    failed = pytest.raises(ChildFailed, match="no answer within 2 s")
+    with started(plain_host, None, sys.executable, name, settings, answer_s=2.0) as counter, failed:
+        counter.order("wait 100")
+
+
+def test_a_function_can_run_alone() -> None:
+    assert alone(squared, {"number": 7}) == 49
+    with pytest.raises(ChildFailed, match="squared ended with status 1"):
+        alone(squared, {"number": "7"})
+
+
 # --- command line ---
 
 
-@needs_linked_hosts
+@pytest.mark.usefixtures("linked")
 def test_the_self_check_passes_and_writes_its_circumstances(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    argv = [sys.executable, "-m", "bench.testbed", "--link-mbit", "50", "--seconds", "1"]
+    argv = [sys.executable, "-m", "bench.bed", "--link-mbit", "50", "--seconds", "1"]
     done = subprocess.run(
         [*argv, "--json", str(out)],
-        cwd=testbed.REPOSITORY,
+        cwd=REPOSITORY,
         timeout=DEADLINE_S,
         capture_output=True,
         text=True,

@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.cgroups import cgroup_quotas
+from sophon_loader.cgroups import CpuMounts, cgroup_quotas, cpu_mounts, read_quota
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software
 
 
-def quotas(tmp_path: Path, proc: str, files: dict[str, str]) -> list[float]:
-    (tmp_path / "cgroup").write_text(proc)
+def quotas(tmp_path: Path, groups: str, files: dict[str, str]) -> list[float]:
+    """The quotas of a process in `groups` where v1's cpu is mounted on fs/cpu and v2 on fs."""
+    (tmp_path / "cgroup").write_text(groups)
+    mounts = f"cgroup {tmp_path}/fs/cpu cgroup rw,cpu,cpuacct 0 0\ncgroup2 {tmp_path}/fs cgroup2 rw,nosuid 0 0\n"
+    (tmp_path / "mounts").write_text(mounts)
     for name, text in files.items():
         path = tmp_path / "fs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return sorted(cgroup_quotas(tmp_path / "cgroup", tmp_path / "fs"))
+    return sorted(cgroup_quotas(tmp_path / "cgroup", tmp_path / "mounts"))
 
 
 def test_version_2(tmp_path: Path) -> None:
@@ -56,9 +59,38 @@ def test_what_is_no_quota_is_none_in_version_1(tmp_path: Path, quota: str, perio
 
 
 def test_without_cgroups_there_are_none(tmp_path: Path) -> None:
-    assert list(cgroup_quotas(tmp_path / "missing", tmp_path)) == []
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
+    (tmp_path / "cpu.max").write_text("100000 100000")
+    assert list(cgroup_quotas(tmp_path / "missing", mounts)) == []
     (tmp_path / "odd").write_text("not a cgroup line\n\n")
-    assert list(cgroup_quotas(tmp_path / "odd", tmp_path)) == []
+    assert list(cgroup_quotas(tmp_path / "odd", mounts)) == []
+    (tmp_path / "cgroup").write_text("0::/\n")
+    assert list(cgroup_quotas(tmp_path / "cgroup", mounts)) == [1.0]
+    assert list(cgroup_quotas(tmp_path / "cgroup", tmp_path / "missing")) == []
+
+
+def test_version_1_is_read_where_it_is_mounted(tmp_path: Path) -> None:
+    """Not where most distributions mount it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "cpu.cfs_quota_us").write_text("50000\n")
+    (tmp_path / "elsewhere" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "mounts").write_text(f"cgroup {tmp_path}/elsewhere cgroup rw,cpu 0 0\n")
+    (tmp_path / "cgroup").write_text("1:cpu:/\n")
+    assert list(cgroup_quotas(tmp_path / "cgroup", tmp_path / "mounts")) == [0.5]
+
+
+def test_mounts_are_told_apart_by_kind_and_controller() -> None:
+    apart = "cgroup /c/cpu cgroup rw,cpu 0 0\ncgroup /c/acct cgroup rw,cpuacct 0 0\ntmpfs /c tmpfs rw 0 0\nshort\n"
+    assert cpu_mounts(apart) == CpuMounts(Path("/c/cpu"), Path("/c/acct"), ())
+    together = "cgroup /c/both cgroup rw,cpu,cpuacct 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n"
+    assert cpu_mounts(together) == CpuMounts(Path("/c/both"), Path("/c/both"), (Path("/c/unified"),))
+    assert cpu_mounts("cgroup /c/memory cgroup rw,memory 0 0\n") == CpuMounts(None, None, ())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_group_that_is_not_there_has_no_quota(tmp_path: Path, version: int) -> None:
+    assert read_quota(tmp_path / "missing", version) is None
 
 
 def test_some_core_is_always_available() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.peers.__main__ import bar, summarise
-from bench.peers.systems import SYSTEMS, Settings, pictures
+from bench.peers.systems import SYSTEMS, pictures
 
 
 def _entry(name: str, **values: Any) -> dict[str, Any]:
@@ -37,11 +37,6 @@ def test_batches_are_compared_by_the_digests_of_one_and_two_workers(other: str, 
     one, two = {"digest": "aa", "labels_digest": "cc"}, {"digest": other, "labels_digest": "cc"}
     (entry,) = summarise([_row("http", 1.0)], {"http": _entry("http", one_worker=one, two_workers=two)})
     assert (entry["same_batches"], entry["same_order"]) == (same, order)
-
-
-def test_settings_survive_the_command_line() -> None:
-    settings = Settings("http", "a b", "/tmp/x", "10.0.0.1", 7000, 1, 16, None)
-    assert Settings.from_json(settings.to_json()) == settings
 
 
 def test_pictures_come_in_the_order_of_imagefolder(tmp_path: Any) -> None:

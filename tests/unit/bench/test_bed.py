@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from bench import testbed
-from bench.testbed import ControlGroup, QuotaResult, StreamResult, TestBedUnavailable
+from bench.bed import LinkedHosts, TestBedUnavailable
+from bench.bed.__main__ import main
+from bench.bed.cgroups import ControlGroup, find_cpu_hierarchy
+from bench.bed.names import BED_NAME, new_bed_name, start_ticks
+from bench.bed.self_check import QuotaResult, StreamResult, judge
 
 
 def _second_version(root: Path) -> ControlGroup:
@@ -90,24 +94,24 @@ def test_removing_a_group_removes_the_bed_above_it_with_the_last(tmp_path: Path)
     ],
 )
 def test_version_1_is_found_mounted_apart_or_together(mounts: str, roots: tuple[Path, ...]) -> None:
-    assert testbed.find_cpu_hierarchy(mounts) == (1, roots)
+    assert find_cpu_hierarchy(mounts) == (1, roots)
 
 
 def test_version_2_is_taken_only_where_it_has_the_cpu_controller(tmp_path: Path) -> None:
     mounts = f"cgroup2 {tmp_path} cgroup2 rw,nosuid 0 0\n"
     (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
-    assert testbed.find_cpu_hierarchy(mounts) == (2, (tmp_path,))
+    assert find_cpu_hierarchy(mounts) == (2, (tmp_path,))
     (tmp_path / "cgroup.controllers").write_text("cpuset hugetlb\n")
     with pytest.raises(TestBedUnavailable, match="no control group hierarchy"):
-        testbed.find_cpu_hierarchy(mounts)
+        find_cpu_hierarchy(mounts)
 
 
 def test_names_tell_beds_and_owners_apart() -> None:
-    first, second = testbed._new_bed_name(), testbed._new_bed_name()
-    match = testbed._BED_NAME.fullmatch(first)
+    first, second = new_bed_name(), new_bed_name()
+    match = BED_NAME.fullmatch(first)
     assert first != second and match is not None
     assert int(match["pid"]) == os.getpid()
-    assert int(match["started"]) == testbed._start_ticks(os.getpid())
+    assert int(match["started"]) == start_ticks(os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -122,18 +126,32 @@ def test_verdicts_of_the_self_check(
     payload_mbit: float, link_nbytes: int | None, used_cores: float | None, verdicts: list[bool]
 ) -> None:
     stream = StreamResult(1000, payload_mbit, interface_nbytes=1002, link_nbytes=link_nbytes)
-    rows = testbed.judge(100.0, stream, QuotaResult(0.5, used_cores))
+    rows = judge(100.0, stream, QuotaResult(0.5, used_cores))
     assert [row.holds for row in rows] == verdicts
 
 
 def test_an_unshaped_link_has_no_expected_rate() -> None:
-    rows = testbed.judge(None, StreamResult(1000, 9000.0, None, None), QuotaResult(0.5, None))
+    rows = judge(None, StreamResult(1000, 9000.0, None, None), QuotaResult(0.5, None))
     assert [row.holds for row in rows] == [None] * 4
 
 
 def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        testbed.main(["--help"])
+        main(["--help"])
     assert caught.value.code == 0
     said = capsys.readouterr().out
-    assert "--link-mbit" in said and "--clean" in said and "--role" not in said
+    assert "--link-mbit" in said and "--clean" in said
+
+
+def test_without_root_linked_hosts_say_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(TestBedUnavailable) as caught:
+        LinkedHosts(100)
+    assert str(caught.value) == "linked hosts need root, this is user id 1000; run with sudo"
+
+
+def test_without_tools_linked_hosts_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else tool)
+    with pytest.raises(TestBedUnavailable, match="`tc` is not on the PATH; install iproute2"):
+        LinkedHosts(100)

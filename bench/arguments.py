@@ -1,0 +1,187 @@
+"""The command lines of benches: what they share, and the refusal of what cannot be measured.
+
+A wrong argument ends a bench with status 2 and a line of the form "--name must be RULE, got VALUE; REMEDY", before a
+test bed is built, a file made or a process started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.bed import MIN_QUOTA_CORES, TestBedUnavailable, check_privileges, why_no_quota
+from bench.children import AGENT_CORE, LOADER_CORE
+from bench.record import SHARED_DATA, Output, short_command
+from sophon_loader.decide.policies import policy_named
+from sophon_loader.errors import PlanError
+
+DEFAULT_QUOTA_CORES = 1.0
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line with `--json` and `--summary`.
+
+    Args:
+        module: as in `python -m MODULE`.
+        text: the module's docstring.
+        pictures: whether it has `--data`, an ImageFolder tree, by default the shared imagenet pictures.
+
+    Example:
+        >>> Parser("bench.tail", "What it is worth.", pictures=True).parse_args([]).data is None
+        True
+    """
+
+    def __init__(self, module: str, text: str | None, pictures: bool = False) -> None:
+        super().__init__(
+            prog=f"python -m {module}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self.module = module
+        if pictures:
+            what = "an ImageFolder tree; default: the shared imagenet pictures"
+            self.add_argument("--data", type=image_folder, metavar="PATH", help=what)
+        self.add_argument("--json", type=Path, metavar="OUT", help="write all that is measured")
+        self.add_argument("--summary", type=Path, metavar="OUT", help="write medians and spreads, as in bench/results")
+
+    def refuse(self, name: str, rule: str, value: object, remedy: str) -> NoReturn:
+        """End with a message about an argument.
+
+        Args:
+            name: of the argument, with its dashes.
+            rule: what it must be.
+            value: what it is.
+            remedy: what to do.
+        """
+        self.error(f"{name} must be {rule}, got {value}; {remedy}")
+
+
+class Distinct(argparse.Action):
+    """For arguments of several values: none of them twice."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if len(set(values)) < len(values):
+            raise argparse.ArgumentError(self, f"must name each once, got {' '.join(map(str, values))}; leave one out")
+        setattr(namespace, self.dest, values)
+
+
+def parsed(parser: Parser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments, with the default of `--data` and with `output`, where the results go.
+
+    Args:
+        parser: of the bench.
+        argv: the command line without the program; None for that of this process.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(given)
+    if "data" in options and options.data is None:
+        options.data = SHARED_DATA / "imagenet"
+        if not options.data.is_dir():
+            remedy = "no shared pictures are beside this checkout, give --data PATH"
+            parser.refuse("--data", "an ImageFolder tree", "none", remedy)
+    options.output = Output(options.json, options.summary, short_command(parser.module, given))
+    return options
+
+
+# --- what an argument may be ------------------------------------------------------------------------------------------
+
+
+def image_folder(text: str) -> Path:
+    """A folder with a folder of files per class."""
+    folder = Path(text).resolve()
+    if not folder.is_dir() or not any(path.is_file() for path in folder.glob("*/*")):
+        raise argparse.ArgumentTypeError(
+            f"must be an ImageFolder tree, got {text}; give the folder that holds a folder of pictures per class"
+        )
+    return folder
+
+
+def count(least: int = 1) -> Callable[[str], int]:
+    """A whole number of at least `least`."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}, got {text}; leave it out for the default"
+            )
+        return int(text)
+
+    return parse
+
+
+def number(least: float, rule: str) -> Callable[[str], float]:
+    """A finite number of at least `least`, which `rule` says in words."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= least):
+            raise argparse.ArgumentTypeError(f"must be {rule}, got {text}; leave it out for the default")
+        return value
+
+    return parse
+
+
+rate = number(0.0, "a rate in Mbit/s, or 0 for no limit")
+above_zero = number(sys.float_info.min, "a number above 0")
+not_negative = number(0.0, "a number of at least 0")
+quota = number(MIN_QUOTA_CORES, f"a number of cores of at least {MIN_QUOTA_CORES}")
+
+
+def policy(*others: str) -> Callable[[str], str]:
+    """A policy's name, or one of `others`, loaders that are compared with them."""
+
+    def parse(text: str) -> str:
+        if text in others:
+            return text
+        try:
+            return policy_named(text).name
+        except PlanError as error:
+            more = f"; or name {' or '.join(others)}" if others else "; name one of these"
+            raise argparse.ArgumentTypeError(str(error).partition(";")[0].removeprefix("policy ") + more) from None
+
+    return parse
+
+
+# --- what a machine must have -----------------------------------------------------------------------------------------
+
+
+def agent_quota(parser: Parser, asked: float | None) -> float | None:
+    """The quota of the agent's host in cores: what was asked for, else one core, or none where there are no quotas.
+
+    Args:
+        parser: of the bench; it refuses a quota that cannot be set.
+        asked: `--agent-cores`; None when it was left out.
+    """
+    reason = why_no_quota()
+    if reason is None:
+        return DEFAULT_QUOTA_CORES if asked is None else asked
+    if asked is not None:
+        parser.refuse("--agent-cores", "left out where there are no CPU quotas", f"{asked:g}", reason)
+    print(f"the agent has no CPU quota: {reason}", file=sys.stderr)
+    return None
+
+
+def require_bed(parser: Parser, linked: bool = False) -> None:
+    """Refuse a machine on which a bed could not do what the bench needs.
+
+    Args:
+        parser: of the bench.
+        linked: whether hosts on the loopback interface will not do.
+    """
+    cores = os.sched_getaffinity(0)
+    if not cores >= {LOADER_CORE, AGENT_CORE}:
+        remedy = "run on a machine with at least two cores, and not under taskset"
+        parser.refuse("this process", "allowed on CPUs 0 and 1", f"only {sorted(cores)}", remedy)
+    if linked:
+        try:
+            check_privileges()
+        except TestBedUnavailable as error:
+            parser.refuse("this bench", "run where hosts can be linked", f"none here ({error.reason})", error.remedy)
+        if reason := why_no_quota():
+            parser.refuse("this bench", "run where hosts can have CPU quotas", "none here", reason)

@@ -1,0 +1,252 @@
+"""Every bench: what it asks, what it must reach, its command, and about how long it takes on two cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOW = ("--policies", "no-off", "resize-off", "sophon", "auto", "--epochs", "4")
+_FREE = ("--link-mbit", "0", "--policies", "torch", "no-off", "auto")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A line of the catalogue.
+
+    Args:
+        name: of the bench; with the folder's name behind it where `data` is `each`, that of its result file.
+        module: as in `python -m MODULE`.
+        question: what it answers.
+        bar: what it must reach, or what was aimed at; empty where it only tells.
+        minutes: about, for each picture folder.
+        arguments: of the command, without `--data`.
+        quick: those of the short form; None where it is left out there.
+        data: which of the picture folders it runs on: `each`, `first`, `last` or `none`.
+
+    Example:
+        >>> Bench("planner", "bench.planner", "How long does a plan take?", "< 2 s", 0.1).command()
+        'python -m bench.planner'
+    """
+
+    name: str
+    module: str
+    question: str
+    bar: str
+    minutes: float
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
+    data: str = "none"
+
+    def command(self) -> str:
+        """The command as a reader types it."""
+        data = () if self.data == "none" else ("--data", "PATH")
+        return " ".join(["python", "-m", self.module, *data, *self.arguments])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A bench on one picture folder.
+
+    Args:
+        name: of its result file, without the suffix.
+        bench: what runs.
+        folder: the pictures; None for a bench that needs none.
+    """
+
+    name: str
+    bench: Bench
+    folder: Path | None
+
+    def arguments(self, quick: bool) -> list[str]:
+        """Of the command, in its usual or in its short form."""
+        chosen = self.bench.quick if quick and self.bench.quick is not None else self.bench.arguments
+        return [*([] if self.folder is None else ["--data", str(self.folder)]), *chosen]
+
+
+BENCHES = (
+    Bench(
+        "policies",
+        "bench.policies",
+        "How long is an epoch under each policy, the agent with one core?",
+        "photos: auto 4.5 times as fast as no-off, 5 times fewer bytes",
+        4,
+        ("--epochs", "5"),
+        ("--policies", "no-off", "sophon", "auto", "--epochs", "1"),
+        "each",
+    ),
+    Bench(
+        "policies-0.25",
+        "bench.policies",
+        "The same with a quarter of a core at the agent",
+        "",
+        1.5,
+        ("--agent-cores", "0.25", *_LOW),
+        data="each",
+    ),
+    Bench(
+        "policies-0.5",
+        "bench.policies",
+        "The same with half a core at the agent",
+        "",
+        1.5,
+        ("--agent-cores", "0.5", *_LOW),
+        data="each",
+    ),
+    Bench(
+        "cpu-bound",
+        "bench.policies",
+        "How fast is it without a limit on the wire, one core at either end?",
+        "auto 1.6 times the images/s of torch's DataLoader",
+        1.5,
+        (*_FREE, "--repeat", "4", "--epochs", "5"),
+        (*_FREE, "--epochs", "1"),
+        "first",
+    ),
+    Bench(
+        "link",
+        "bench.link",
+        "How much of the link does the loader use?",
+        "0.97 of a plain stream for pictures, 0.90 for uncompressed ones at 1 Gbit/s",
+        9,
+        ("--rounds", "2"),
+        ("--parts", "pictures", "--workers", "1", "--rounds", "1", "--repeat", "1"),
+        "first",
+    ),
+    Bench(
+        "hotpath",
+        "bench.hotpath",
+        "How much CPU does a sample cost apart from decoding and transforms?",
+        "150 us at the loader, 150 us at the agent",
+        3,
+        (),
+        ("--policies", "torch", "auto", "--rounds", "1", "--repeat", "1"),
+        "first",
+    ),
+    Bench(
+        "overhead",
+        "bench.overhead",
+        "What does the loader cost where there is nothing to gain?",
+        "0.98 of torch's images/s; first batch 0.3 s later; 4 MB more growth",
+        6,
+        ("--only", "throughput", "first-batch", "memory", "--rounds", "3"),
+        ("--only", "first-batch", "--rounds", "1"),
+        "first",
+    ),
+    Bench(
+        "constructor",
+        "bench.overhead",
+        "How long does the constructor take with 1.28 million samples?",
+        "1.2 times ImageFolder's time, that included",
+        2,
+        ("--only", "constructor", "--rounds", "5"),
+        data="first",
+    ),
+    Bench(
+        "agent",
+        "bench.agent",
+        "How fast does an agent hand out files, and how large is a loader worker?",
+        "600 MB/s; 1.15 times the memory of torch's worker",
+        0.5,
+        (),
+        ("--rounds", "1", "--mb", "300"),
+        "first",
+    ),
+    Bench("tail", "bench.tail", 'What is `tail="device"` worth?', "", 1, data="first"),
+    Bench(
+        "profiling",
+        "bench.profiling",
+        "How much longer is a first epoch that measures?",
+        "1.02 times no-off's",
+        3.5,
+        data="first",
+    ),
+    Bench(
+        "recovery",
+        "bench.recovery",
+        "Are epochs after another program has taken a core what they were?",
+        "",
+        2,
+        ("--cases", "undisturbed", "loader-0-1", "agent-1-2", "--epochs", "10"),
+        data="last",
+    ),
+    Bench(
+        "recovery-starved",
+        "bench.recovery",
+        "Are epochs after the agent has starved what they were?",
+        "",
+        2,
+        ("--cases", "undisturbed", "starved-2", "--epochs", "11"),
+        data="last",
+    ),
+    Bench(
+        "planner",
+        "bench.planner",
+        "How long does a plan for 1.28 million samples take, and how much memory?",
+        "sophon 1 s, auto 2 s, 64 bytes per sample",
+        0.1,
+        (),
+        ("--samples", "100000"),
+    ),
+    Bench(
+        "jpegcrop",
+        "bench.jpegcrop",
+        "How much cheaper than decoding is cutting a JPEG's bitstream?",
+        "0.32 of the time, 0.48 of the bytes",
+        0.1,
+        (),
+        ("--rounds", "1"),
+        "first",
+    ),
+    Bench(
+        "encodings",
+        "bench.encodings",
+        "What does each encoding weigh and cost, and what does each set of them save?",
+        "",
+        0.2,
+        data="each",
+    ),
+    Bench(
+        "peers",
+        "bench.peers",
+        "How do other systems do on the same link?",
+        "auto 4 times the images/s of the best peer on photos",
+        10,
+        data="each",
+    ),
+)
+"""In the order in which they are run."""
+
+
+def runs(folders: Mapping[str, Path]) -> list[Run]:
+    """Everything there is to run.
+
+    Args:
+        folders: picture folders by name, at least one.
+    """
+    found = []
+    for bench in BENCHES:
+        names = list(folders)
+        chosen = {"each": names, "first": names[:1], "last": names[-1:], "none": []}[bench.data]
+        if not chosen:
+            found.append(Run(bench.name, bench, None))
+        for name in chosen:
+            result = f"{bench.name}-{name}" if bench.data == "each" else bench.name
+            found.append(Run(result, bench, folders[name]))
+    return found
+
+
+def named(names: list[str], all_runs: list[Run]) -> list[Run]:
+    """The runs of these names, in their usual order; a bench's name stands for all of its runs.
+
+    Args:
+        names: of benches or of runs.
+        all_runs: to choose from.
+
+    Raises:
+        ValueError: a name is of none of them.
+    """
+    known = {run.name for run in all_runs} | {run.bench.name for run in all_runs}
+    if unknown := sorted(set(names) - known):
+        raise ValueError(f"NAME must be one of {', '.join(sorted(known))}, got {', '.join(unknown)}")
+    return [run for run in all_runs if run.name in names or run.bench.name in names]

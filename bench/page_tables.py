@@ -1,0 +1,372 @@
+"""What the tables of the pages say: each function makes one in Markdown, from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.catalogue import BENCHES
+from bench.markdown import MISSING, Result, Results, middle, sources, spread, table
+
+CORES = {"0.25": "policies-0.25", "0.5": "policies-0.5", "1": "policies"}
+"""Benches of the policies by the agent's cores."""
+YES_NO = {True: "yes", False: "no", None: ""}
+
+
+def benches(results: Results) -> str:
+    """The catalogue."""
+    rows = [
+        (f"`{bench.name}`", bench.question, bench.bar, f"{bench.minutes:g}", f"`{bench.command()}`")
+        for bench in BENCHES
+    ]
+    return table(("name", "question", "bar", "minutes", "command"), rows)
+
+
+def stamps(results: Results) -> str:
+    """When and on what each file was measured."""
+    rows = []
+    for result in results.all():
+        machine, versions = result.stamp["machine"], result.stamp["versions"]
+        software = " / ".join(versions[name] for name in ("python", "torch", "torchvision", "pillow"))
+        rows.append((f"`{result.name}.json`", result.commit, machine["cpu"], str(machine["cores"]), software))
+    return table(("file", "commit", "CPU", "cores", "Python / torch / torchvision / Pillow"), rows)
+
+
+# --- over the link ----------------------------------------------------------------------------------------------------
+
+
+def policies(results: Results) -> str:
+    """Epochs under each policy, a table per picture folder."""
+    parts = []
+    for result in results.each("policies"):
+        title = f"**{result.data}**, {result.rows['epochs']} rounds"
+        parts += [title, _policies_of(result), sources(result)]
+    return "\n\n".join(parts) or MISSING
+
+
+def _policies_of(result: Result) -> str:
+    columns = ("policy", "epoch s", "MB", "times faster", "times fewer bytes", "offloaded", "predicted / measured")
+    rows = [
+        (
+            entry["policy"],
+            spread(entry["seconds"], 2),
+            middle(entry["interface_bytes"] or entry["payload_bytes"], 1, 1e6),
+            spread(entry.get("times_faster"), 2),
+            spread(entry.get("times_less_bytes"), 3),
+            f"{entry['offloaded_share']:.0%}",
+            middle(entry["predicted_to_measured"], 2),
+            YES_NO[entry.get("same_batches")],
+        )
+        for entry in result.rows["summary"]
+    ]
+    return table((*columns, "same batches"), rows)
+
+
+def fewer_cores(results: Results) -> str:
+    """Epochs by the cores of the agent."""
+    used, rows = [], []
+    names = ("no-off", "resize-off", "sophon", "auto")
+    for data in [result.data for result in results.each("policies")]:
+        for cores, bench in CORES.items():
+            result = results.named(f"{bench}-{data}")
+            if result is None:
+                continue
+            used.append(result)
+            entries = {entry["policy"]: entry for entry in result.rows["summary"]}
+            cells = [
+                f"{middle(entries[name]['seconds'], 2)} ({middle(entries[name]['predicted_to_measured'], 2)})"
+                for name in names
+            ]
+            rows.append((data, cores, *cells, spread(entries["auto"]["times_faster"], 2)))
+    if not rows:
+        return MISSING
+    return table(("data", "agent cores", *names, "auto, times faster"), rows) + "\n\n" + sources(*used)
+
+
+def cpu_bound(results: Results) -> str:
+    """Epochs without a limit on the wire."""
+    result = results.named("cpu-bound")
+    if result is None:
+        return MISSING
+    rows = [
+        (
+            entry["policy"],
+            spread(entry["images_per_s"], 0),
+            spread(entry["times_faster"], 2),
+            middle(entry["predicted_to_measured"], 2),
+        )
+        for entry in result.rows["summary"]
+    ]
+    columns = ("policy", "images/s", "times torch's", "predicted / measured")
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def link(results: Results) -> str:
+    """Shares of a plain stream."""
+    result = results.named("link")
+    if result is None:
+        return MISSING
+    summary = result.rows["summary"]
+    workers = sorted({entry["workers"] for entry in summary})
+    lines = dict.fromkeys((entry["part"], entry["link_mbit"], entry["policy"]) for entry in summary)
+    rows = []
+    for part, link_mbit, policy in lines:
+        cells = {
+            entry["workers"]: spread(entry["ratio"], 3) + ("" if entry["verdict"] == "ok" else f", {entry['verdict']}")
+            for entry in summary
+            if (entry["part"], entry["link_mbit"], entry["policy"]) == (part, link_mbit, policy)
+        }
+        rows.append((part, f"{link_mbit:g}", policy, *(cells.get(number, "") for number in workers)))
+    columns = ("samples", "link, Mbit/s", "policy", *(f"{number} worker{'s' * (number > 1)}" for number in workers))
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def recovery(results: Results) -> str:
+    """Epochs after a disturbance."""
+    found = [result for name in ("recovery", "recovery-starved") if (result := results.named(name))]
+    rows = [
+        (
+            entry["case"],
+            f"{entry['last_seconds']:.2f}",
+            f"{entry['ratio']:.2f}",
+            f"{entry['last_interface_bytes'] / 1e6:.1f}",
+            " ".join(f"{seconds:.1f}" for seconds in entry["seconds"]),
+        )
+        for result in found
+        for entry in result.rows["summary"]
+    ]
+    columns = ("disturbed", "last epochs, s", "times undisturbed", "MB", "all epochs, s")
+    return f"{table(columns, rows)}\n\n{sources(*found)}" if found else MISSING
+
+
+def against(results: Results) -> str:
+    """Two checkouts in turns."""
+    found = [result for result in results.all() if result.name.startswith("against-")]
+    parts = []
+    for result in found:
+        old, new = result.rows["old"][:7], result.commit
+        rows = [(f"`{path}`", spread(ratio, 3)) for path, ratio in result.rows["ratios"].items()]
+        title = f"`{result.rows['bench']}`, {result.rows['rounds']} rounds"
+        parts += [title, table((f"figure of {new} / of {old}", "median (range) of the rounds"), rows), sources(result)]
+    return "\n\n".join(parts) or MISSING
+
+
+# --- on one host ------------------------------------------------------------------------------------------------------
+
+
+def overhead(results: Results) -> str:
+    """Images per second as a ratio to torch's."""
+    result = results.named("overhead")
+    if result is None or "throughput" not in result.rows:
+        return MISSING
+    entries = result.rows["throughput"]
+    workers = sorted({entry["workers"] for entry in entries})
+    lines = dict.fromkeys((entry["policy"], entry["limit"]) for entry in entries)
+    rows = []
+    for policy, limit in lines:
+        cells = {entry["workers"]: entry for entry in entries if (entry["policy"], entry["limit"]) == (policy, limit)}
+        rows.append((policy, limit, *(spread(cells[number]["ratio"], 3) for number in workers)))
+    columns = ("policy", "limited by", *(f"{number} worker{'s' * (number > 1)}" for number in workers))
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def start_and_growth(results: Results) -> str:
+    """First batch, constructor, memory."""
+    rows, used = [], []
+    if (result := results.named("overhead")) is not None:
+        used.append(result)
+        if first := result.rows.get("first-batch"):
+            text = f"{first['later_s']:.3f} s later ({middle(first['ours'], 3)} s, torch {middle(first['torch'], 3)} s)"
+            rows.append(("first batch after the constructor, agent running, against torch's", text))
+        if memory := result.rows.get("memory"):
+            ours, torchs = memory["ours"]["grown_mb"], memory["torch"]["grown_mb"]
+            for who in ("main", "worker"):
+                what = f"private memory, {who} process: growth over 20 epochs, ours / torch's"
+                rows.append((what, f"{ours[who]:+.1f} / {torchs[who]:+.1f} MB"))
+    if (result := results.named("constructor")) is not None:
+        used.append(result)
+        found = result.rows["constructor"]
+        what = "ImageFolder's and our constructor with 1.28 million samples, by ImageFolder's"
+        rows.append((what, spread(found["ratio"], 3)))
+        rows.append(("our constructor", f"{spread(found['ours_s'], 2)} s"))
+        rows.append(("the first `iter()`", f"{spread(found['iter_s'], 2)} s"))
+    return f"{table(('what', 'figure'), rows)}\n\n{sources(*used)}" if rows else MISSING
+
+
+def hotpath(results: Results) -> str:
+    """Microseconds of CPU per sample."""
+    result = results.named("hotpath")
+    if result is None:
+        return MISSING
+    lines = {
+        "loader, collating and moving batches of floats included": "loader_us",
+        "of that beyond torch": "beyond_torch_us",
+        "of that I/O threads": "worker_io_us",
+        "agent": "agent_us",
+        "of that its I/O threads": "agent_io_us",
+    }
+    summary = result.rows["summary"]
+    rows = [(what, *(spread(entry.get(name), 0) for entry in summary)) for what, name in lines.items()]
+    columns = ("microseconds per sample", *(entry["policy"] for entry in summary))
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def tail(results: Results) -> str:
+    """The last ops on the device."""
+    result = results.named("tail")
+    if result is None:
+        return MISSING
+    rows = [
+        (
+            str(entry["workers"]),
+            entry["device"],
+            spread(entry["summary"]["ratio"], 3),
+            f"{entry['bytes_per_image']['device']:.0f} / {entry['bytes_per_image']['loader']:.0f}",
+        )
+        for entry in result.rows
+    ]
+    columns = ("workers", "device", 'images/s, times those of `tail="loader"`', "bytes per image, by queue")
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def agent(results: Results) -> str:
+    """An agent and a loader worker by themselves."""
+    result = results.named("agent")
+    if result is None:
+        return MISSING
+    summary, memory = result.rows["summary"], result.rows["memory"]
+    cpu = (middle(summary[f"{who}_cpu_s_per_gb"], 2) for who in ("agent", "client"))
+    rows = [
+        ("`file` replies over loopback, one client", f"{spread(summary['mb_s'], 0)} MB/s"),
+        ("CPU seconds per GB, agent / client", " / ".join(cpu)),
+        (
+            "memory of a loader worker (PSS), ours / torch's",
+            f"{memory['ours_mb']:.0f} / {memory['torch_mb']:.0f} MB = {memory['ratio']:.2f}",
+        ),
+    ]
+    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
+
+
+def costs(results: Results) -> str:
+    """Profiling, planning and cutting."""
+    rows: list[Sequence[str]] = []
+    used = []
+    if (result := results.named("profiling")) is not None:
+        used.append(result)
+        for policy in ("sophon", "auto"):
+            what = f"first epoch of `{policy}` with profiling, times `no-off`'s without"
+            rows.append((what, spread(result.rows["summary"][f"{policy}_ratio"], 3)))
+    if (result := results.named("planner")) is not None:
+        used.append(result)
+        samples, found = result.rows["settings"]["samples"], result.rows["results"]
+        for policy in ("sophon", "auto"):
+            slowest = max(one["seconds_worst"] for one in found if one["policy"] == policy)
+            rows.append((f"a plan of `{policy}` for {samples} samples, slowest", f"{slowest:.2f} s"))
+        rows.append(("memory of a plan, at most", f"{max(one['bytes_per_sample'] for one in found):.0f} bytes/sample"))
+    if (result := results.named("jpegcrop")) is not None:
+        used.append(result)
+        crop, totals = result.rows[0], result.rows[-1]
+        rows.append(("cutting a JPEG's bitstream, of a full decoding by Pillow", spread(crop["ratio"], 3)))
+        rows.append(("bytes of the part, of the file's", f"{totals['bytes_ratio']:.3f}"))
+    return f"{table(('what', 'figure'), rows)}\n\n{sources(*used)}" if rows else MISSING
+
+
+# --- encodings and peers ----------------------------------------------------------------------------------------------
+
+
+def encodings(results: Results) -> str:
+    """What encodings weigh and cost, and what sets of them save."""
+    found = results.each("encodings")
+    if not found:
+        return MISSING
+    by_name: dict[str, list[str]] = {}
+    by_set: dict[str, list[str]] = {}
+    for result in found:
+        for entry in result.rows["encodings"]:
+            figures = (f"{entry['bytes']:.0f}", f"{entry['encode_ms']:.2f}", f"{entry['decode_ms']:.2f}")
+            by_name.setdefault(entry["encoding"], []).extend(figures)
+        for chosen, ratio in result.rows["times_fewer_bytes"].items():
+            by_set.setdefault(chosen, []).append(f"{ratio:.2f}")
+    columns = [f"{result.data}: {what}" for result in found for what in ("bytes", "encode ms", "decode ms")]
+    weights = table(("encoding", *columns), [(name, *cells) for name, cells in by_name.items()])
+    savings = table(("choices", *(result.data for result in found)), [(name, *cells) for name, cells in by_set.items()])
+    return f"{weights}\n\nTimes fewer bytes than the files:\n\n{savings}\n\n{sources(*found)}"
+
+
+def peers(results: Results) -> str:
+    """The best peer on each picture folder."""
+    found = results.each("peers")
+    rows = []
+    for result in found:
+        best = result.rows["bar"]
+        if best is not None:
+            rows.append((result.data, best["best_peer"], f"{best['times_faster']:.2f}"))
+    return f"{table(('data', 'best peer', 'auto, times its images/s'), rows)}\n\n{sources(*found)}" if rows else MISSING
+
+
+def peers_of(data: str) -> Callable[[Results], str]:
+    """All systems on one picture folder."""
+
+    def peers_of_data(results: Results) -> str:
+        result = results.named(f"peers-{data}")
+        if result is None:
+            return MISSING
+        summary = result.rows["summary"]
+        rates = {entry["system"]: entry["images_per_s"] for entry in summary}
+        rows = [_peer(entry, rates.get("auto")) for entry in summary if entry["images_per_s"]]
+        columns = ("system", "images/s", "kB/image", "server ms", "loader ms", "first batch s", "same batches", "order")
+        missing = [
+            f"{entry['system']}: not available: {entry['unavailable']}." for entry in summary if entry["unavailable"]
+        ]
+        return "\n\n".join([table((*columns, "auto, times faster"), rows), *missing, sources(result)])
+
+    return peers_of_data
+
+
+def _peer(entry: dict[str, Any], auto: dict[str, float] | None) -> Sequence[str]:
+    return (
+        entry["system"],
+        spread(entry["images_per_s"], 1),
+        middle(entry["bytes_per_image"], 1, 1e3),
+        middle(entry["server_cpu_s_per_image"], 2, 1e-3),
+        middle(entry["loader_cpu_s_per_image"], 2, 1e-3),
+        f"{entry['first_batch_s']:.2f}" if "first_batch_s" in entry else "",
+        YES_NO[entry["same_batches"]],
+        YES_NO[entry["same_order"]],
+        "" if auto is None else f"{auto['median'] / entry['images_per_s']['median']:.2f}",
+    )
+
+
+def peers_versions(results: Results) -> str:
+    """What was installed for each peer."""
+    found: dict[str, set[str]] = {}
+    for result in results.each("peers"):
+        for versions in result.rows["versions"].values():
+            for name, version in versions.items():
+                found.setdefault(name, set()).add(version)
+    if not found:
+        return MISSING
+    return ", ".join(f"{name} {' or '.join(sorted(found[name]))}" for name in sorted(found)) + "."
+
+
+TABLES: dict[str, Callable[[Results], str]] = {
+    "benches": benches,
+    "stamps": stamps,
+    "policies": policies,
+    "fewer-cores": fewer_cores,
+    "cpu-bound": cpu_bound,
+    "link": link,
+    "recovery": recovery,
+    "against": against,
+    "overhead": overhead,
+    "start-and-growth": start_and_growth,
+    "hotpath": hotpath,
+    "tail": tail,
+    "agent": agent,
+    "costs": costs,
+    "encodings": encodings,
+    "peers": peers,
+    "peers-imagenet": peers_of("imagenet"),
+    "peers-photos": peers_of("photos"),
+    "peers-versions": peers_versions,
+}

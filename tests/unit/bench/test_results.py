@@ -1,0 +1,138 @@
+"""Stamps, summaries, and pages made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import against, record, tables
+from bench.catalogue import BENCHES, named, runs
+from bench.markdown import MISSING, Results
+from bench.page_tables import TABLES
+
+MAX_NBYTES = 100_000
+"""Of all result files in git."""
+
+
+def test_a_summary_has_the_number_of_rounds_instead_of_rounds() -> None:
+    rows = {
+        "epochs": [{"round": number, "policy": policy} for number in range(3) for policy in ("a", "b")],
+        "nested": [{"rounds": [{"seconds": 1.0}, {"seconds": 2.0}], "ratio": {"median": 1.23456789}}],
+        "settings": {"epochs": 12, "rounds": 5},
+    }
+    assert record.summary_of(rows) == {
+        "epochs": 3,
+        "nested": [{"rounds": 2, "ratio": {"median": 1.23457}}],
+        "settings": {"epochs": 12, "rounds": 5},
+    }
+
+
+def test_a_command_is_stamped_without_outputs_and_paths() -> None:
+    given = ["--data", "/some/where/data/imagenet", "--json", "/tmp/x.json", "--summary=y.json", "--epochs", "3"]
+    assert record.short_command("bench.policies", given) == (
+        "python -m bench.policies --data .../data/imagenet --epochs 3"
+    )
+
+
+def test_a_stamp_names_no_host_and_no_path() -> None:
+    stamp = record.stamp("python -m bench.planner")
+    assert set(stamp) == {"commit", "clean", "machine", "versions", "command"}
+    assert set(stamp["machine"]) == {"cpu", "cores"}
+    assert set(stamp["versions"]) == {"python", "torch", "torchvision", "pillow"}
+
+
+def test_results_are_written_on_few_lines_and_read_back(tmp_path: Path) -> None:
+    value = {
+        "spread": {"min": 1, "median": 2, "max": 3},
+        "long": [{"name": "x" * 60, "other": ["y" * 60]}],
+        "none": None,
+    }
+    record.write_json(tmp_path / "a" / "b.json", value)
+    text = (tmp_path / "a" / "b.json").read_text()
+    assert json.loads(text) == value
+    assert '"spread": {"min": 1, "median": 2, "max": 3}' in text
+
+
+def test_the_results_in_git_are_small_and_stamped() -> None:
+    files = sorted(record.RESULTS.glob("*"))
+    assert sum(file.stat().st_size for file in files) < MAX_NBYTES
+    for file in files:
+        found = json.loads(file.read_text())
+        assert set(found) == {"commit", "clean", "machine", "versions", "command", "rows"}, file.name
+        assert found["command"].startswith("python -m bench.") and "--json" not in found["command"]
+
+
+def test_result_files_are_named_by_their_benches() -> None:
+    known = {run.name for run in runs({"imagenet": Path("imagenet"), "photos": Path("photos")})}
+    found = {file.stem for file in record.RESULTS.glob("*.json") if not file.stem.startswith("against-")}
+    assert found <= known
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_a_page_is_what_the_command_makes_of_the_results(page: str) -> None:
+    assert tables.is_filled(record.REPOSITORY / page), "run `python -m bench.tables`"
+
+
+def test_every_table_is_on_a_page() -> None:
+    text = "".join((record.REPOSITORY / page).read_text() for page in tables.PAGES)
+    assert {name for name in TABLES if f"<!-- bench: {name} -->" in text} == set(TABLES)
+
+
+def test_filling_replaces_what_is_between_the_marks_and_keeps_the_rest(tmp_path: Path) -> None:
+    page = "before\n<!-- bench: tail -->\nold\n<!-- /bench -->\nafter\n"
+    filled = tables.filled(page, Results(tmp_path))
+    assert filled == f"before\n<!-- bench: tail -->\n{MISSING}\n<!-- /bench -->\nafter\n"
+    assert tables.filled(filled, Results(tmp_path)) == filled
+    with pytest.raises(KeyError):
+        tables.filled(page.replace("tail", "nonsense"), Results(tmp_path))
+
+
+@pytest.mark.parametrize("name", set(TABLES) - {"benches", "stamps"})
+def test_a_table_without_results_says_so(name: str, tmp_path: Path) -> None:
+    assert TABLES[name](Results(tmp_path)) == MISSING
+
+
+def test_unknown_stamps_are_said_to_be_unknown(tmp_path: Path) -> None:
+    for clean, words in ((True, "0123456:"), (False, "0123456 with changes:"), ("unknown", "changes or not: unknown")):
+        ratio = {"min": 1, "median": 1, "max": 1}
+        nbytes = {"loader": 4, "device": 1}
+        rows = [{"workers": 1, "device": "cpu", "summary": {"ratio": ratio}, "bytes_per_image": nbytes}]
+        stamp: dict[str, object] = {"commit": "0123456789", "clean": clean, "command": "x"}
+        stamp |= {"machine": {}, "versions": {}}
+        record.write_json(tmp_path / "tail.json", {**stamp, "rows": rows})
+        assert words in TABLES["tail"](Results(tmp_path))
+
+
+def test_runs_are_named_by_bench_and_pictures() -> None:
+    found = runs({"a": Path("a"), "b": Path("b")})
+    names = [run.name for run in found]
+    assert len(names) == len(set(names))
+    assert {"policies-a", "policies-b", "planner", "hotpath", "recovery"} <= set(names)
+    by_name = {run.name: run for run in found}
+    assert by_name["hotpath"].folder == Path("a") and by_name["recovery"].folder == Path("b")
+    assert by_name["policies-0.25-a"].arguments(quick=False)[:4] == ["--data", "a", "--agent-cores", "0.25"]
+    assert [run.name for run in named(["peers", "planner"], found)] == ["planner", "peers-a", "peers-b"]
+
+
+def test_every_bench_can_be_imported_under_its_name() -> None:
+    for bench in BENCHES:
+        path = record.REPOSITORY / bench.module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
+def test_figures_of_two_checkouts_are_named_by_the_words_of_their_entries() -> None:
+    rows = {
+        "throughput": [{"policy": "auto", "workers": 2, "limit": "gpu", "ratio": {"median": 1.5}}],
+        "summary": [{"policy": "no-off", "seconds": {"median": 2}}, {"case": "starved-2", "ratio": 1.1, "same": True}],
+        "epochs": [{"round": 0, "policy": "auto", "seconds": 3.0}],
+    }
+    assert dict(against.leaves(rows)) == {
+        "throughput[auto 2 gpu].workers": 2.0,
+        "throughput[auto 2 gpu].ratio.median": 1.5,
+        "summary[no-off].seconds.median": 2.0,
+        "summary[starved-2].ratio": 1.1,
+        "epochs[0].round": 0.0,
+        "epochs[0].seconds": 3.0,
+    }
