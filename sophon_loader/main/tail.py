@@ -39,6 +39,7 @@ _FROM_PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """What stands in the tail for ops that take images only: uint8 pixels [N, C, H, W] -> what they make of the images."""
 _NORMALIZE = ("v1.Normalize", "v2.Normalize")
+"""Ops that take batches, but would copy mean and std to the device for each; `_Normalize` keeps them there."""
 
 
 def device_of(tail: str | torch.device) -> torch.device | None:
@@ -161,7 +162,11 @@ _PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}), makes="tensor")
 
 
 def channels_last(samples: list[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:
-    """The images as Pillow has them, [H, W, C]: stacking them is then a plain copy, three times as fast."""
+    """The images as Pillow has them, [H, W, C]: stacking them is then a plain copy, three times as fast.
+
+    Raises:
+        PipelineError: an image is not of 8 bits.
+    """
     for image, _ in samples:
         if image.dtype != torch.uint8:
             raise PipelineError(f"the tail must begin with images of 8 bits, got {image.dtype}; use tail='loader'")
@@ -181,7 +186,11 @@ class Tail:
         self._steps = [(op.label, _step(op)) for op in ops]
 
     def __call__(self, batch: list[Any]) -> list[Any]:
-        """[images, targets] as the ops, run per sample, and `default_collate` would have made it; waits for no GPU."""
+        """[images, targets] as the ops, run per sample, and `default_collate` would have made it; waits for no GPU.
+
+        Args:
+            batch: [uint8 images [N, H, W, C], targets], as `default_collate` makes it of `channels_last` samples.
+        """
         images, *others = batch
         images = images.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
         for label, step in self._steps:
@@ -203,7 +212,11 @@ def _step(op: Op) -> Callable[[Tensor], Tensor]:
 
 
 class _Normalize:
-    """Normalize with mean and std kept on the device; torchvision copies them there, and waits, for each batch."""
+    """Normalize with mean and std kept on the device; torchvision copies them there, and waits, for each batch.
+
+    Args:
+        transform: v1 or v2 Normalize; nobody changes it.
+    """
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform

@@ -47,7 +47,7 @@ def register_op(
 
     Raises:
         PipelineError: the name is taken, `draws` names an unknown generator, `makes` is another word, or an op for
-            batches draws.
+            batches draws or makes an image.
 
     Example:
         >>> class Gamma:  # behind ToTensor
@@ -62,8 +62,10 @@ def register_op(
         raise PipelineError(f"draws must be a subset of {GENERATORS}, got {sorted(unknown)}")
     if makes not in (None, "tensor", "image"):
         raise PipelineError(f"makes must be 'tensor', 'image' or None, got {makes!r}")
-    if on_batches and draws:
-        raise PipelineError(f"an op for batches must draw nothing, got draws={draws}; pass draws=()")
+    if on_batches and (draws or makes == "image"):
+        raise PipelineError(
+            f"an op for batches must draw nothing and make no image, got draws={draws}, makes={makes!r}"
+        )
     rule = describe or attribute_parameters(cls)
     add_op_type(cls, OpType(name, cls, rule, draws, shrinks=shrinks, makes=makes, on_batches=on_batches))
 

@@ -178,9 +178,11 @@ def test_what_an_op_makes_is_one_of_two_words(makes: Any) -> None:
         register_op("test.Brighten", Brighten, makes=makes)
 
 
-def test_an_op_for_batches_draws_nothing() -> None:
+def test_an_op_for_batches_draws_nothing_and_makes_no_image() -> None:
     with pytest.raises(PipelineError, match="an op for batches must draw nothing"):
         register_op("test.Brighten", Brighten, on_batches=True)
+    with pytest.raises(PipelineError, match="make no image"):
+        register_op("test.Brighten", Brighten, draws=(), makes="image", on_batches=True)
 
 
 def test_draws_must_be_known() -> None:
