@@ -46,7 +46,8 @@ def _input(example: Example, kind: str) -> Any:
 
 
 def _states() -> dict[str, Any]:
-    keys, position, *rest = np.random.get_state()[1:]
+    numpy_state: Any = np.random.get_state()
+    _, keys, position, *rest = numpy_state
     return {
         "torch": torch.default_generator.get_state().numpy().tobytes(),
         "numpy": (keys.tobytes(), position, *rest),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +16,13 @@ from torchvision.transforms import v2
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder, native
 from sophon_loader.errors import ConfigError
-from tests.support.loaders import (
-    EXPORT,
-    QUICK,
-    Agent,
-    agent_for,
-    as_list,
-    eval_transform,
-    folder,
-    make_tree,
-    noisy_target,
-    run_epoch,
-    samples_of,
-    train_transform,
-)
+from tests.support.agents import Agent
+from tests.support.loaders import as_list, noisy_target, run_epoch, said, samples_of
+from tests.support.pictures import eval_transform, folder, train_transform
 
 FILES = 40
+LOADER = {"batch_size": 7, "seed": 3, "policy": "no-off", "tail": "cpu"}
 EPOCHS = 2
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES)
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root}) as running:
-        yield running
-
-
-@pytest.fixture
-def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader]]:
-    """Builds loaders with tail="cpu" over the tree and closes them at the end."""
-    made: list[OffloadingDataLoader] = []
-
-    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader:
-        arguments = {"batch_size": 7, "seed": 3, "policy": "no-off", "options": QUICK, "tail": "cpu", **arguments}
-        arguments.setdefault("agent", agent.address())
-        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
 
 
 def grey_v2() -> Any:
@@ -231,7 +194,7 @@ def test_a_failing_tail_is_an_error_of_the_iteration(root: Path, make: Any) -> N
     dataset = folder(root, v1.Compose([v1.Resize((20, 20)), v1.PILToTensor(), v1.Normalize([0.5], [0.5])]))
     with pytest.raises(TypeError, match="Input tensor should be a float tensor") as caught:
         next(iter(make(dataset)))
-    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in caught.value.__notes__
+    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in said(caught.value)
 
 
 # --- where it cannot be done ----------------------------------------------------------------------------------
@@ -277,7 +240,7 @@ def test_without_batches(root: Path, make: Any) -> None:
     assert any("torch's default_collate" in note for note in loader.report().notes)
 
 
-class OwnGetItem(ImageFolder):  # type: ignore[misc]
+class OwnGetItem(ImageFolder):
     """Not offloadable."""
 
     def __getitem__(self, index: int) -> Any:

@@ -33,31 +33,15 @@ from sophon_loader.errors import (
     UnknownExport,
 )
 from sophon_loader.wire.messages import Ping
-from tests.support.loaders import (
-    EXPORT,
-    QUICK,
-    Agent,
-    agent_for,
-    alive,
-    digest_of,
-    eval_transform,
-    folder,
-    make_tree,
-    run_epoch,
-    samples_of,
-    train_transform,
-    wait_until,
-)
+from tests.support.agents import Agent, agent_for, until
+from tests.support.loaders import QUICK, digest_of, run_epoch, said, samples_of
+from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 48
+LOADER = {"batch_size": 4, "policy": "all-off", "seed": 3}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES)
 
 
 @pytest.fixture
@@ -69,7 +53,7 @@ def tree(root: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     """One agent for all tests that do not harm it; it exports the folder above every test's own."""
-    with agent_for(all=tmp_path_factory.getbasetemp()) as agent:
+    with agent_for({"all": tmp_path_factory.getbasetemp()}) as agent:
         yield agent
 
 
@@ -77,22 +61,8 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 def address(shared_agent: Agent, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `tree` is served; afterwards, the agent must still be well."""
     yield shared_agent.address(f"all/{tree.relative_to(tmp_path_factory.getbasetemp())}")
-    assert alive(shared_agent)
-    wait_until(lambda: shared_agent.status()["outstanding"] == 0)
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., OffloadingDataLoader]]:
-    made: list[OffloadingDataLoader] = []
-
-    def build(dataset: Any, agent: str | None, **arguments: Any) -> OffloadingDataLoader:
-        arguments = {"batch_size": 4, "policy": "all-off", "options": QUICK, "seed": 3, **arguments}
-        made.append(OffloadingDataLoader(dataset, agent=agent, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
+    assert shared_agent.alive()
+    until(lambda: shared_agent.status()["outstanding"] == 0, "everything is answered")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +72,8 @@ def expected(root: Path) -> list[tuple[str, Any]]:
 
 def outcomes(loader: Any) -> list[Any]:
     """What each `next` gives: samples of a batch, or an exception."""
-    iterator, found = iter(loader), []
+    iterator = iter(loader)
+    found: list[Any] = []
     while True:
         try:
             found.append(samples_of([next(iterator)]))
@@ -110,11 +81,6 @@ def outcomes(loader: Any) -> list[Any]:
             return found
         except Exception as error:
             found.append(error)
-
-
-def said(error: BaseException) -> str:
-    """All that a user sees of an exception."""
-    return "\n".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def batches(samples: list[Any], size: int = 4) -> list[list[Any]]:
@@ -144,11 +110,11 @@ def test_a_link_that_leaves_the_export(
 ) -> None:
     dataset = folder(tree)
     path, _ = dataset.samples[9]
-    with agent_for(tree=tree) as agent:
+    with agent_for({"tree": tree}) as agent:
         outside = shutil.move(path, tree.parent / "outside.jpg")
         os.symlink(outside, path)
         error = one_bad(make(dataset, agent.address("tree"), policy=policy, num_workers=workers), expected, 9)
-        assert alive(agent)
+        assert agent.alive()
         assert type(error) is SampleOutsideExport and isinstance(error, PermissionError)
         for part in (os.path.relpath(path, tree), agent.endpoint, "link that leaves it", "'tree'"):
             assert part in said(error)
@@ -297,7 +263,7 @@ def steps(loader: Any, at: dict[int, Callable[[], object]]) -> list[tuple[str, A
 def test_a_killed_agent_costs_time_and_no_sample(
     root: Path, make: Any, expected: Any, policy: str, workers: int
 ) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         loader = make(folder(root), agent.address(), policy=policy, num_workers=workers, batch_size=2)
         started_s = time.monotonic()
         assert steps(loader, {2: agent.kill}) == expected
@@ -315,7 +281,7 @@ def test_a_killed_agent_costs_time_and_no_sample(
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_killed_agent_and_no_files_here(root: Path, make: Any, expected: Any, workers: int) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
         loader = make(dataset, agent.address(), num_workers=workers, batch_size=2)
         iterator = iter(loader)
@@ -347,7 +313,7 @@ def test_an_agent_that_is_restarted(
     root: Path, make: Any, expected: Any, policy: str, workers: int, mounted: bool
 ) -> None:
     """On the same port, without a memory of the pipeline."""
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         dataset: Any = folder(root)
         if not mounted:
             dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
@@ -370,7 +336,7 @@ def test_an_agent_that_is_restarted(
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_agent_that_comes_back_is_used_again(root: Path, make: Any, expected: Any, workers: int) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         loader = make(folder(root), agent.address(), num_workers=workers, batch_size=2, persistent_workers=workers > 0)
         assert steps(loader, {2: agent.kill}) == expected
         agent.start()
@@ -380,7 +346,7 @@ def test_an_agent_that_comes_back_is_used_again(root: Path, make: Any, expected:
             assert samples_of(loader) == expected
             return bool(loader.report().as_dict()["fallbacks"] == 0)
 
-        wait_until(used_again)
+        until(used_again, "the agent is used again")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -389,7 +355,7 @@ def test_an_agent_that_stands_still_for_a_while(
     root: Path, make: Any, expected: Any, workers: int, mounted: bool
 ) -> None:
     """Longer than `dead_after_s` where the files are mounted, else shorter."""
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         dataset: Any = folder(root)
         still_s = 2.5
         if not mounted:
@@ -410,13 +376,13 @@ def test_an_agent_that_stands_still_for_a_while(
         report = loader.report().as_dict()
         assert report["samples"] == FILES
         assert (report["fallbacks"] > 0) == mounted
-        assert alive(agent)
+        assert agent.alive()
 
 
 def test_an_agent_that_dies_before_the_next_epoch_with_a_new_pipeline(root: Path, make: Any) -> None:
     """The handshake fails; trying again must not go on with the old pipeline."""
     options = OffloadOptions(connect_timeout_s=0.5)
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         dataset = folder(root)
         patient = OffloadOptions(connect_timeout_s=20)
         loader = make(dataset, agent.address(), options=patient)
@@ -452,7 +418,7 @@ def test_pings_to_a_dead_agent_never_end_an_epoch() -> None:
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_another_one(root: Path) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         connection = Connection(Address.parse(agent.address()), window=1)
         try:
             connection.greet(20.0)
@@ -470,7 +436,7 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path, make: Any) -> None:
     root = make_tree(tmp_path / "tree", 8, classes=2)
     odd = os.fsencode(root) + b"/class_0/\xff\xfe.jpg"
     os.rename(os.fsencode(next(iter((root / "class_0").glob("*.jpg")))), odd)
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         plain = samples_of(DataLoader(folder(root, eval_transform()), 4))
         for policy in ("no-off", "all-off"):
             for workers in (0, 1):
@@ -479,4 +445,4 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path, make: Any) -> None:
         remote = RemoteImageFolder(agent.address(), transform=eval_transform(), options=QUICK)
         assert samples_of(make(remote, agent.address())) == plain
         assert digest_of(remote[0][0]) == plain[0][0]
-        assert alive(agent)
+        assert agent.alive()

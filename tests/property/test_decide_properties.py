@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sophon_loader.decide import (
     FILE,
@@ -30,6 +32,7 @@ from sophon_loader.decide import (
     Facts,
     FastFlow,
     Rates,
+    Terms,
     Trial,
     epoch_terms,
     epoch_totals,
@@ -47,7 +50,9 @@ some_rates = st.builds(Rates, *(positive | st.just(math.inf) for _ in range(4)))
 
 
 @st.composite
-def tables(draw, most_samples=6, most_choices=4, wild=False, plain=False):
+def tables(
+    draw: st.DrawFn, most_samples: int = 6, most_choices: int = 4, wild: bool = False, plain: bool = False
+) -> ChoiceTable:
     """Small tables. ``wild`` adds what a broken measurement may bring; ``plain`` is the paper's world: the
     loader's CPU is free, and each choice costs the agent what the file does, or more."""
     samples, width = draw(st.integers(1, most_samples)), draw(st.integers(1, most_choices))
@@ -66,17 +71,16 @@ def tables(draw, most_samples=6, most_choices=4, wild=False, plain=False):
     return ChoiceTable(CHOICES[:width], costs[..., 0], costs[..., 1], costs[..., 2])
 
 
-def every_plan(table):
+def every_plan(table: ChoiceTable) -> Iterator[NDArray[np.uint8]]:
     """All whole plans, as uint8 arrays."""
     options = [np.flatnonzero(np.isfinite(row)) for row in table.wire_bytes]
     return (np.array(plan, np.uint8) for plan in itertools.product(*options))
 
 
-# --- SOPHON
-# ---------------------------------------------------------------------------------------------------------
+# --- SOPHON ---------------------------------------------------------------------------------------------------
 
 
-def prefix_times(table, rates):
+def prefix_times(table: ChoiceTable, rates: Rates) -> tuple[NDArray[np.uint32], NDArray[np.uint8], list[Terms]]:
     smallest = smallest_choices(table)
     order = by_efficiency(table, smallest)
     chosen = np.zeros(table.samples, np.uint8)
@@ -89,7 +93,7 @@ def prefix_times(table, rates):
 
 @quick
 @given(tables(most_samples=12, plain=True), some_rates)
-def test_sophon_is_the_best_prefix_of_its_order(table, rates):
+def test_sophon_is_the_best_prefix_of_its_order(table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
     order, smallest, prefixes = prefix_times(table, rates)
     taken = np.count_nonzero(plan.chosen)
@@ -106,7 +110,7 @@ def test_sophon_is_the_best_prefix_of_its_order(table, rates):
 
 @quick
 @given(tables(most_samples=9, plain=True), some_rates)
-def test_sophon_is_within_one_sample_of_every_subset(table, rates):
+def test_sophon_is_within_one_sample_of_every_subset(table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
     order, smallest, prefixes = prefix_times(table, rates)
     assume(prefixes[0].bottleneck == "wire")
@@ -126,7 +130,7 @@ def test_sophon_is_within_one_sample_of_every_subset(table, rates):
 
 @quick
 @given(tables(most_samples=10), some_rates)
-def test_sophon_is_never_slower_than_no_offloading(table, rates):
+def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Rates) -> None:
     facts = facts_of(table, rates)
     times_by_name = {name: POLICIES[name]().plan(facts).predicted.seconds for name in ("sophon", "no-off")}
     assert times_by_name["sophon"] <= times_by_name["no-off"] * (1 + 1e-6)
@@ -138,7 +142,7 @@ def test_sophon_is_never_slower_than_no_offloading(table, rates):
 
 @quick
 @given(tables(most_samples=5, most_choices=4), some_rates)
-def test_auto_is_near_the_best_of_all_whole_plans(table, rates):
+def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rates) -> None:
     plan = Auto().plan(facts_of(table, rates))
     best = min(epoch_terms(table, chosen, rates).seconds for chosen in every_plan(table))
     # A bound that holds for rounding in general: three samples may be split, each costs its dearest choice at
@@ -151,7 +155,7 @@ def test_auto_is_near_the_best_of_all_whole_plans(table, rates):
 
 @quick
 @given(tables(most_samples=10), some_rates)
-def test_auto_is_never_more_than_the_slack_behind_another_policy(table, rates):
+def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTable, rates: Rates) -> None:
     facts = facts_of(table, rates)
     plans = {name: POLICIES[name]().plan(facts) for name in POLICIES}
     known = {name: plan.predicted.seconds for name, plan in plans.items() if plan.predicted}
@@ -161,7 +165,7 @@ def test_auto_is_never_more_than_the_slack_behind_another_policy(table, rates):
 
 @quick
 @given(tables(most_samples=10), some_rates)
-def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table, rates):
+def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: ChoiceTable, rates: Rates) -> None:
     plan = Auto().plan(facts_of(table, rates))
     base = epoch_terms(table, np.zeros(table.samples, np.uint8), rates).seconds
     if base <= 1.01 * linear_optimum(table, rates) * (1 - 1e-6):
@@ -172,7 +176,9 @@ def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table, rat
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
-def test_auto_is_within_half_a_percent_of_the_linear_optimum(seed, samples, factors):
+def test_auto_is_within_half_a_percent_of_the_linear_optimum(
+    seed: int, samples: int, factors: tuple[float, ...]
+) -> None:
     rng = np.random.default_rng(seed)
     width = int(rng.integers(2, 6))
     costs = rng.gamma(3, 1, (3, samples, width)).astype(np.float32)
@@ -190,7 +196,7 @@ def test_auto_is_within_half_a_percent_of_the_linear_optimum(seed, samples, fact
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=80, deadline=None)
 @given(table=tables(most_samples=8, wild=True), rates=some_rates)
-def test_broken_measurements_never_make_a_broken_plan(name, table, rates):
+def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES[name]().plan(facts_of(table, rates))
     assert plan.samples == table.samples
     if plan.choices == table.choices:
@@ -211,7 +217,9 @@ speeds = st.floats(0.1, 1e4)
 
 @quick
 @given(st.integers(1, 500), speeds, st.lists(st.tuples(speeds, st.floats(0, 1)), min_size=6, max_size=6))
-def test_fastflow_ends_and_never_offloads_what_was_not_faster(samples, gpu, windows):
+def test_fastflow_ends_and_never_offloads_what_was_not_faster(
+    samples: int, gpu: float, windows: list[tuple[float, float]]
+) -> None:
     policy = FastFlow(cuts=[1, 2, 4])
     facts = Facts(samples, Rates(gpu, 1e6, 1, 1), None, 4, 2, 0.0)
     trials: list[Trial] = []
@@ -230,7 +238,7 @@ def test_fastflow_ends_and_never_offloads_what_was_not_faster(samples, gpu, wind
 
 @quick
 @given(st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1))
-def test_spread_is_exact_and_nested(samples, one, other):
+def test_spread_is_exact_and_nested(samples: int, one: float, other: float) -> None:
     small, large = sorted((one, other))
     few, many = spread(samples, small), spread(samples, large)
     assert np.count_nonzero(few) == round(small * samples)

@@ -21,7 +21,8 @@ from sophon_loader.pipeline.op import Region
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from tests.property.strategies import draws, image_files
-from tests.support.loaders import digest_of, picture
+from tests.support.loaders import digest_of
+from tests.support.pictures import picture
 
 pytestmark = pytest.mark.skipif(not native.available, reason="the C extension is not built")
 
@@ -243,9 +244,14 @@ def test_the_part_shows_in_no_pixel(data: bytes, name: str, draw: Draw, flip: st
 
 
 def test_large_pictures_too_and_the_part_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = []
+    used: list[Any] = []
     crop = native.crop
-    monkeypatch.setattr(native, "crop", lambda *arguments: used.append(1) or crop(*arguments))
+
+    def counted(*arguments: Any) -> Any:
+        used.append(arguments)
+        return crop(*arguments)
+
+    monkeypatch.setattr(native, "crop", counted)
     data = photo(640, 480, subsampling="4:2:0")
     for crop_op in (v1.RandomResizedCrop(64), v2.RandomResizedCrop(64), v1.CenterCrop(224), v1.RandomCrop(200)):
         chain = of(crop_op)

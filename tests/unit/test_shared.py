@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def _write(shared: SharedArray, strings: SharedStrings) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_write_to_the_same_memory(method: str) -> None:
     shared, strings = SharedArray(np.zeros(3)), SharedStrings(["a", "bcd\udcff"])
-    process = torch.multiprocessing.get_context(method).Process(target=_write, args=(shared, strings))
+    context: Any = torch.multiprocessing.get_context(method)
+    process = context.Process(target=_write, args=(shared, strings))
     process.start()
     process.join(60)
     assert process.exitcode == 0

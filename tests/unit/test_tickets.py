@@ -100,7 +100,7 @@ class Broken:
 def test_what_comes_before_a_failure_is_delivered_first(entry: object) -> None:
     delivered = []
     with pytest.raises((KeyError, TypeError)):
-        for ticket in TicketSampler(Broken(4, entry), True, lambda: (0, 0), 9, None):  # type: ignore[arg-type]
+        for ticket in TicketSampler(Broken(4, entry), True, lambda: (0, 0), 9, None):
             delivered.append(ticket.indices)
     assert delivered == [[0], [1], [2], [3]]
 

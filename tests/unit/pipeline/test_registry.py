@@ -282,7 +282,10 @@ def test_state_differs_in_type_value_or_layout(a: Any, b: Any) -> None:
 
 
 def _nested(levels: int) -> Any:
-    return functools.reduce(lambda inner, _: [inner], range(levels), 1)
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def _array(**fields: Any) -> dict[str, Any]:
