@@ -1,4 +1,5 @@
-# make test   everything that CI checks        make demo   the policies over a slow wire, as one table
+# make test   everything that CI checks        make unit   what needs no agent, in under a minute
+# make demo   the policies over a slow wire, as one table
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
 # Each alone is enough on a fresh machine with python3 and a compiler.
 PYTHON ?= python3
@@ -6,8 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
+JOBS ?= 2
+# Test processes. With spread, the tests of a file stay together, since they share an agent.
+UNIT := tests/unit tests/contract tests/native tests/property
+WHOLE := tests/e2e tests/faults
 
-.PHONY: test demo bench lint clean
+.PHONY: test unit demo bench lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -19,8 +24,12 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-test: lint
-	$(BIN)/python -m pytest
+test: lint unit
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone" $(WHOLE)
+	$(BIN)/python -m pytest -m alone $(WHOLE)
+
+unit: $(VENV)/.built
+	$(BIN)/python -m pytest -n $(JOBS) $(UNIT)
 
 lint: $(VENV)/.built
 	$(BIN)/ruff check .

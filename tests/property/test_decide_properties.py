@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -41,8 +41,9 @@ from sophon_loader.decide import (
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
 from tests.support.decide_tables import CHOICES, facts_of, linear_optimum
+from tests.support.drawn import examples
 
-quick = settings(max_examples=150, deadline=None)
+few = examples(150)
 sizes = st.integers(1, 1000).map(float) | st.sampled_from([math.inf, 0.0])
 times = st.integers(0, 100).map(lambda n: n / 10)
 positive = st.floats(1e-3, 1e3)
@@ -91,7 +92,7 @@ def prefix_times(table: ChoiceTable, rates: Rates) -> tuple[NDArray[np.uint32], 
     return order, smallest, found
 
 
-@quick
+@few
 @given(tables(most_samples=12, plain=True), some_rates)
 def test_sophon_is_the_best_prefix_of_its_order(table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
@@ -108,7 +109,7 @@ def test_sophon_is_the_best_prefix_of_its_order(table: ChoiceTable, rates: Rates
         assert prefixes[taken + 1].seconds >= reached * (1 - 1e-9)
 
 
-@quick
+@few
 @given(tables(most_samples=9, plain=True), some_rates)
 def test_sophon_is_within_one_sample_of_every_subset(table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
@@ -128,7 +129,7 @@ def test_sophon_is_within_one_sample_of_every_subset(table: ChoiceTable, rates: 
     assert plan.predicted.seconds <= (best + step) * (1 + 1e-6) + 1e-9
 
 
-@quick
+@few
 @given(tables(most_samples=10), some_rates)
 def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Rates) -> None:
     facts = facts_of(table, rates)
@@ -140,7 +141,7 @@ def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Ra
 # -----------------------------------------------------------------------------------------------------------
 
 
-@quick
+@few
 @given(tables(most_samples=5, most_choices=4), some_rates)
 def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rates) -> None:
     plan = Auto().plan(facts_of(table, rates))
@@ -153,7 +154,7 @@ def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rat
     assert plan.predicted.seconds <= 1.01 * (best + widest) * (1 + 1e-6) + 1e-9
 
 
-@quick
+@few
 @given(tables(most_samples=10), some_rates)
 def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTable, rates: Rates) -> None:
     facts = facts_of(table, rates)
@@ -163,7 +164,7 @@ def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTa
     assert known["auto"] <= max(1.01 * min(known.values()), instant) * (1 + 1e-5)
 
 
-@quick
+@few
 @given(tables(most_samples=10), some_rates)
 def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: ChoiceTable, rates: Rates) -> None:
     plan = Auto().plan(facts_of(table, rates))
@@ -174,7 +175,7 @@ def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: Cho
         assert plan.predicted.seconds < base
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
 def test_auto_is_within_half_a_percent_of_the_linear_optimum(
     seed: int, samples: int, factors: tuple[float, ...]
@@ -194,7 +195,7 @@ def test_auto_is_within_half_a_percent_of_the_linear_optimum(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(table=tables(most_samples=8, wild=True), rates=some_rates)
 def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES[name]().plan(facts_of(table, rates))
@@ -215,7 +216,7 @@ def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTa
 speeds = st.floats(0.1, 1e4)
 
 
-@quick
+@few
 @given(st.integers(1, 500), speeds, st.lists(st.tuples(speeds, st.floats(0, 1)), min_size=6, max_size=6))
 def test_fastflow_ends_and_never_offloads_what_was_not_faster(
     samples: int, gpu: float, windows: list[tuple[float, float]]
@@ -236,7 +237,7 @@ def test_fastflow_ends_and_never_offloads_what_was_not_faster(
         assert ran[-1].samples_s >= 1.05 * trials[0].samples_s
 
 
-@quick
+@few
 @given(st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1))
 def test_spread_is_exact_and_nested(samples: int, one: float, other: float) -> None:
     small, large = sorted((one, other))

@@ -1,6 +1,6 @@
 """Whatever torch allows with a batch gives here what it gives there: drawn sequences of uses, beside torch's.
 
-`HELD_BATCHES=10000` draws that many sequences (a hundred otherwise).
+`HELD_BATCHES=10000` draws that many sequences; as many as the profile says otherwise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning"),
 ]
-EXAMPLES = int(os.environ.get("HELD_BATCHES", "100"))
+EXAMPLES = int(os.environ.get("HELD_BATCHES", settings.default.max_examples))
 AT_ONCE = 500
 LENGTH = 1 << 16
 BATCH = 3

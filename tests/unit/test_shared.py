@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.multiprocessing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.shared import SharedArray, SharedStrings
+from tests.support.drawn import examples
 
 FILE_NAMES = (st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)).map(lambda name: name.replace("\0", "_"))
 """Any bytes but NUL are a file name; those that are not UTF-8 become low surrogates."""
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(FILE_NAMES))
 def test_strings_come_back(strings: list[str]) -> None:
     shared = SharedStrings(strings)
