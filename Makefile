@@ -25,7 +25,7 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	touch $@
 
 test: lint unit
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone" $(WHOLE)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone and not bed" $(WHOLE)
 	$(BIN)/python -m pytest -m alone $(WHOLE)
 
 unit: $(VENV)/.built

@@ -160,8 +160,7 @@ def test_the_random_numbers_of_another_torch_are_not_trusted(
 # --- an agent that changes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("policy", ["all-off", Cropping()])
+@pytest.mark.parametrize(("policy", "workers"), [("all-off", 0), (Cropping(), 1)])
 def test_an_agent_that_comes_back_as_other_software_runs_no_op_any_more(
     root: Path, expected: list[Samples], tmp_path: Path, policy: Any, workers: int
 ) -> None:

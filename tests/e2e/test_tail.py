@@ -52,13 +52,20 @@ def from_workers(loader: Any) -> torch.Tensor:
 @pytest.mark.parametrize("transform", [train_transform, grey_v2], ids=["v1", "v2 grey"])
 def test_the_same_batches(root: Path, make: Any, transform: Callable[[], Any], policy: str, workers: int) -> None:
     dataset = folder(root, transform(), target_transform=noisy_target)
-    loader = make(dataset, agent="local", policy=policy, num_workers=workers)
+    loader = make(dataset, policy=policy, num_workers=workers)
     for epoch in range(EPOCHS):
         assert samples_of(loader) == reference(dataset, epoch)
     report = loader.report().as_dict()
     assert (report["samples"], report["fallbacks"]) == (FILES, 0)
     assert not any("batch by batch" in note for note in report["notes"])
     assert loader.dataset is dataset and len(dataset.transform.transforms) == 5
+
+
+def test_with_an_agent_of_its_own(root: Path, make: Any) -> None:
+    dataset = folder(root, target_transform=noisy_target)
+    loader = make(dataset, agent="local", policy="all-off", num_workers=1)
+    assert samples_of(loader) == reference(dataset)
+    assert loader.report().as_dict()["fallbacks"] == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -176,7 +183,7 @@ def test_two_iterators_at_once(root: Path, make: Any) -> None:
 def test_a_profile_is_of_the_pipeline_that_ran(root: Path, make: Any, tmp_path: Path) -> None:
     path = tmp_path / "profile.npz"
     for tail, note in (("cpu", ""), ("cpu", "reusing the profile"), ("loader", "measuring anew")):
-        loader = make(agent="local", policy="auto", profile=path, tail=tail, num_workers=1)
+        loader = make(policy="auto", profile=path, tail=tail, num_workers=1)
         assert samples_of(loader) == reference(folder(root))
         assert any(note in one for one in loader.report().notes) if note else True
         loader.close()

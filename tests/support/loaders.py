@@ -24,6 +24,8 @@ QUICK = OffloadOptions(
     connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=1.5, resend_after_s=5.0, window=16, agent_workers=1
 )
 """Time-outs that keep a test of a fault short; the agent must answer pings while it starts, and it does."""
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 1.0
+"""How long torch waits for the worker of an iterator that was dropped together with an error; 5 s by default."""
 MakeLoader = Callable[..., OffloadingDataLoader[Any]]
 """What the fixture `make` is."""
 
