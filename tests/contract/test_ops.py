@@ -46,8 +46,7 @@ def _input(example: Example, kind: str) -> Any:
 
 
 def _states() -> dict[str, Any]:
-    numpy_state: Any = np.random.get_state()
-    _, keys, position, *rest = numpy_state
+    keys, position, *rest = np.random.get_state()[1:]
     return {
         "torch": torch.default_generator.get_state().numpy().tobytes(),
         "numpy": (keys.tobytes(), position, *rest),

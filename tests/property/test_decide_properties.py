@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from sophon_loader.decide import (
     FILE,
@@ -32,7 +30,6 @@ from sophon_loader.decide import (
     Facts,
     FastFlow,
     Rates,
-    Terms,
     Trial,
     epoch_terms,
     epoch_totals,
@@ -41,9 +38,8 @@ from sophon_loader.decide import (
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
 from tests.support.decide_tables import CHOICES, facts_of, linear_optimum
-from tests.support.drawn import examples
 
-few = examples(150)
+quick = settings(max_examples=150, deadline=None)
 sizes = st.integers(1, 1000).map(float) | st.sampled_from([math.inf, 0.0])
 times = st.integers(0, 100).map(lambda n: n / 10)
 positive = st.floats(1e-3, 1e3)
@@ -51,9 +47,7 @@ some_rates = st.builds(Rates, *(positive | st.just(math.inf) for _ in range(4)))
 
 
 @st.composite
-def tables(
-    draw: st.DrawFn, most_samples: int = 6, most_choices: int = 4, wild: bool = False, plain: bool = False
-) -> ChoiceTable:
+def tables(draw, most_samples=6, most_choices=4, wild=False, plain=False):
     """Small tables. ``wild`` adds what a broken measurement may bring; ``plain`` is the paper's world: the
     loader's CPU is free, and each choice costs the agent what the file does, or more."""
     samples, width = draw(st.integers(1, most_samples)), draw(st.integers(1, most_choices))
@@ -72,16 +66,17 @@ def tables(
     return ChoiceTable(CHOICES[:width], costs[..., 0], costs[..., 1], costs[..., 2])
 
 
-def every_plan(table: ChoiceTable) -> Iterator[NDArray[np.uint8]]:
+def every_plan(table):
     """All whole plans, as uint8 arrays."""
     options = [np.flatnonzero(np.isfinite(row)) for row in table.wire_bytes]
     return (np.array(plan, np.uint8) for plan in itertools.product(*options))
 
 
-# --- SOPHON ---------------------------------------------------------------------------------------------------
+# --- SOPHON
+# ---------------------------------------------------------------------------------------------------------
 
 
-def prefix_times(table: ChoiceTable, rates: Rates) -> tuple[NDArray[np.uint32], NDArray[np.uint8], list[Terms]]:
+def prefix_times(table, rates):
     smallest = smallest_choices(table)
     order = by_efficiency(table, smallest)
     chosen = np.zeros(table.samples, np.uint8)
@@ -92,9 +87,9 @@ def prefix_times(table: ChoiceTable, rates: Rates) -> tuple[NDArray[np.uint32], 
     return order, smallest, found
 
 
-@few
+@quick
 @given(tables(most_samples=12, plain=True), some_rates)
-def test_sophon_is_the_best_prefix_of_its_order(table: ChoiceTable, rates: Rates) -> None:
+def test_sophon_is_the_best_prefix_of_its_order(table, rates):
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
     order, smallest, prefixes = prefix_times(table, rates)
     taken = np.count_nonzero(plan.chosen)
@@ -109,9 +104,9 @@ def test_sophon_is_the_best_prefix_of_its_order(table: ChoiceTable, rates: Rates
         assert prefixes[taken + 1].seconds >= reached * (1 - 1e-9)
 
 
-@few
+@quick
 @given(tables(most_samples=9, plain=True), some_rates)
-def test_sophon_is_within_one_sample_of_every_subset(table: ChoiceTable, rates: Rates) -> None:
+def test_sophon_is_within_one_sample_of_every_subset(table, rates):
     plan = POLICIES["sophon"]().plan(facts_of(table, rates))
     order, smallest, prefixes = prefix_times(table, rates)
     assume(prefixes[0].bottleneck == "wire")
@@ -129,9 +124,9 @@ def test_sophon_is_within_one_sample_of_every_subset(table: ChoiceTable, rates: 
     assert plan.predicted.seconds <= (best + step) * (1 + 1e-6) + 1e-9
 
 
-@few
+@quick
 @given(tables(most_samples=10), some_rates)
-def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Rates) -> None:
+def test_sophon_is_never_slower_than_no_offloading(table, rates):
     facts = facts_of(table, rates)
     times_by_name = {name: POLICIES[name]().plan(facts).predicted.seconds for name in ("sophon", "no-off")}
     assert times_by_name["sophon"] <= times_by_name["no-off"] * (1 + 1e-6)
@@ -141,9 +136,9 @@ def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Ra
 # -----------------------------------------------------------------------------------------------------------
 
 
-@few
+@quick
 @given(tables(most_samples=5, most_choices=4), some_rates)
-def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rates) -> None:
+def test_auto_is_near_the_best_of_all_whole_plans(table, rates):
     plan = Auto().plan(facts_of(table, rates))
     best = min(epoch_terms(table, chosen, rates).seconds for chosen in every_plan(table))
     # A bound that holds for rounding in general: three samples may be split, each costs its dearest choice at
@@ -154,9 +149,9 @@ def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rat
     assert plan.predicted.seconds <= 1.01 * (best + widest) * (1 + 1e-6) + 1e-9
 
 
-@few
+@quick
 @given(tables(most_samples=10), some_rates)
-def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTable, rates: Rates) -> None:
+def test_auto_is_never_more_than_the_slack_behind_another_policy(table, rates):
     facts = facts_of(table, rates)
     plans = {name: POLICIES[name]().plan(facts) for name in POLICIES}
     known = {name: plan.predicted.seconds for name, plan in plans.items() if plan.predicted}
@@ -164,9 +159,9 @@ def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTa
     assert known["auto"] <= max(1.01 * min(known.values()), instant) * (1 + 1e-5)
 
 
-@few
+@quick
 @given(tables(most_samples=10), some_rates)
-def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: ChoiceTable, rates: Rates) -> None:
+def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table, rates):
     plan = Auto().plan(facts_of(table, rates))
     base = epoch_terms(table, np.zeros(table.samples, np.uint8), rates).seconds
     if base <= 1.01 * linear_optimum(table, rates) * (1 - 1e-6):
@@ -175,11 +170,9 @@ def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: Cho
         assert plan.predicted.seconds < base
 
 
-@examples(40)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
-def test_auto_is_within_half_a_percent_of_the_linear_optimum(
-    seed: int, samples: int, factors: tuple[float, ...]
-) -> None:
+def test_auto_is_within_half_a_percent_of_the_linear_optimum(seed, samples, factors):
     rng = np.random.default_rng(seed)
     width = int(rng.integers(2, 6))
     costs = rng.gamma(3, 1, (3, samples, width)).astype(np.float32)
@@ -195,9 +188,9 @@ def test_auto_is_within_half_a_percent_of_the_linear_optimum(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@examples(80)
+@settings(max_examples=80, deadline=None)
 @given(table=tables(most_samples=8, wild=True), rates=some_rates)
-def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTable, rates: Rates) -> None:
+def test_broken_measurements_never_make_a_broken_plan(name, table, rates):
     plan = POLICIES[name]().plan(facts_of(table, rates))
     assert plan.samples == table.samples
     if plan.choices == table.choices:
@@ -216,11 +209,9 @@ def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTa
 speeds = st.floats(0.1, 1e4)
 
 
-@few
+@quick
 @given(st.integers(1, 500), speeds, st.lists(st.tuples(speeds, st.floats(0, 1)), min_size=6, max_size=6))
-def test_fastflow_ends_and_never_offloads_what_was_not_faster(
-    samples: int, gpu: float, windows: list[tuple[float, float]]
-) -> None:
+def test_fastflow_ends_and_never_offloads_what_was_not_faster(samples, gpu, windows):
     policy = FastFlow(cuts=[1, 2, 4])
     facts = Facts(samples, Rates(gpu, 1e6, 1, 1), None, 4, 2, 0.0)
     trials: list[Trial] = []
@@ -237,9 +228,9 @@ def test_fastflow_ends_and_never_offloads_what_was_not_faster(
         assert ran[-1].samples_s >= 1.05 * trials[0].samples_s
 
 
-@few
+@quick
 @given(st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1))
-def test_spread_is_exact_and_nested(samples: int, one: float, other: float) -> None:
+def test_spread_is_exact_and_nested(samples, one, other):
     small, large = sorted((one, other))
     few, many = spread(samples, small), spread(samples, large)
     assert np.count_nonzero(few) == round(small * samples)

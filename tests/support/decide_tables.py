@@ -1,9 +1,6 @@
-"""Random tables of costs, and the linear programme's optimum by scipy, for the tests of `decide`."""
+"""Random tables of costs, and the linear programme's optimum by scipy, for the tests of ``decide``."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
@@ -11,8 +8,6 @@ from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Rates
 
-Nested = Sequence[Any]
-"""[samples][choices], or those of one sample."""
 CHOICES = (
     FILE,
     Choice(0, "roi-jpeg"),
@@ -33,7 +28,7 @@ JOBS = {
 
 
 def random_table(samples: int, seed: int = 0, absent: float = 0.1) -> ChoiceTable:
-    """Costs like those of photographs; a share `absent` of the choices after the first is missing."""
+    """Costs like those of photographs; a share ``absent`` of the choices after the first is missing."""
     rng = np.random.default_rng(seed)
     size = rng.lognormal(11.4, 0.7, samples)
     decode = size * 1e-8 * rng.uniform(0.7, 1.4, samples)
@@ -48,16 +43,14 @@ def random_table(samples: int, seed: int = 0, absent: float = 0.1) -> ChoiceTabl
     return ChoiceTable(CHOICES, wire32, agent32, loader32)
 
 
-def table_of(
-    wire: Nested, agent: Nested, loader: Nested | None = None, choices: Sequence[Choice] = CHOICES
-) -> ChoiceTable:
-    """A table from nested lists [samples][choices]; without `loader`, the loader's work is free."""
-    wire_bytes, agent_s = (np.atleast_2d(np.array(values, dtype=np.float32)) for values in (wire, agent))
-    loader_s = np.zeros_like(wire_bytes) if loader is None else np.array(loader, dtype=np.float32)
-    return ChoiceTable(tuple(choices[: wire_bytes.shape[1]]), wire_bytes, agent_s, loader_s)
+def table_of(wire, agent, loader=None, choices=CHOICES) -> ChoiceTable:
+    """A table from nested lists [samples][choices]; without ``loader``, the loader's work is free."""
+    arrays = [np.atleast_2d(np.array(values, dtype=np.float32)) for values in (wire, agent)]
+    work = np.zeros_like(arrays[0]) if loader is None else np.array(loader, dtype=np.float32)
+    return ChoiceTable(tuple(choices[: arrays[0].shape[1]]), *arrays, work)
 
 
-def facts_of(table: ChoiceTable, rates: Rates = WIRE_BOUND, **others: Any) -> Facts:
+def facts_of(table: ChoiceTable, rates: Rates = WIRE_BOUND, **others) -> Facts:
     """Facts for a pipeline of four stages whose second op crops."""
     known = {"max_cut": 4, "resize_cut": 2, "profiled_share": 1.0} | others
     return Facts(samples=table.samples, rates=rates, table=table, **known)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -54,6 +55,15 @@ def photo_probes(profile: SampleProfile, shares: dict[int, float]) -> list[Probe
     return probes
 
 
+def small_tree(root: Path, files: int = 6, side: int = 24) -> Path:
+    """A few JPEG files."""
+    for number in range(files):
+        folder = root / f"c{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side + number, side), (9 * number, 80, 90)).save(folder / f"{number}.jpg")
+    return root
+
+
 def crop_transform(px: int = 16) -> Any:
     """A pipeline of four ops, decode included."""
     return v1.Compose([v1.RandomResizedCrop(px), v1.RandomHorizontalFlip(), v1.ToTensor()])
@@ -77,12 +87,7 @@ def profiler_of(
         seed=1,
         allowed=encoding_names(),
     )
-    arguments: dict[str, Any] = {
-        "reach": reach,
-        "agent_cores": 1.0,
-        "encodings": encoding_names(),
-        "notes": (),
-    } | changes
+    arguments = {"reach": reach, "agent_cores": 1.0, "encodings": encoding_names(), "notes": ()} | changes
     return Profiler(data, chains, Agreement(terms, **arguments), 1, path)
 
 

@@ -22,7 +22,7 @@ from sophon_loader.main.engine import EpochIterator
 from sophon_loader.main.tail import Split, channels_last, device_of, split
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
-from tests.support.loaders import as_list, said, times_two
+from tests.support.loaders import as_list, times_two
 
 CPU = torch.device("cpu")
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -198,7 +198,7 @@ def test_images_of_several_sizes_fail_as_in_torch() -> None:
 def test_an_error_names_the_op() -> None:
     with pytest.raises(ValueError, match="std evaluated to zero") as caught:
         by_batch([v1.ToTensor(), v1.Normalize(MEAN, [0.0] * 3)])
-    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in said(caught.value)
+    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in caught.value.__notes__
 
 
 def test_the_user_s_objects_are_left_alone_and_may_change() -> None:
@@ -249,7 +249,7 @@ def test_nested_steps_and_a_way_back_to_an_image() -> None:
     assert [op.label for op in head.ops][1:] == ["v1.ToTensor", "v1.RandomErasing", "v1.ToPILImage", "v2.ToImage"]
 
 
-class Normalized(v1.Normalize):
+class Normalized(v1.Normalize):  # type: ignore[misc]
     """A subclass may do anything."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision.datasets import ImageFolder
@@ -17,7 +17,6 @@ from torchvision.datasets import ImageFolder
 from sophon_loader.errors import SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable, UnknownExport
 from storage_agent import store as store_module
 from storage_agent.store import Store
-from tests.support.drawn import examples
 
 LIMIT = 1000
 
@@ -218,7 +217,7 @@ _PARTS = st.sampled_from(
 
 
 @given(st.lists(_PARTS, max_size=7).map("/".join) | st.text(max_size=12))
-@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_key_reads_anything_else(root: Path, store: Store, key: str) -> None:
     if not (root / "far").is_symlink():
         (root / "far").symlink_to(root.parent)

@@ -1,9 +1,5 @@
 """decide/dual.py: sweeps by brute force, bounds against scipy."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ from tests.support.decide_tables import CHOICES, JOBS, WIRE_BOUND, facts_of, lin
 
 @pytest.mark.parametrize("samples", [1, 50, BLOCK + 3])
 @pytest.mark.parametrize("prices", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1e-8, 0.5, 0.4), (0, 0, 0)])
-def test_a_sweep_takes_the_cheapest_that_is_there(samples: int, prices: Any) -> None:
+def test_a_sweep_takes_the_cheapest_that_is_there(samples, prices):
     table = random_table(samples, absent=0.4)
     problem = Problem.of(facts_of(table))
     column = column_at(problem, np.array(prices, dtype=float))
@@ -31,7 +27,7 @@ def test_a_sweep_takes_the_cheapest_that_is_there(samples: int, prices: Any) -> 
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_the_bounds_enclose_the_optimum(job: str) -> None:
+def test_the_bounds_enclose_the_optimum(job):
     table = random_table(500, seed=3)
     problem = Problem.of(facts_of(table, JOBS[job]))
     mix = least_time(problem, [file_column(problem)], 1e-7, 300)
@@ -41,7 +37,7 @@ def test_the_bounds_enclose_the_optimum(job: str) -> None:
     assert mix.shares.sum() == pytest.approx(1)
 
 
-def test_bounds_meet_from_any_centre() -> None:
+def test_bounds_meet_from_any_centre():
     """A poor centre, and an optimum at the GPU where no sweep's bound beats the one known: neither may stall."""
     rng = np.random.default_rng(0)
     costs = np.random.default_rng(0).gamma(3, 1, (3, 100, 5)).astype(np.float32)
@@ -58,7 +54,7 @@ def test_bounds_meet_from_any_centre() -> None:
         assert traffic.upper - traffic.lower <= 1e-6
 
 
-def test_least_traffic_keeps_the_budget_and_beats_the_start() -> None:
+def test_least_traffic_keeps_the_budget_and_beats_the_start():
     problem = Problem.of(facts_of(random_table(500), JOBS["tight"]))
     columns = [file_column(problem)]
     time = least_time(problem, columns, 1e-6, 300)
@@ -72,7 +68,7 @@ def test_least_traffic_keeps_the_budget_and_beats_the_start() -> None:
     assert traffic.upper - traffic.lower <= 1e-5
 
 
-def test_thinned_is_even_and_small() -> None:
+def test_thinned_is_even_and_small():
     problem = Problem.of(facts_of(random_table(1000)))
     thin = problem.thinned(100)
     assert thin.samples == 100
@@ -81,6 +77,6 @@ def test_thinned_is_even_and_small() -> None:
     assert problem.thinned(600) is problem
 
 
-def test_a_problem_needs_a_table() -> None:
+def test_a_problem_needs_a_table():
     with pytest.raises(PlanError, match="table must be given"):
         Problem.of(Facts(3, WIRE_BOUND, None, 4, 2, 0.0))

@@ -1,9 +1,6 @@
 """decide/facts.py: what is refused, what is repaired."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +14,19 @@ NAN, INF = math.nan, math.inf
 
 @pytest.mark.parametrize("name", ["gpu_samples_s", "wire_bytes_s", "loader_cores", "agent_cores"])
 @pytest.mark.parametrize("value", [0, -1.0, NAN, -INF])
-def test_a_rate_must_be_positive(name: str, value: float) -> None:
+def test_a_rate_must_be_positive(name, value):
     good = {"gpu_samples_s": 1.0, "wire_bytes_s": 1.0, "loader_cores": 1.0, "agent_cores": INF}
     with pytest.raises(PlanError, match=f"^{name} must be > 0, got .*; measure it again"):
         Rates(**good | {name: value})
 
 
-def test_the_error_is_a_value_error_of_the_projects_tree() -> None:
+def test_the_error_is_a_value_error_of_the_projects_tree():
     with pytest.raises(ValueError) as caught:
         Rates(0, 1, 1, 1)
     assert isinstance(caught.value, SophonError)
 
 
-def test_choice_checks_and_prints() -> None:
+def test_choice_checks_and_prints():
     assert str(Choice(2, "pixels")) == "pixels@2"
     with pytest.raises(PlanError, match="cut must be >= 0, got -1"):
         Choice(-1, "file")
@@ -46,13 +43,13 @@ def test_choice_checks_and_prints() -> None:
         ((FILE, FILE), "choices must be distinct"),
     ],
 )
-def test_bad_choices_are_refused(choices: Any, text: str) -> None:
+def test_bad_choices_are_refused(choices, text):
     empty = np.zeros((3, len(choices)), dtype=np.float32)
     with pytest.raises(PlanError, match=text):
         ChoiceTable(choices, empty, empty, empty)
 
 
-def test_shapes_must_agree() -> None:
+def test_shapes_must_agree():
     two, one = np.ones((3, 2), np.float32), np.ones((3, 1), np.float32)
     choices = (FILE, Choice(1, "pixels"))
     with pytest.raises(PlanError, match=r"agent_s must have shape \[samples, 2\], got \(3, 1\)"):
@@ -61,7 +58,7 @@ def test_shapes_must_agree() -> None:
         ChoiceTable(choices, two, two, two[:2])
 
 
-def test_a_clean_column_major_table_is_not_copied() -> None:
+def test_a_clean_column_major_table_is_not_copied():
     values = np.ones((2, 5), dtype=np.float32).T
     table = ChoiceTable((FILE, Choice(1, "pixels")), values, values, values)
     assert np.shares_memory(table.wire_bytes, values)
@@ -69,7 +66,7 @@ def test_a_clean_column_major_table_is_not_copied() -> None:
     assert table.repaired == 0
 
 
-def test_a_table_is_read_only_and_leaves_its_source_alone() -> None:
+def test_a_table_is_read_only_and_leaves_its_source_alone():
     values = np.ones((5, 2), dtype=np.float32)
     table = ChoiceTable((FILE, Choice(1, "pixels")), values, values, values)
     with pytest.raises(ValueError, match="read-only"):
@@ -80,7 +77,7 @@ def test_a_table_is_read_only_and_leaves_its_source_alone() -> None:
 
 @pytest.mark.parametrize("array", ["wire_bytes", "agent_s", "loader_s"])
 @pytest.mark.parametrize("value", [NAN, -1.0, -INF])
-def test_a_wrong_measurement_takes_the_choice_away(array: str, value: float) -> None:
+def test_a_wrong_measurement_takes_the_choice_away(array, value):
     arrays = {name: np.ones((3, 2), np.float32) for name in ("wire_bytes", "agent_s", "loader_s")}
     arrays[array][1, 1] = value
     table = ChoiceTable((FILE, Choice(1, "pixels")), **arrays)
@@ -90,13 +87,13 @@ def test_a_wrong_measurement_takes_the_choice_away(array: str, value: float) -> 
     assert np.array_equal(arrays[array][1, 1], value, equal_nan=True)  # the caller's array is left as it was
 
 
-def test_an_infinite_time_takes_the_choice_away() -> None:
+def test_an_infinite_time_takes_the_choice_away():
     table = table_of([[5, 2], [5, 2]], [[0, INF], [0, 1]])
     assert table.has(1).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("value", [NAN, -1.0, INF])
-def test_an_unusable_file_counts_as_the_mean_of_the_others(value: float) -> None:
+def test_an_unusable_file_counts_as_the_mean_of_the_others(value):
     table = table_of([[value, 2], [10, 2], [20, 2]], [[1, 1], [2, 1], [6, 1]])
     assert table.wire_bytes[:, 0].tolist() == [15, 10, 20]
     assert table.agent_s[:, 0].tolist() == [4, 2, 6]
@@ -104,23 +101,23 @@ def test_an_unusable_file_counts_as_the_mean_of_the_others(value: float) -> None
     assert "1 samples without usable measurements" in facts_of(table).caveats()
 
 
-def test_no_usable_file_at_all_is_refused() -> None:
+def test_no_usable_file_at_all_is_refused():
     with pytest.raises(PlanError, match="choice 0 must be measured for at least one sample, got none of 2"):
         table_of([[NAN], [-1]], [[0], [0]])
 
 
-def test_a_float64_past_float32_is_a_missing_choice() -> None:
+def test_a_float64_past_float32_is_a_missing_choice():
     values = np.array([[1.0, 1e300]])
-    table = ChoiceTable((FILE, Choice(1, "pixels")), values, np.zeros((1, 2)), np.zeros((1, 2)))  # type: ignore[arg-type]
+    table = ChoiceTable((FILE, Choice(1, "pixels")), values, np.zeros((1, 2)), np.zeros((1, 2)))
     assert table.has(1).tolist() == [False]
 
 
-def test_an_empty_table_is_a_table() -> None:
+def test_an_empty_table_is_a_table():
     empty = np.zeros((0, 2), np.float32)
     assert ChoiceTable((FILE, Choice(1, "pixels")), empty, empty, empty).samples == 0
 
 
-def test_index() -> None:
+def test_index():
     table = random_table(3)
     assert table.index(Choice(2, "pixels")) == 2
     assert table.index(Choice(3, "pixels")) is None
@@ -138,12 +135,12 @@ def test_index() -> None:
         ({"max_cut": 2}, "table's cuts must be <= max_cut = 2, got array@4"),
     ],
 )
-def test_facts_that_contradict_themselves_are_refused(change: Any, text: str) -> None:
+def test_facts_that_contradict_themselves_are_refused(change, text):
     good = {"samples": 3, "table": random_table(3), "max_cut": 4, "resize_cut": 2, "profiled_share": 1.0}
     with pytest.raises(PlanError, match=text):
         Facts(rates=WIRE_BOUND, **good | change)
 
 
-def test_caveats_name_the_profiled_share_and_never_round_it_up() -> None:
+def test_caveats_name_the_profiled_share_and_never_round_it_up():
     assert facts_of(random_table(3)).caveats() == ""
     assert "only 99.9 % of the samples are profiled" in facts_of(random_table(3), profiled_share=0.99999).caveats()

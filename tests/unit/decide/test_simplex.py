@@ -1,7 +1,5 @@
 """decide/simplex.py against scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -10,7 +8,7 @@ from sophon_loader.decide.simplex import maximise
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_matches_highs_with_its_duals(seed: int) -> None:
+def test_matches_highs_with_its_duals(seed):
     rng = np.random.default_rng(seed)
     height, width = rng.integers(1, 6), rng.integers(1, 40)
     gain = rng.normal(size=width)
@@ -25,12 +23,12 @@ def test_matches_highs_with_its_duals(seed: int) -> None:
     assert (ours.duals @ rows >= gain - 1e-9).all()
 
 
-def test_beales_example_does_not_cycle() -> None:
+def test_beales_example_does_not_cycle():
     gain = np.array([0.75, -150, 0.02, -6])
     rows = np.array([[0.25, -60, -0.04, 9], [0.5, -90, -0.02, 3], [0, 0, 1, 0]])
     assert maximise(gain, rows, np.array([0.0, 0.0, 1.0])).value == pytest.approx(0.05)
 
 
-def test_without_a_largest_value() -> None:
+def test_without_a_largest_value():
     with pytest.raises(ArithmeticError, match="without a largest value"):
         maximise(np.ones(1), -np.ones((1, 1)), np.ones(1))

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
@@ -36,7 +36,6 @@ from sophon_loader.pipeline.registry import (
     same_state,
     to_plain,
 )
-from tests.support.drawn import examples
 
 
 class Brighten:
@@ -283,10 +282,7 @@ def test_state_differs_in_type_value_or_layout(a: Any, b: Any) -> None:
 
 
 def _nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
+    return functools.reduce(lambda inner, _: [inner], range(levels), 1)
 
 
 def _array(**fields: Any) -> dict[str, Any]:
@@ -405,14 +401,14 @@ _GARBAGE = st.recursive(
 )
 
 
-@examples(400)
+@settings(max_examples=400)
 @given(_GARBAGE)
 def test_garbage_is_read_or_refused(value: Any) -> None:
     with contextlib.suppress(PipelineError):
         from_plain(value)
 
 
-@examples(400)
+@settings(max_examples=400)
 @given(_NAMES, st.dictionaries(st.sampled_from(_PARAMS), _GARBAGE, max_size=3))
 def test_ops_of_garbage_are_built_or_refused(name: str, params: dict[str, Any]) -> None:
     with contextlib.suppress(PipelineError):

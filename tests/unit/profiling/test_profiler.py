@@ -23,8 +23,7 @@ from sophon_loader.profiling.costs import ROI
 from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.store import StoredProfile, load, save
 from tests.support.loaders import times_two
-from tests.support.pictures import make_tree
-from tests.support.profiles import crop_transform, fill, profiler_of
+from tests.support.profiles import crop_transform, fill, profiler_of, small_tree
 
 COUNT = 6
 LOADED_JXL = "jxl" in encoding_names()
@@ -33,7 +32,7 @@ needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return make_tree(tmp_path / "tree", COUNT, classes=2, sides=(24, 32), plain=True)
+    return small_tree(tmp_path / "tree", COUNT)
 
 
 def epoch(**changes: Any) -> EpochMeasure:
@@ -104,7 +103,7 @@ def test_what_is_tried_is_all_ops_and_what_cannot_be_told_otherwise(root: Path) 
     tried = {(request.cut, request.encoding) for request in requests}
     assert tried == {(4, "pixels"), (2, "webp"), (0, "roi-jpeg")} | ({(2, "jxl")} if LOADED_JXL else set())
     assert {request.index for request in requests} == set(range(COUNT))
-    assert {request.key for request in requests} == {f"class_{n % 2}/{n:03}.jpg" for n in range(COUNT)}
+    assert {request.key for request in requests} == {f"c{n % 2}/{n}.jpg" for n in range(COUNT)}
 
 
 @pytest.mark.parametrize(
@@ -338,7 +337,7 @@ def test_a_profile_of_something_else_is_not(
 
 
 def test_a_file_more_is_another_dataset(root: Path, path: Path, kept: Profiler) -> None:
-    make_tree(root, COUNT + 1, classes=2, sides=(24, 32), plain=True)
+    small_tree(root, COUNT + 1)
     assert "another dataset" in profiler_of(root, path).notes[0]
 
 

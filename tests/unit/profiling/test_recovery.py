@@ -21,8 +21,7 @@ from sophon_loader.main import profiler as module
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.profiling.guard import Guard
 from sophon_loader.profiling.rates import EpochMeasure
-from tests.support.pictures import make_tree
-from tests.support.profiles import fill, profiler_of
+from tests.support.profiles import fill, profiler_of, small_tree
 
 SAMPLES = 300
 UPKEEP_S = (0.00013, 0.00027)
@@ -153,7 +152,7 @@ def queueing(busy: float) -> float:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("tree"), SAMPLES, sides=(8, 16), plain=True)
+    return small_tree(tmp_path_factory.mktemp("tree"), SAMPLES, side=8)
 
 
 @pytest.fixture(params=["guarded", "unguarded"])

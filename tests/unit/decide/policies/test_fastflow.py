@@ -1,9 +1,6 @@
 """decide/policies/fastflow.py: the state machine, its shares, and when it declines."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,53 +12,48 @@ from tests.support.decide_tables import facts_of, random_table, table_of
 ALL, HALFWAY = Choice(4, "pixels"), Choice(2, "pixels")
 
 
-def facts(gpu: float = 1000.0, samples: int = 1000, max_cut: int = 4) -> Facts:
+def facts(gpu=1000.0, samples=1000, max_cut=4):
     return Facts(samples, Rates(gpu, 1e9, 8, 8), None, max_cut, 2, 0.0)
 
 
-def local(samples_s: float = 100.0, cpu: float = 0.01) -> Trial:
+def local(samples_s=100.0, cpu=0.01):
     return Trial(FILE, 0.0, samples_s, cpu)
 
 
-def remote(samples_s: float, cpu: float = 0.0, choice: Choice = ALL) -> Trial:
+def remote(samples_s, cpu=0.0, choice=ALL):
     return Trial(choice, 1.0, samples_s, cpu)
 
 
-def check(share: float, samples_s: float, choice: Choice = ALL) -> Trial:
+def check(share, samples_s, choice=ALL):
     return Trial(choice, share, samples_s, 0.005)
 
 
-def trial_of(plan: Plan | None, samples_s: float, cpu: float) -> Trial:
-    assert plan is not None
-    return Trial.of(plan, samples_s, cpu)
-
-
-def test_the_order_of_trials() -> None:
+def test_the_order_of_trials():
     policy, known = FastFlow(cuts=[2, 4]), facts()
     first = policy.next_trial([], known)
     assert first.counts() == {FILE: 1000}
-    trials = [trial_of(first, 100, 0.01)]
+    trials = [Trial.of(first, 100, 0.01)]
     second = policy.next_trial(trials, known)
     assert second.counts() == {HALFWAY: 1000}
-    trials.append(trial_of(second, 100, 0.0))
+    trials.append(Trial.of(second, 100, 0.0))
     third = policy.next_trial(trials, known)
     assert third.counts() == {ALL: 1000}
-    trials.append(trial_of(third, 300, 0.0))
+    trials.append(Trial.of(third, 300, 0.0))
     fourth = policy.next_trial(trials, known)
     assert fourth.counts() == {FILE: 250, ALL: 750}  # 100 : 300
-    trials.append(trial_of(fourth, 380, 0.0025))
+    trials.append(Trial.of(fourth, 380, 0.0025))
     assert policy.next_trial(trials, known) is None
     plan = policy.decide(trials, known)
     assert plan.counts() == {FILE: 250, ALL: 750}
     assert np.array_equal(plan.chosen, fourth.chosen)
 
 
-def test_the_default_candidate_is_the_whole_pipeline() -> None:
+def test_the_default_candidate_is_the_whole_pipeline():
     assert FastFlow().next_trial([local()], facts()).counts() == {ALL: 1000}
 
 
 @pytest.mark.parametrize(("gpu", "goes_on"), [(130.0, False), (130.1, True)])
-def test_a_bottleneck_is_above_1_3(gpu: float, goes_on: bool) -> None:
+def test_a_bottleneck_is_above_1_3(gpu, goes_on):
     assert (FastFlow().next_trial([local()], facts(gpu)) is not None) is goes_on
     reason = FastFlow().decide([local()], facts(gpu)).reason
     assert ("gpu / local is 1.30, not above 1.3" in reason) is not goes_on
@@ -79,41 +71,41 @@ def test_a_bottleneck_is_above_1_3(gpu: float, goes_on: bool) -> None:
         (500, 0.02, 200, 1.0),  # dearer than local on the loader, but remote alone feeds the GPU
     ],
 )
-def test_shares_by_hand(remote_s: float, ocycle: float, gpu: float, share: float) -> None:
+def test_shares_by_hand(remote_s, ocycle, gpu, share):
     offer = FastFlow()._best([local(), remote(remote_s, ocycle)], facts(gpu))
     assert offer.share == share
 
 
-def test_when_less_than_one_share_reaches_the_gpu_the_smaller_share_wins() -> None:
+def test_when_less_than_one_share_reaches_the_gpu_the_smaller_share_wins():
     trials = [local(), remote(400, choice=HALFWAY, cpu=0.005), remote(300)]
     offer = FastFlow(cuts=[2, 4])._best(trials, facts(gpu=200))
     assert (offer.choice, offer.samples_s) == (ALL, 200)
 
 
-def test_without_measured_loader_cpu_offloading_is_taken_to_be_free() -> None:
+def test_without_measured_loader_cpu_offloading_is_taken_to_be_free():
     offer = FastFlow()._best([local(cpu=0.0), remote(100, 0.5)], facts())
     assert offer.share == 0.5
 
 
 @pytest.mark.parametrize(("measured", "pays"), [(104.9, False), (105.1, True)])
-def test_the_check_must_gain_5_percent(measured: float, pays: bool) -> None:
+def test_the_check_must_gain_5_percent(measured, pays):
     plan = FastFlow().decide([local(), remote(100), check(0.5, measured)], facts())
     assert plan.counts() == ({FILE: 500, ALL: 500} if pays else {FILE: 1000})
 
 
-def test_a_candidate_on_every_sample_is_its_own_check() -> None:
+def test_a_candidate_on_every_sample_is_its_own_check():
     trials = [local(), remote(300, 0.005)]
     assert FastFlow().next_trial(trials, facts(gpu=200)) is None
     assert FastFlow().decide(trials, facts(gpu=200)).counts() == {ALL: 1000}
 
 
-def test_what_promises_nothing_is_not_checked() -> None:
+def test_what_promises_nothing_is_not_checked():
     trials = [local(), remote(50, 0.02)]  # 0 + 50 < 100
     assert FastFlow().next_trial(trials, facts()) is None
     assert "no candidate promises more" in FastFlow().decide(trials, facts()).reason
 
 
-def test_undecided_means_local() -> None:
+def test_undecided_means_local():
     policy = FastFlow()
     assert "no trial has been run" in policy.decide([], facts()).reason
     assert "has not been checked" in policy.decide([local(), remote(100)], facts()).reason
@@ -121,22 +113,21 @@ def test_undecided_means_local() -> None:
 
 
 @pytest.mark.parametrize("known", [facts(samples=0), facts(max_cut=0)])
-def test_nothing_to_offload_needs_no_trial(known: Facts) -> None:
+def test_nothing_to_offload_needs_no_trial(known):
     assert FastFlow().next_trial([], known) is None
     assert "there is nothing to offload" in FastFlow().decide([], known).reason
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])
-def test_it_ends_with_few_samples(samples: int) -> None:
-    policy, known = FastFlow(cuts=[2, 4]), facts(samples=samples)
-    trials: list[Trial] = []
+def test_it_ends_with_few_samples(samples):
+    policy, known, trials = FastFlow(cuts=[2, 4]), facts(samples=samples), []
     while (plan := policy.next_trial(trials, known)) is not None:
         trials.append(Trial.of(plan, 100 + len(trials), 0.001))
         assert len(trials) <= 4
     assert policy.decide(trials, known).samples == samples
 
 
-def test_cuts_are_checked() -> None:
+def test_cuts_are_checked():
     with pytest.raises(PlanError, match=r"cuts must be >= 1, got \[0, 2\]"):
         FastFlow([0, 2])
     with pytest.raises(PlanError, match=r"cuts must be <= max_cut = 4, got \[5\]"):
@@ -152,30 +143,30 @@ def test_cuts_are_checked() -> None:
         ((FILE, 0, 1, math.nan), "loader_cpu_s_per_sample must be >= 0 and finite, got nan"),
     ],
 )
-def test_trials_are_checked(values: Any, text: str) -> None:
+def test_trials_are_checked(values, text):
     with pytest.raises(PlanError, match=text):
         Trial(*values)
 
 
-def test_a_trial_of_a_foreign_plan_is_refused() -> None:
+def test_a_trial_of_a_foreign_plan_is_refused():
     plan = Plan("x", (HALFWAY, ALL), np.array([0, 1], np.uint8), "")
     with pytest.raises(PlanError, match="must offload by one choice, got pixels@2, pixels@4"):
         Trial.of(plan, 1, 1)
 
 
-def test_dry_plan_declines_where_all_off_makes_the_traffic_grow() -> None:
+def test_dry_plan_declines_where_all_off_makes_the_traffic_grow():
     """SOPHON's evaluation: on ImageNet, wire-bound, FastFlow offloads nothing."""
     plan = FastFlow().plan(facts_of(random_table(2000)))
     assert plan.counts() == {FILE: 2000}
 
 
-def test_dry_plan_offloads_a_share_when_the_loaders_cpu_is_the_bottleneck() -> None:
+def test_dry_plan_offloads_a_share_when_the_loaders_cpu_is_the_bottleneck():
     table = table_of([[1, 1]] * 900, [[0, 0.01]] * 900, [[0.01, 0]] * 900, (FILE, ALL))
     plan = FastFlow().plan(facts_of(table, Rates(1e9, 1e9, 1, 2)))
     assert plan.counts() == {FILE: 300, ALL: 600}  # the agent has twice the cores
     assert plan.predicted.seconds == pytest.approx(3.0)
 
 
-def test_dry_plan_says_what_the_profile_lacks() -> None:
+def test_dry_plan_says_what_the_profile_lacks():
     plan = FastFlow([3]).plan(facts_of(random_table(20)))
     assert "the profile has no pixels@3" in plan.reason

@@ -1,7 +1,5 @@
 """decide/policies/fixed.py"""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,7 +10,7 @@ from tests.support.decide_tables import WIRE_BOUND, facts_of, table_of
 PIXELS, ARRAY = Choice(2, "pixels"), Choice(4, "array")
 
 
-def facts_without_table(max_cut: int = 4, resize_cut: int | None = 2) -> Facts:
+def facts_without_table(max_cut=4, resize_cut=2):
     return Facts(3, WIRE_BOUND, None, max_cut, resize_cut, 0.0)
 
 
@@ -20,7 +18,7 @@ def facts_without_table(max_cut: int = 4, resize_cut: int | None = 2) -> Facts:
     ("name", "choice"),
     [("no-off", FILE), ("all-off", Choice(4, "pixels")), ("resize-off", PIXELS)],
 )
-def test_without_a_table(name: str, choice: Choice) -> None:
+def test_without_a_table(name, choice):
     assert policy_named(name).plan(facts_without_table()).counts() == {choice: 3}
 
 
@@ -32,13 +30,13 @@ def test_without_a_table(name: str, choice: Choice) -> None:
         ("resize-off", facts_without_table(max_cut=1), "the agent reaches stage 1, the resize ends at 2"),
     ],
 )
-def test_what_cannot_be_offloaded_is_not_and_says_so(name: str, facts: Facts, text: str) -> None:
+def test_what_cannot_be_offloaded_is_not_and_says_so(name, facts, text):
     plan = policy_named(name).plan(facts)
     assert plan.counts() == {FILE: 3}
     assert text in plan.reason and "nothing is offloaded" in plan.reason
 
 
-def test_with_a_table_the_time_is_predicted_and_array_stands_for_pixels() -> None:
+def test_with_a_table_the_time_is_predicted_and_array_stands_for_pixels():
     table = table_of([[60e6, 30e6, 120e6]] * 2, [[0, 1, 4]] * 2, choices=(FILE, PIXELS, ARRAY))
     facts = facts_of(table)
     assert policy_named("no-off").plan(facts).predicted.wire_s == 2.0
@@ -48,13 +46,13 @@ def test_with_a_table_the_time_is_predicted_and_array_stands_for_pixels() -> Non
     assert (all_off.predicted.wire_s, all_off.predicted.agent_cpu_s) == (4.0, 4.0)
 
 
-def test_a_choice_that_the_table_lacks_is_taken_but_not_predicted() -> None:
+def test_a_choice_that_the_table_lacks_is_taken_but_not_predicted():
     plan = policy_named("resize-off").plan(facts_of(table_of([[1]], [[0]])))
     assert plan.counts() == {PIXELS: 1}
     assert plan.predicted is None
 
 
-def test_samples_without_the_choice_stay_files() -> None:
+def test_samples_without_the_choice_stay_files():
     table = table_of([[100, 50], [100, math.inf]], [[0, 1]] * 2, choices=(FILE, PIXELS))
     plan = policy_named("resize-off").plan(facts_of(table))
     assert plan.counts() == {FILE: 1, PIXELS: 1}
