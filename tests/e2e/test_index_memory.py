@@ -63,7 +63,7 @@ def measure(dataset: OffloadedDataset, answers: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_walk_over_the_whole_index_costs_no_private_memory(dataset: OffloadedDataset, method: str) -> None:
-    context: Any = torch.multiprocessing.get_context(method)
+    context = torch.multiprocessing.get_context(method)
     answers = context.SimpleQueue()
     process = context.Process(target=measure, args=(dataset, answers))
     process.start()
@@ -82,7 +82,7 @@ def test_what_travels_to_a_spawned_worker_is_small(dataset: OffloadedDataset) ->
 
 
 def test_the_measure_sees_a_private_copy() -> None:
-    context: Any = torch.multiprocessing.get_context("fork")
+    context = torch.multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     process = context.Process(target=_copy, args=(answers,))
     process.start()
