@@ -1,4 +1,5 @@
-# make test   everything that CI checks        make demo   the policies over a slow wire, as one table
+# make test   everything that CI checks        make unit   what needs no agent, in under a minute
+# make demo   the policies over a slow wire, as one table
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
 # make bed    the tests of the benches' test bed, on real links and quotas, as root
 # Each alone is enough on a fresh machine with python3 and a compiler.
@@ -7,8 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
+JOBS ?= 2
+# Test processes. With spread, the tests of a file stay together, since they share an agent.
+UNIT := tests/unit tests/contract tests/native tests/property
+WHOLE := tests/e2e tests/faults
 
-.PHONY: test demo bench bed lint clean
+.PHONY: test unit demo bench bed lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -20,8 +25,12 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-test: lint
-	$(BIN)/python -m pytest -m "not bed"
+test: lint unit
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone and not bed" $(WHOLE)
+	$(BIN)/python -m pytest -m alone $(WHOLE)
+
+unit: $(VENV)/.built
+	$(BIN)/python -m pytest -n $(JOBS) $(UNIT)
 
 lint: $(VENV)/.built
 	$(BIN)/ruff check .

@@ -1,48 +1,119 @@
-"""Settings of every test, and what tests of a running agent share."""
+"""Settings of every test, and what tests of a running agent share.
+
+A module may set `FILES`, the size of its tree, and `LOADER`, arguments of the loaders that `make` builds for it.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.support.agents import Agent
+    from sophon_loader import LocalAgent
+    from tests.support.agents import Agent, StartAgent
+    from tests.support.loaders import MakeLoader
+
+FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults")
+"""Each is the marker of the tests in it."""
 
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
-settings.register_profile("project", deadline=None)
-settings.load_profile("project")
-
+settings.register_profile("full", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=settings.get_profile("full").max_examples // 5)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Started in the background by a shell, this process ignores Ctrl-C, and so would the programs that tests send one to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Names without an address in memory, so that the processes of pytest-xdist collect the same tests."""
+    return type(val).__name__ if " at 0x" in repr(val) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in FOLDERS:
+        item.add_marker(folder)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: to walk torch's modules takes 0.3 s a collection, and some tests ask for 20."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else some libraries call it a leak as the process ends
+
+
 @pytest.fixture(scope="session")
 def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder of some 40 files: several sizes, grey, progressive, PNG, nested."""
-    from tests.support.loaders import make_tree  # imports torch, which most tests can do without
+    from tests.support.pictures import make_tree  # imports torch, which most tests can do without
 
     return make_tree(tmp_path_factory.mktemp("images"), files=40)
 
 
 @pytest.fixture(scope="module")
-def agent(image_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Agent]]:
-    """Starts an agent of `image_tree` with more arguments; all of them end with the module."""
+def start_agent(image_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartAgent]:
+    """Agents of `image_tree`, exported as `d`, with more arguments; they end with the module at the latest."""
     from tests.support.agents import Agent
 
     started: list[Agent] = []
 
-    def start(*arguments: str, **more: object) -> Agent:
+    def start(*arguments: str, workers: int = 2) -> Agent:
         log = tmp_path_factory.mktemp("agent") / "stderr"
-        started.append(Agent(image_tree, log, *arguments, **more))  # type: ignore[arg-type]
+        started.append(Agent({"d": image_tree}, *arguments, workers=workers, log=log))
         return started[-1]
 
     yield start
     for one in started:
         one.end()
+
+
+@pytest.fixture(scope="module")
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageFolder of the module, in a folder of its own."""
+    from tests.support.pictures import make_tree
+
+    return make_tree(tmp_path_factory.mktemp("all") / "pictures", getattr(request.module, "FILES", 48))
+
+
+@pytest.fixture(scope="module")
+def agent(root: Path) -> Iterator[Agent]:
+    """An agent that serves `root`, and the folder above it as `above`."""
+    from tests.support.agents import EXPORT, agent_for
+
+    with agent_for({EXPORT: root, "above": root.parent}) as running:
+        yield running
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest) -> Iterator[MakeLoader]:
+    """Builds loaders of `root` at `agent` with the module's `LOADER`, unless told otherwise; closes them at the end."""
+    from sophon_loader import OffloadingDataLoader
+    from tests.support.loaders import QUICK
+    from tests.support.pictures import folder
+
+    usual = {"options": QUICK, **getattr(request.module, "LOADER", {})}
+    made: list[OffloadingDataLoader[Any]] = []
+
+    def build(dataset: Any = None, agent: str | LocalAgent | None = "", **arguments: Any) -> OffloadingDataLoader[Any]:
+        if dataset is None:
+            dataset = folder(request.getfixturevalue("root"))
+        if agent == "":
+            agent = request.getfixturevalue("agent").address()
+        made.append(OffloadingDataLoader(dataset, agent=agent, **{**usual, **arguments}))
+        return made[-1]
+
+    yield build
+    for loader in made:
+        loader.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
-from tests.support.loaders import QUICK, Agent, SeenIndex, agent_for, picture, samples_of
+from tests.support.agents import Agent, agent_for
+from tests.support.loaders import QUICK, MakeLoader, SeenIndex, samples_of
+from tests.support.pictures import picture
 
 FILES, BATCH = 64, 8
+LOADER = {"batch_size": BATCH, "policy": "auto", "seed": 5}
 LIMIT_MBIT = 20
 needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
 Samples = list[tuple[str, Any]]
@@ -63,14 +66,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def slow(root: Path) -> Iterator[Agent]:
     """An agent behind a narrow wire."""
-    with agent_for("--limit-mbit", str(LIMIT_MBIT), all=root) as running:
+    with agent_for({"all": root}, "--limit-mbit", str(LIMIT_MBIT)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def fast(root: Path) -> Iterator[Agent]:
     """An agent of one worker, behind a wire that is never the limit."""
-    with agent_for(all=root) as running:
+    with agent_for({"all": root}) as running:
         yield running
 
 
@@ -90,20 +93,14 @@ def folder(root: Path, name: str = "photos", transform: Any = None) -> ImageFold
 
 
 @pytest.fixture
-def make(root: Path, slow: Agent) -> Iterator[Callable[..., OffloadingDataLoader]]:
-    """Builds loaders over a tree at an agent, and closes them at the end."""
-    made: list[OffloadingDataLoader] = []
+def make(make: MakeLoader, root: Path, slow: Agent) -> MakeLoader:
+    """As elsewhere, for a tree and an agent."""
 
-    def build(dataset: Any = None, agent: Any = slow, tree: str = "photos", **more: Any) -> OffloadingDataLoader:
+    def build(dataset: Any = None, agent: Any = slow, tree: str = "photos", **more: Any) -> OffloadingDataLoader[Any]:
         dataset = folder(root, tree) if dataset is None else dataset
-        address = agent.address(f"all/{tree}".rstrip("/")) if isinstance(agent, Agent) else agent
-        arguments = {"batch_size": BATCH, "policy": "auto", "seed": 5, "options": QUICK, "agent": address, **more}
-        made.append(OffloadingDataLoader(dataset, **arguments))
-        return made[-1]
+        return make(dataset, agent.address(f"all/{tree}".rstrip("/")) if isinstance(agent, Agent) else agent, **more)
 
-    yield build
-    for loader in made:
-        loader.close()
+    return build
 
 
 _EXPECTED: dict[Any, Samples] = {}
@@ -119,7 +116,9 @@ def expected(dataset: Any, epoch: int, key: Any = "photos") -> Samples:
     return _EXPECTED[key, epoch]
 
 
-def epochs(loader: OffloadingDataLoader, count: int, dataset: Any = None, key: Any = "photos") -> list[dict[str, Any]]:
+def epochs(
+    loader: OffloadingDataLoader[Any], count: int, dataset: Any = None, key: Any = "photos"
+) -> list[dict[str, Any]]:
     """The reports of some epochs, each of which has given the samples that it must give."""
     reports = []
     for _ in range(count):
@@ -154,7 +153,7 @@ def test_auto_with_an_agent_of_its_own(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "workers"), [("auto", 0), ("sophon", 1), (FastFlow(trial_steps=4), 0), ("no-off", 1)], ids=str
+    ("policy", "workers"), [("auto", 0), ("sophon", 1), (FastFlow(trial_steps=4), 0), ("no-off", 1)]
 )
 def test_every_policy_gives_the_same_samples(make: Any, policy: Any, workers: int) -> None:
     reports = epochs(make(policy=policy, num_workers=workers), 3)
@@ -226,14 +225,14 @@ def _shrink(image: Image.Image) -> torch.Tensor:
 # --- what is the bottleneck -----------------------------------------------------------------------------------
 
 
-def test_a_slow_training_step_leaves_nothing_to_offload(make: Any, fast: Agent) -> None:
-    loader = make(agent=fast, policy="sophon", num_workers=1)
+def test_a_slow_training_step_leaves_nothing_to_offload(root: Path, make: Any, fast: Agent) -> None:
+    loader = make(Subset(folder(root), range(32)), agent=fast, policy="sophon", num_workers=1)
     for _ in range(2):
         for _batch in loader:
             time.sleep(0.2)
     report = loader.report().as_dict()
     assert report["bottleneck"] == "gpu"
-    assert report["choices"] == {"file": FILES}
+    assert report["choices"] == {"file": 32}
     assert "the bottleneck is gpu, not the wire: nothing is offloaded" in report["plan_reason"]
     assert 10 < report["rates"]["gpu_samples_s"] < 1.1 * BATCH / 0.2
     assert report["rates"]["wire_bytes_s"] > 1e6, "no epoch waited for it, so a burst has measured it"
@@ -282,7 +281,7 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
     dataset = folder(tree.parent, "tree")
     Path(dataset.samples[10][0]).write_bytes(b"no picture")
     sampler = SeenIndex(range(24))
-    with agent_for("--limit-mbit", str(LIMIT_MBIT), all=tree) as agent:
+    with agent_for({"all": tree}, "--limit-mbit", str(LIMIT_MBIT)) as agent:
         loader = OffloadingDataLoader(dataset, 4, sampler=sampler, agent=agent.address("all"), seed=5, options=QUICK)
         with pytest.raises(UnidentifiedImageError):
             samples_of(loader)
@@ -300,7 +299,7 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
 
 
 def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) -> None:
-    with agent_for(all=root) as agent:
+    with agent_for({"all": root}) as agent:
         loader = make(agent=agent, tree="mixed")
         iterator = iter(loader)
         found = samples_of([next(iterator)])
@@ -314,7 +313,7 @@ def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) 
 
 @pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
 def test_an_agent_that_is_gone_when_the_wire_is_to_be_measured(root: Path, make: Any) -> None:
-    with agent_for(all=root) as agent:
+    with agent_for({"all": root}) as agent:
         loader = make(agent=agent, tree="mixed", num_workers=1)
         for _batch in loader:
             time.sleep(0.2)  # the samples are there before the step asks for them, so the wire shows nothing
@@ -366,7 +365,7 @@ def test_profiling_beforehand_leaves_the_run_as_it_was(make: Any) -> None:
     assert samples_of(plain) == found
 
 
-@pytest.mark.parametrize("policy", ["auto", FastFlow(trial_steps=40)], ids=str)
+@pytest.mark.parametrize("policy", ["auto", FastFlow(trial_steps=40)])
 def test_profiling_between_epochs(make: Any, policy: Any) -> None:
     """Each pass measures without offloading, and the epochs after it follow a plan again."""
     loader = make(policy=policy, tree="mixed", batch_size=4)
@@ -401,7 +400,7 @@ def test_an_empty_dataset(root: Path, make: Any, tmp_path: Path, policy: str, wo
     assert str(loader.report())
 
 
-@pytest.mark.parametrize("policy", ["auto", "sophon", FastFlow(trial_steps=1)], ids=str)
+@pytest.mark.parametrize("policy", ["auto", "sophon", FastFlow(trial_steps=1)])
 def test_one_sample(root: Path, make: Any, policy: Any) -> None:
     loader = make(Subset(folder(root), [7]), policy=policy)
     assert [report["samples"] for report in epochs(loader, 3, key="one")] == [1, 1, 1]
@@ -473,7 +472,7 @@ class Worst:
 
 def test_a_plan_that_is_slower_than_not_offloading_is_left(root: Path, make: Any) -> None:
     """How long for is a matter of the machine's mood, and of `tests/unit/profiling/test_guard.py`."""
-    loader = make(Subset(folder(root, "photos"), range(24)), policy=Worst(), num_workers=1)
+    loader = make(policy=Worst(), tree="mixed", num_workers=1)
     told = []
     for _ in range(3):
         for _ in loader:
@@ -486,8 +485,8 @@ def test_a_plan_that_is_slower_than_not_offloading_is_left(root: Path, make: Any
 
 def test_a_policy_that_does_not_ask_for_it_is_followed(root: Path, make: Any) -> None:
     policy = Worst()
-    policy.guarded = False  # type: ignore[misc]
-    loader = make(Subset(folder(root, "photos"), range(24)), policy=policy, num_workers=1)
+    policy.guarded = False
+    loader = make(policy=policy, tree="mixed", num_workers=1)
     for _ in range(3):
         for _ in loader:
             pass

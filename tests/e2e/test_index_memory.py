@@ -59,7 +59,7 @@ def measure(chooser: Chooser, data: Offloadable, answers: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_walk_over_the_whole_index_costs_no_private_memory(parts: Parts, method: str) -> None:
-    context = torch.multiprocessing.get_context(method)
+    context: Any = torch.multiprocessing.get_context(method)
     answers = context.SimpleQueue()
     process = context.Process(target=measure, args=(parts.chooser, parts.data, answers))
     process.start()

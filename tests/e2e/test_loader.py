@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +24,24 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from tests.support import loaders
 from tests.support.agent_ops import Gate, waiting
+from tests.support.agents import Agent, agent_for, until
 from tests.support.loaders import (
-    EXPORT,
     LOCAL,
     POLICIES,
-    Agent,
     PlainPictures,
     SeenIndex,
-    agent_for,
     as_list,
     digest_of,
-    eval_transform,
-    folder,
-    loaders_of,
-    make_tree,
     noisy_target,
     run_epoch,
     samples_of,
     times_two,
-    train_transform,
-    wait_until,
 )
+from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 48
+LOADER = {"batch_size": 7, "policy": "resize-off"}
 IMAGENET = Path(__file__).parents[2].parent / "shared" / "data" / "imagenet"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES)
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root, "above": root.parent}) as running:
-        yield running
-
-
-@pytest.fixture
-def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader]]:
-    """Builds loaders over the tree and closes them at the end."""
-    with loaders_of(root, agent, batch_size=7) as build:
-        yield build
 
 
 _REFERENCE: dict[tuple[int, int], list[tuple[str, Any]]] = {}
@@ -145,9 +120,9 @@ def test_another_epoch_or_seed_is_another_set_of_samples(root: Path) -> None:
 def test_real_pictures_at_full_size(root: Path, make: Any) -> None:
     data = IMAGENET if IMAGENET.is_dir() else root
     whole = ImageFolder(str(data), train_transform(224))
-    dataset = Subset(whole, range(min(96, len(whole))))
+    dataset = Subset(whole, range(min(48, len(whole))))
     expected = run_epoch(OffloadingDataLoader(dataset, batch_size=16, policy="no-off", seed=1))
-    with agent_for(workers=2, data=data) as agent:
+    with agent_for({"data": data}, workers=2) as agent:
         for policy, workers in (("no-off", 1), ("all-off", 2), ("resize-off", 0)):
             loader = make(dataset, agent=agent.address("data"), policy=policy, num_workers=workers, seed=1)
             assert samples_of(loader) == expected, policy
@@ -180,7 +155,7 @@ def test_the_order_is_that_of_torch_under_the_same_seed(
         if "generator" in given:
             arguments["generator"] = torch.Generator().manual_seed(given["generator"])
         if "sampler" in given:
-            arguments["sampler"] = WeightedRandomSampler(torch.arange(1.0, len(dataset) + 1), 30)
+            arguments["sampler"] = WeightedRandomSampler(range(1, len(dataset) + 1), 30)
         torch.manual_seed(8)
         loader = build(dataset, batch_size=7, num_workers=workers, **arguments)
         return [[targets.tolist() for _, targets in loader] for _ in range(3)]
@@ -238,7 +213,7 @@ def test_persistent_workers_over_several_epochs(root: Path, make: Any) -> None:
     assert len(workers) >= 2
     kept = iter(loader)
     loader.close()
-    wait_until(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in workers), 20)
+    until(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in workers), "the workers have ended")
     del kept
 
 
@@ -361,7 +336,7 @@ def test_the_next_batch_is_on_its_way_while_this_one_is_worked_on(
     dataset = folder(root, v1.Compose([Gate(str(gate)), train_transform()]))
     batches = iter(make(dataset, batch_size=4, num_workers=1, policy="no-off"))
     try:
-        wait_until(lambda: waiting(gate) != set() and answers() - before == 8)
+        until(lambda: waiting(gate) and answers() - before == 8, "two batches have been asked for")
     finally:
         gate.touch()
     assert sum(len(labels) for _, labels in batches) == FILES
@@ -391,7 +366,7 @@ def test_the_timeout_is_torch_s(make: Any) -> None:
 
 
 def _wait_long(worker: int) -> None:
-    time.sleep(3)
+    time.sleep(1)
 
 
 def test_it_is_a_dataloader(root: Path, make: Any) -> None:
@@ -485,7 +460,7 @@ def test_a_dataset_that_cannot_be_offloaded_runs_as_in_dataloader(root: Path, ma
     runs = []
     for build in (DataLoader, OffloadingDataLoader):
         torch.manual_seed(2)
-        loader = build(dataset, batch_size=7, shuffle=True, num_workers=workers)
+        loader: Any = build(dataset, batch_size=7, shuffle=True, num_workers=workers)
         runs.append([samples_of(loader) for _ in range(2)] + [torch.get_rng_state().tolist()])
     assert runs[0] == runs[1]
     report = loader.report().as_dict()

@@ -13,19 +13,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from sophon_loader import OffloadingDataLoader
-from tests.support.loaders import (
-    EXPORT,
-    QUICK,
-    Agent,
-    PlainPictures,
-    SeenIndex,
-    agent_for,
-    digest_of,
-    folder,
-    make_tree,
-    samples_of,
-    train_transform,
-)
+from tests.support.agents import Agent
+from tests.support.loaders import QUICK, PlainPictures, SeenIndex, digest_of, samples_of
+from tests.support.pictures import folder, train_transform
 
 FILES = 24
 
@@ -79,17 +69,6 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES + 1)  # one of which is a PNG
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root}) as running:
-        yield running
-
-
 def distinct(loader: Any, most: int = 4 * FILES) -> dict[int, tuple[int, int]]:
     """For each picture, how often it came, and how many different ones that gave."""
     seen: dict[int, list[str]] = defaultdict(list)
@@ -129,12 +108,13 @@ def test_as_many_augmentations_as_torch_gives(
 def test_the_nth_time_is_the_same_wherever_and_however_it_comes(root: Path, agent: Agent) -> None:
     order = [5, 5, 0, 23, *range(20), 5, -1]
     found = []
-    for arguments in (
+    layouts: list[dict[str, Any]] = [
         {"agent": None, "num_workers": 0, "batch_size": 3},
         {"agent": agent.address(), "num_workers": 2, "batch_size": 7, "policy": "all-off"},
         {"agent": agent.address(), "num_workers": 1, "batch_size": 30, "policy": "resize-off"},
         {"agent": agent.address(), "num_workers": 0, "batch_size": 1, "policy": "no-off"},
-    ):
+    ]
+    for arguments in layouts:
         loader = OffloadingDataLoader(
             folder(root), sampler=SeenIndex(order), seed=3, options=QUICK, **{"policy": "no-off", **arguments}
         )
@@ -205,7 +185,7 @@ class MultiEpochsDataLoader(OffloadingDataLoader[Any]):
         self.iterator = super().__iter__()
 
     def __len__(self) -> int:
-        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+        return len(self.batch_sampler.sampler)
 
     def __iter__(self) -> Any:
         for _ in range(len(self)):

@@ -22,8 +22,9 @@ from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.software import software
-from tests.support.agents import ROOT
-from tests.support.loaders import EXPORT, QUICK, Agent, agent_for, folder, make_tree, samples_of, with_modules
+from tests.support.agents import ROOT, Agent, agent_for, with_modules
+from tests.support.loaders import QUICK, samples_of
+from tests.support.pictures import folder
 
 EPOCHS = 2
 """`auto` measures in the first and plans for the second."""
@@ -66,11 +67,6 @@ def print_epochs(root: str, agent: str, *policies: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"))
-
-
-@pytest.fixture(scope="module")
 def expected(root: Path) -> list[Samples]:
     """What a plain run without an agent gives."""
     return [samples for samples, _ in epochs(root, None, "no-off")]
@@ -108,7 +104,7 @@ def other_pillow(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pytest.skip(f"pip does not get Pillow {OTHER_PILLOW} within a minute")
     if done.returncode:
         pytest.skip(f"pip cannot install Pillow {OTHER_PILLOW}: {done.stderr.strip()[-300:]}")
-    with agent_for(*NARROW, modules=target, **{EXPORT: root}) as running:
+    with agent_for(root, *NARROW, modules=target) as running:
         assert running.status()["software"]["pillow"] == OTHER_PILLOW != software()["pillow"]
         yield running
 
@@ -145,7 +141,7 @@ def test_an_agent_with_another_pillow_may_cut_files(root: Path, other_pillow: Ag
 def test_the_random_numbers_of_another_torch_are_not_trusted(
     root: Path, expected: list[Samples], tmp_path: Path
 ) -> None:
-    with agent_for(*NARROW, modules=modules(tmp_path, OTHER_TORCH), **{EXPORT: root}) as agent:
+    with agent_for(root, *NARROW, modules=modules(tmp_path, OTHER_TORCH)) as agent:
         assert "roi-jpeg" in agent.status()["encodings"]
         for policy in ("auto", "all-off"):
             reports = reports_of(epochs(root, agent.address(), policy), expected)
@@ -164,12 +160,11 @@ def test_the_random_numbers_of_another_torch_are_not_trusted(
 # --- an agent that changes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("policy", ["all-off", Cropping()])
+@pytest.mark.parametrize(("policy", "workers"), [("all-off", 0), (Cropping(), 1)])
 def test_an_agent_that_comes_back_as_other_software_runs_no_op_any_more(
     root: Path, expected: list[Samples], tmp_path: Path, policy: Any, workers: int
 ) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         options = OffloadOptions(connect_timeout_s=20, heartbeat_s=0.3, dead_after_s=30.0, resend_after_s=20, window=4)
         arguments = {"batch_size": 2, "policy": policy, "seed": 3, "options": options, "num_workers": workers}
         loader = OffloadingDataLoader(folder(root), agent=agent.address(), **arguments)
@@ -193,7 +188,7 @@ def test_another_default_dtype_is_other_software(root: Path) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         plain = [samples for samples, _ in epochs(root, None, "no-off")]
-        with agent_for(**{EXPORT: root}) as agent:
+        with agent_for(root) as agent:
             reports = reports_of(epochs(root, agent.address(), "all-off"), plain)
     finally:
         torch.set_default_dtype(before)
@@ -207,7 +202,7 @@ def test_another_default_dtype_is_other_software(root: Path) -> None:
 
 
 def test_an_agent_without_the_extension(root: Path, expected: list[Samples], tmp_path: Path) -> None:
-    with agent_for(*NARROW, modules=modules(tmp_path, NO_EXTENSION), **{EXPORT: root}) as agent:
+    with agent_for(root, *NARROW, modules=modules(tmp_path, NO_EXTENSION)) as agent:
         for policy in ("auto", "all-off", Cropping()):
             reports = reports_of(epochs(root, agent.address(), policy), expected)
             assert "roi-jpeg" not in choices(reports)
@@ -224,7 +219,7 @@ def test_an_agent_without_the_extension(root: Path, expected: list[Samples], tmp
 
 
 def test_a_loader_without_the_extension(root: Path, expected: list[Samples], tmp_path: Path) -> None:
-    with agent_for(*NARROW, **{EXPORT: root}) as agent:
+    with agent_for(root, *NARROW) as agent:
         assert ("roi-jpeg" in agent.status()["encodings"]) == ("roi-jpeg" in encoding_names())
         call = "import sys; from tests.e2e.test_other_agent import print_epochs; print_epochs(*sys.argv[1:])"
         command = [sys.executable, "-c", call, str(root), agent.address(), "auto", "all-off"]

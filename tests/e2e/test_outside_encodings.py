@@ -16,8 +16,10 @@ from torchvision import transforms as v1
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
-from tests.support.loaders import EXPORT, QUICK, Agent, agent_for, folder, samples_of
+from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.loaders import QUICK, samples_of
 from tests.support.outside import outside_installed
+from tests.support.pictures import folder
 
 FILES = 32
 ENCODINGS = ["file", "pixels", "array", "packed", "bare"]
@@ -49,7 +51,7 @@ def agent(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agen
     """An agent behind a narrow wire that has the package; so has this process."""
     with (
         outside_installed(tmp_path_factory.mktemp("site")) as site,
-        agent_for("--limit-mbit", "5", modules=site, **{EXPORT: root}) as running,
+        agent_for({EXPORT: root}, "--limit-mbit", "5", modules=site) as running,
     ):
         yield running
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +16,13 @@ from torchvision.transforms import v2
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder, native
 from sophon_loader.errors import ConfigError
-from tests.support.loaders import (
-    EXPORT,
-    LOCAL,
-    QUICK,
-    Agent,
-    agent_for,
-    as_list,
-    eval_transform,
-    folder,
-    make_tree,
-    noisy_target,
-    run_epoch,
-    samples_of,
-    train_transform,
-)
+from tests.support.agents import Agent
+from tests.support.loaders import as_list, noisy_target, run_epoch, said, samples_of
+from tests.support.pictures import eval_transform, folder, train_transform
 
 FILES = 40
+LOADER = {"batch_size": 7, "seed": 3, "policy": "no-off", "tail": "cpu"}
 EPOCHS = 2
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES)
-
-
-@pytest.fixture(scope="module")
-def agent(root: Path) -> Iterator[Agent]:
-    with agent_for(**{EXPORT: root}) as running:
-        yield running
-
-
-@pytest.fixture
-def make(root: Path, agent: Agent) -> Iterator[Callable[..., OffloadingDataLoader]]:
-    """Builds loaders with tail="cpu" over the tree and closes them at the end."""
-    made: list[OffloadingDataLoader] = []
-
-    def build(dataset: Any = None, **arguments: Any) -> OffloadingDataLoader:
-        arguments = {"batch_size": 7, "seed": 3, "policy": "no-off", "options": QUICK, "tail": "cpu", **arguments}
-        arguments.setdefault("agent", agent.address())
-        made.append(OffloadingDataLoader(folder(root) if dataset is None else dataset, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
 
 
 def grey_v2() -> Any:
@@ -90,13 +52,20 @@ def from_workers(loader: Any) -> torch.Tensor:
 @pytest.mark.parametrize("transform", [train_transform, grey_v2], ids=["v1", "v2 grey"])
 def test_the_same_batches(root: Path, make: Any, transform: Callable[[], Any], policy: str, workers: int) -> None:
     dataset = folder(root, transform(), target_transform=noisy_target)
-    loader = make(dataset, agent=LOCAL, policy=policy, num_workers=workers)
+    loader = make(dataset, policy=policy, num_workers=workers)
     for epoch in range(EPOCHS):
         assert samples_of(loader) == reference(dataset, epoch)
     report = loader.report().as_dict()
     assert (report["samples"], report["fallbacks"]) == (FILES, 0)
     assert not any("batch by batch" in note for note in report["notes"])
     assert loader.dataset is dataset and len(dataset.transform.transforms) == 5
+
+
+def test_with_an_agent_of_its_own(root: Path, make: Any) -> None:
+    dataset = folder(root, target_transform=noisy_target)
+    loader = make(dataset, agent="local", policy="all-off", num_workers=1)
+    assert samples_of(loader) == reference(dataset)
+    assert loader.report().as_dict()["fallbacks"] == 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -214,7 +183,7 @@ def test_two_iterators_at_once(root: Path, make: Any) -> None:
 def test_a_profile_is_of_the_pipeline_that_ran(root: Path, make: Any, tmp_path: Path) -> None:
     path = tmp_path / "profile.npz"
     for tail, note in (("cpu", ""), ("cpu", "reusing the profile"), ("loader", "measuring anew")):
-        loader = make(agent=LOCAL, policy="auto", profile=path, tail=tail, num_workers=1)
+        loader = make(policy="auto", profile=path, tail=tail, num_workers=1)
         assert samples_of(loader) == reference(folder(root))
         assert any(note in one for one in loader.report().notes) if note else True
         loader.close()
@@ -232,7 +201,7 @@ def test_a_failing_tail_is_an_error_of_the_iteration(root: Path, make: Any) -> N
     dataset = folder(root, v1.Compose([v1.Resize((20, 20)), v1.PILToTensor(), v1.Normalize([0.5], [0.5])]))
     with pytest.raises(TypeError, match="Input tensor should be a float tensor") as caught:
         next(iter(make(dataset)))
-    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in caught.value.__notes__
+    assert "in the op v1.Normalize of the pipeline's tail, on cpu" in said(caught.value)
 
 
 # --- where it cannot be done ----------------------------------------------------------------------------------
@@ -278,7 +247,7 @@ def test_without_batches(root: Path, make: Any) -> None:
     assert any("torch's default_collate" in note for note in loader.report().notes)
 
 
-class OwnGetItem(ImageFolder):  # type: ignore[misc]
+class OwnGetItem(ImageFolder):
     """Not offloadable."""
 
     def __getitem__(self, index: int) -> Any:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,13 +20,13 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
 from sophon_loader.wire.version import VERSIONS
 from tests.support.agent_ops import Crash, Gate, Invert, waiting
-from tests.support.agents import ROOT, Agent, Client, fetch, until
+from tests.support.agents import ROOT, Agent, Client, StartAgent, fetch, until
 
 
 @pytest.fixture(scope="module")
-def hardy(agent: Callable[..., Agent]) -> Iterator[Agent]:
+def hardy(start_agent: StartAgent) -> Iterator[Agent]:
     """An agent whose workers and clients the tests mistreat; it must outlive them all."""
-    one = agent("--ops", "tests.support.agent_ops", "--max-queued", "3").ready()
+    one = start_agent("--ops", "tests.support.agent_ops", "--max-queued", "3").ready()
     yield one
     one.descendants()
     assert one.end() == 0
@@ -187,8 +187,8 @@ def test_a_client_that_comes_back_under_its_old_name(hardy: Agent, key: str) -> 
 # --- the end --------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_with_work_in_flight(agent: Callable[..., Agent], key: str, gate: Path) -> None:
-    one = agent("--ops", "tests.support.agent_ops").ready()
+def test_sigterm_with_work_in_flight(start_agent: StartAgent, key: str, gate: Path) -> None:
+    one = start_agent("--ops", "tests.support.agent_ops").ready()
     client = one.client()
     client.send(fetch([key] * 6, 2, _gated(client, gate)))
     until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
@@ -207,17 +207,16 @@ def test_sigterm_with_work_in_flight(agent: Callable[..., Agent], key: str, gate
     one.assert_gone()
 
 
-def test_sigterm_at_once(agent: Callable[..., Agent]) -> None:
-    one = agent()
-    assert one.address
+def test_sigterm_at_once(start_agent: StartAgent) -> None:
+    one = start_agent()
     one.process.send_signal(signal.SIGTERM)
     one.descendants()
     assert one.process.wait(30) == 0 and "Traceback" not in one.errors()
     one.assert_gone()
 
 
-def test_sigkill_leaves_no_process(agent: Callable[..., Agent], key: str, gate: Path) -> None:
-    one = agent("--ops", "tests.support.agent_ops").ready()
+def test_sigkill_leaves_no_process(start_agent: StartAgent, key: str, gate: Path) -> None:
+    one = start_agent("--ops", "tests.support.agent_ops").ready()
     client = one.client()
     client.send(fetch([key] * 4, 2, _gated(client, gate)))
     until(lambda: len(waiting(gate)) == 2, "both workers are at the gate")
@@ -226,8 +225,8 @@ def test_sigkill_leaves_no_process(agent: Callable[..., Agent], key: str, gate: 
     one.assert_gone()
 
 
-def test_end_with_stdin(agent: Callable[..., Agent], key: str) -> None:
-    one = agent("--end-with-stdin", workers=1, stdin=subprocess.PIPE)
+def test_end_with_stdin(start_agent: StartAgent, key: str) -> None:
+    one = start_agent("--end-with-stdin", workers=1)
     client = one.client()
     client.send(fetch([key]))
     client.samples(1)
@@ -241,8 +240,8 @@ def test_end_with_stdin(agent: Callable[..., Agent], key: str) -> None:
 # --- settings -------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_paces_the_replies(agent: Callable[..., Agent], image_tree: Path, key: str) -> None:
-    one = agent("--limit-mbit", "20", workers=1)
+def test_a_limit_paces_the_replies(start_agent: StartAgent, image_tree: Path, key: str) -> None:
+    one = start_agent("--limit-mbit", "20", workers=1)
     client = one.client()
     nbytes = (image_tree / key).stat().st_size
     count = -(-2_500_000 // nbytes)  # one second's worth
@@ -278,9 +277,9 @@ def test_ops_that_cannot_be_imported(tmp_path: Path, module: str, text: str, mon
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_that_is_taken(agent: Callable[..., Agent], tmp_path: Path, hardy: Agent) -> None:
+def test_an_address_that_is_taken(start_agent: StartAgent, tmp_path: Path, hardy: Agent) -> None:
     (tmp_path / "x.jpg").touch()
-    for address in (hardy.address, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
+    for address in (hardy.endpoint, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
         done = _serve("--export", f"d={tmp_path}", "--bind", address)
         assert done.returncode == 1 and done.stderr.startswith("sophon-agent: bind must be an address of this host")
         assert done.stderr.count("\n") == 1

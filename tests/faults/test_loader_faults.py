@@ -34,31 +34,23 @@ from sophon_loader.errors import (
 )
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.messages import Ping
-from tests.support.loaders import (
-    EXPORT,
-    QUICK,
-    Agent,
-    agent_for,
-    alive,
-    digest_of,
-    eval_transform,
-    folder,
-    make_tree,
-    run_epoch,
-    samples_of,
-    train_transform,
-    wait_until,
-)
+from tests.support.agents import Agent, agent_for, until
+from tests.support.loaders import QUICK, digest_of, run_epoch, said, samples_of
+from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 48
+LOADER = {"batch_size": 4, "policy": "all-off", "seed": 3}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("pictures"), FILES)
+@pytest.fixture
+def agent(agent: Agent) -> Agent:
+    """The module's, started again where a test before has killed it."""
+    if agent.process.poll() is not None:
+        agent.start()
+    return agent
 
 
 @pytest.fixture
@@ -69,8 +61,10 @@ def tree(root: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """One agent for all tests that do not harm it; it exports the folder above every test's own."""
-    with agent_for(all=tmp_path_factory.getbasetemp()) as agent:
+    """One agent for all tests that do not harm it; it exports the folder above every test's own, and an empty one."""
+    cage = tmp_path_factory.mktemp("cage")
+    (cage / "something").touch()
+    with agent_for({"all": tmp_path_factory.getbasetemp(), "cage": cage}) as agent:
         yield agent
 
 
@@ -78,22 +72,8 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 def address(shared_agent: Agent, tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `tree` is served; afterwards, the agent must still be well."""
     yield shared_agent.address(f"all/{tree.relative_to(tmp_path_factory.getbasetemp())}")
-    assert alive(shared_agent)
-    wait_until(lambda: shared_agent.status()["outstanding"] == 0)
-
-
-@pytest.fixture
-def make() -> Iterator[Callable[..., OffloadingDataLoader]]:
-    made: list[OffloadingDataLoader] = []
-
-    def build(dataset: Any, agent: str | None, **arguments: Any) -> OffloadingDataLoader:
-        arguments = {"batch_size": 4, "policy": "all-off", "options": QUICK, "seed": 3, **arguments}
-        made.append(OffloadingDataLoader(dataset, agent=agent, **arguments))
-        return made[-1]
-
-    yield build
-    for loader in made:
-        loader.close()
+    assert shared_agent.alive()
+    until(lambda: shared_agent.status()["outstanding"] == 0, "everything is answered")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +83,8 @@ def expected(root: Path) -> list[tuple[str, Any]]:
 
 def outcomes(loader: Any) -> list[Any]:
     """What each `next` gives: samples of a batch, or an exception."""
-    iterator, found = iter(loader), []
+    iterator = iter(loader)
+    found: list[Any] = []
     while True:
         try:
             found.append(samples_of([next(iterator)]))
@@ -111,11 +92,6 @@ def outcomes(loader: Any) -> list[Any]:
             return found
         except Exception as error:
             found.append(error)
-
-
-def said(error: BaseException) -> str:
-    """All that a user sees of an exception."""
-    return "\n".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def batches(samples: list[Any], size: int = 4) -> list[list[Any]]:
@@ -141,18 +117,18 @@ def one_bad(loader: Any, expected: list[Any] | None, index: int) -> BaseExceptio
 
 @pytest.mark.parametrize(("policy", "workers"), LAYOUTS)
 def test_a_link_that_leaves_the_export(
-    tree: Path, tmp_path_factory: Any, make: Any, expected: Any, policy: str, workers: int
+    root: Path, tmp_path: Path, shared_agent: Agent, make: Any, expected: Any, policy: str, workers: int
 ) -> None:
-    dataset = folder(tree)
+    cage = Path(shared_agent.announcement.exports["cage"])
+    dataset = folder(shutil.copytree(root, cage / f"{policy}-{workers}"))
     path, _ = dataset.samples[9]
-    with agent_for(tree=tree) as agent:
-        outside = shutil.move(path, tree.parent / "outside.jpg")
-        os.symlink(outside, path)
-        error = one_bad(make(dataset, agent.address("tree"), policy=policy, num_workers=workers), expected, 9)
-        assert alive(agent)
-        assert type(error) is SampleOutsideExport and isinstance(error, PermissionError)
-        for part in (os.path.relpath(path, tree), agent.endpoint, "link that leaves it", "'tree'"):
-            assert part in said(error)
+    os.symlink(shutil.move(path, tmp_path / "outside.jpg"), path)
+    address = shared_agent.address(f"cage/{policy}-{workers}")
+    error = one_bad(make(dataset, address, policy=policy, num_workers=workers), expected, 9)
+    assert shared_agent.alive()
+    assert type(error) is SampleOutsideExport and isinstance(error, PermissionError)
+    for part in (os.path.relpath(path, cage), shared_agent.endpoint, "link that leaves it", "'cage'"):
+        assert part in said(error)
 
 
 @pytest.mark.parametrize(("policy", "workers"), LAYOUTS)
@@ -296,48 +272,46 @@ def steps(loader: Any, at: dict[int, Callable[[], object]]) -> list[tuple[str, A
 
 @pytest.mark.parametrize(("policy", "workers"), [("no-off", 0), ("all-off", 0), ("all-off", 1), ("resize-off", 2)])
 def test_a_killed_agent_costs_time_and_no_sample(
-    root: Path, make: Any, expected: Any, policy: str, workers: int
+    root: Path, agent: Agent, make: Any, expected: Any, policy: str, workers: int
 ) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
-        loader = make(folder(root), agent.address(), policy=policy, num_workers=workers, batch_size=2)
-        started_s = time.monotonic()
-        assert steps(loader, {2: agent.kill}) == expected
-        assert time.monotonic() - started_s < 20
-        report = loader.report().as_dict()
-        assert report["samples"] == FILES
-        assert 0 < report["fallbacks"] < FILES
-        if workers == 0:
-            again_s = time.monotonic()
-            loader.set_epoch(0)
-            assert samples_of(loader) == expected, "the next epoch works as well"
-            assert time.monotonic() - again_s < 10, "and does not wait at every batch"
-            assert loader.report().as_dict()["fallbacks"] == FILES
+    loader = make(folder(root), agent.address(), policy=policy, num_workers=workers, batch_size=2)
+    started_s = time.monotonic()
+    assert steps(loader, {2: agent.kill}) == expected
+    assert time.monotonic() - started_s < 20
+    report = loader.report().as_dict()
+    assert report["samples"] == FILES
+    assert 0 < report["fallbacks"] < FILES
+    if workers == 0:
+        again_s = time.monotonic()
+        loader.set_epoch(0)
+        assert samples_of(loader) == expected, "the next epoch works as well"
+        assert time.monotonic() - again_s < 10, "and does not wait at every batch"
+        assert loader.report().as_dict()["fallbacks"] == FILES
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_killed_agent_and_no_files_here(root: Path, make: Any, expected: Any, workers: int) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
-        dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
-        loader = make(dataset, agent.address(), num_workers=workers, batch_size=2)
-        iterator = iter(loader)
-        found = samples_of([next(iterator)])
-        agent.kill()
-        started_s = time.monotonic()
-        with pytest.raises(AgentUnreachable) as caught:
-            for batch in iterator:
-                found += samples_of([batch])
-        assert time.monotonic() - started_s < 10
-        assert found == expected[: len(found)]
-        for part in (
-            agent.address(),
-            "silence for 1.5 s",
-            "cannot be read on this host",
-            "restart the agent",
-            "class_",
-        ):
-            assert part in said(caught.value)
-        with pytest.raises(AgentUnreachable, match=agent.endpoint):
-            dataset[0]
+def test_a_killed_agent_and_no_files_here(root: Path, agent: Agent, make: Any, expected: Any, workers: int) -> None:
+    dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
+    loader = make(dataset, agent.address(), num_workers=workers, batch_size=2)
+    iterator = iter(loader)
+    found = samples_of([next(iterator)])
+    agent.kill()
+    started_s = time.monotonic()
+    with pytest.raises(AgentUnreachable) as caught:
+        for batch in iterator:
+            found += samples_of([batch])
+    assert time.monotonic() - started_s < 10
+    assert found == expected[: len(found)]
+    for part in (
+        agent.address(),
+        "silence for 1.5 s",
+        "cannot be read on this host",
+        "restart the agent",
+        "class_",
+    ):
+        assert part in said(caught.value)
+    with pytest.raises(AgentUnreachable, match=agent.endpoint):
+        dataset[0]
 
 
 @pytest.mark.parametrize(
@@ -345,92 +319,90 @@ def test_a_killed_agent_and_no_files_here(root: Path, make: Any, expected: Any, 
     [("no-off", 0, False), ("all-off", 0, True), ("all-off", 2, False), ("resize-off", 1, True)],
 )
 def test_an_agent_that_is_restarted(
-    root: Path, make: Any, expected: Any, policy: str, workers: int, mounted: bool
+    root: Path, agent: Agent, make: Any, expected: Any, policy: str, workers: int, mounted: bool
 ) -> None:
     """On the same port, without a memory of the pipeline."""
-    with agent_for(**{EXPORT: root}) as agent:
-        dataset: Any = folder(root)
-        if not mounted:
-            dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
-        options = OffloadOptions(connect_timeout_s=20, heartbeat_s=0.3, dead_after_s=30.0, resend_after_s=20, window=4)
-        loader = make(dataset, agent.address(), policy=policy, num_workers=workers, batch_size=2, options=options)
-        before = agent.status()["instance"]
+    dataset: Any = folder(root)
+    if not mounted:
+        dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
+    options = OffloadOptions(connect_timeout_s=20, heartbeat_s=0.3, dead_after_s=30.0, resend_after_s=20, window=4)
+    loader = make(dataset, agent.address(), policy=policy, num_workers=workers, batch_size=2, options=options)
+    before = agent.status()["instance"]
 
-        def restart() -> None:
-            agent.kill()
-            agent.start()
+    def restart() -> None:
+        agent.kill()
+        agent.start()
 
-        started_s = time.monotonic()
-        assert steps(loader, {3: restart}) == expected
-        assert time.monotonic() - started_s < 40
-        assert agent.status()["instance"] != before
-        assert agent.status()["pipelines"] == (policy != "no-off")
-        report = loader.report().as_dict()
-        assert (report["samples"], report["fallbacks"], report["degraded"]) == (FILES, 0, 0)
+    started_s = time.monotonic()
+    assert steps(loader, {3: restart}) == expected
+    assert time.monotonic() - started_s < 40
+    assert agent.status()["instance"] != before
+    assert agent.status()["pipelines"] == (policy != "no-off")
+    report = loader.report().as_dict()
+    assert (report["samples"], report["fallbacks"], report["degraded"]) == (FILES, 0, 0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_agent_that_comes_back_is_used_again(root: Path, make: Any, expected: Any, workers: int) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
-        loader = make(folder(root), agent.address(), num_workers=workers, batch_size=2, persistent_workers=workers > 0)
-        assert steps(loader, {2: agent.kill}) == expected
-        agent.start()
+def test_an_agent_that_comes_back_is_used_again(
+    root: Path, agent: Agent, make: Any, expected: Any, workers: int
+) -> None:
+    loader = make(folder(root), agent.address(), num_workers=workers, batch_size=2, persistent_workers=workers > 0)
+    assert steps(loader, {2: agent.kill}) == expected
+    agent.start()
 
-        def used_again() -> bool:
-            loader.set_epoch(0)
-            assert samples_of(loader) == expected
-            return bool(loader.report().as_dict()["fallbacks"] == 0)
+    def used_again() -> bool:
+        loader.set_epoch(0)
+        assert samples_of(loader) == expected
+        return bool(loader.report().as_dict()["fallbacks"] == 0)
 
-        wait_until(used_again)
+    until(used_again, "the agent is used again")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "remote"])
 def test_an_agent_that_stands_still_for_a_while(
-    root: Path, make: Any, expected: Any, workers: int, mounted: bool
+    root: Path, agent: Agent, make: Any, expected: Any, workers: int, mounted: bool
 ) -> None:
     """Longer than `dead_after_s` where the files are mounted, else shorter."""
-    with agent_for(**{EXPORT: root}) as agent:
-        dataset: Any = folder(root)
-        still_s = 2.5
-        if not mounted:
-            dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
-            still_s = 1.0
-        loader = make(dataset, agent.address(), num_workers=workers, batch_size=2)
-        resumed = None
+    dataset: Any = folder(root)
+    still_s = 2.5
+    if not mounted:
+        dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=QUICK)
+        still_s = 1.0
+    loader = make(dataset, agent.address(), num_workers=workers, batch_size=2)
+    resumed = None
 
-        def pause() -> None:
-            nonlocal resumed
-            agent.pause()
-            resumed = threading.Timer(still_s, agent.go_on)
-            resumed.start()
+    def pause() -> None:
+        nonlocal resumed
+        agent.pause()
+        resumed = threading.Timer(still_s, agent.go_on)
+        resumed.start()
 
-        assert steps(loader, {3: pause}) == expected
-        assert resumed is not None
-        resumed.join()
-        report = loader.report().as_dict()
-        assert report["samples"] == FILES
-        assert (report["fallbacks"] > 0) == mounted
-        assert alive(agent)
+    assert steps(loader, {3: pause}) == expected
+    assert resumed is not None
+    resumed.join()
+    report = loader.report().as_dict()
+    assert report["samples"] == FILES
+    assert (report["fallbacks"] > 0) == mounted
+    assert agent.alive()
 
 
-def test_an_agent_that_dies_before_the_next_epoch_with_a_new_pipeline(root: Path, make: Any) -> None:
+def test_an_agent_that_dies_before_the_next_epoch_with_a_new_pipeline(root: Path, agent: Agent, make: Any) -> None:
     """The handshake fails; trying again must not go on with the old pipeline."""
     options = OffloadOptions(connect_timeout_s=0.5)
-    with agent_for(**{EXPORT: root}) as agent:
-        dataset = folder(root)
-        patient = OffloadOptions(connect_timeout_s=20)
-        loader = make(dataset, agent.address(), options=patient)
-        samples_of(loader)
-        object.__setattr__(patient, "connect_timeout_s", options.connect_timeout_s)
-        agent.kill()
-        dataset.transform = eval_transform()
-        for _ in range(2):
-            with pytest.raises(AgentUnreachable):
-                iter(loader)
-        agent.start()
-        object.__setattr__(patient, "connect_timeout_s", 20.0)
-        assert samples_of(loader) == samples_of(DataLoader(dataset, 4))
+    dataset = folder(root)
+    patient = OffloadOptions(connect_timeout_s=20)
+    loader = make(dataset, agent.address(), options=patient)
+    samples_of(loader)
+    object.__setattr__(patient, "connect_timeout_s", options.connect_timeout_s)
+    agent.kill()
+    dataset.transform = eval_transform()
+    for _ in range(2):
+        with pytest.raises(AgentUnreachable):
+            iter(loader)
+    agent.start()
+    object.__setattr__(patient, "connect_timeout_s", 20.0)
+    assert samples_of(loader) == samples_of(DataLoader(dataset, 4))
 
 
 # --- the connection itself ------------------------------------------------------------------------------------
@@ -454,26 +426,25 @@ def test_pings_to_a_dead_agent_never_end_an_epoch() -> None:
         session.close()
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_another_one(root: Path) -> None:
-    with agent_for(**{EXPORT: root}) as agent:
-        connection = Connection(Address.parse(agent.address()), window=1)
-        try:
-            connection.greet(20.0)
-            keys = [os.path.relpath(path, root) for path, _ in ImageFolder(str(root)).samples[:2]]
-            agent.pause()
-            with pytest.raises(AgentUnreachable):
-                connection.file(keys[0], 0.3)
-            agent.go_on()
-            assert connection.file(keys[1], 10.0) == (root / keys[1]).read_bytes()
-        finally:
-            connection.close()
+def test_an_answer_that_comes_too_late_is_not_taken_for_another_one(root: Path, agent: Agent) -> None:
+    connection = Connection(Address.parse(agent.address()), window=1)
+    try:
+        connection.greet(20.0)
+        keys = [os.path.relpath(path, root) for path, _ in ImageFolder(str(root)).samples[:2]]
+        agent.pause()
+        with pytest.raises(AgentUnreachable):
+            connection.file(keys[0], 0.3)
+        agent.go_on()
+        assert connection.file(keys[1], 10.0) == (root / keys[1]).read_bytes()
+    finally:
+        connection.close()
 
 
 def test_a_file_name_that_is_not_utf_8(tmp_path: Path, make: Any) -> None:
     root = make_tree(tmp_path / "tree", 8, classes=2)
     odd = os.fsencode(root) + b"/class_0/\xff\xfe.jpg"
     os.rename(os.fsencode(next(iter((root / "class_0").glob("*.jpg")))), odd)
-    with agent_for(**{EXPORT: root}) as agent:
+    with agent_for(root) as agent:
         plain = samples_of(DataLoader(folder(root, eval_transform()), 4))
         for policy in ("no-off", "all-off"):
             for workers in (0, 1):
@@ -482,4 +453,4 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path, make: Any) -> None:
         remote = RemoteImageFolder(agent.address(), transform=eval_transform(), options=QUICK)
         assert samples_of(make(remote, agent.address())) == plain
         assert digest_of(remote[0][0]) == plain[0][0]
-        assert alive(agent)
+        assert agent.alive()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sophon_loader import native
 from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
 from tests.native.pixels import assert_same_pixels, border_boxes, decode, random_box
+from tests.support.drawn import examples
 
 pytestmark = pytest.mark.usefixtures("extension")
 
@@ -59,7 +60,7 @@ def specs(draw: st.DrawFn) -> Spec:
     )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(250, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs(), data=st.data())
 def test_any_box_of_any_picture(spec: Spec, data: st.DataObject) -> None:
     left, top = data.draw(st.integers(0, spec.width - 1)), data.draw(st.integers(0, spec.height - 1))

@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import v2
@@ -22,6 +22,7 @@ from sophon_loader.encodings.registry import decode, encode
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from tests.property.strategies import chains, draws, image_files
+from tests.support.drawn import examples
 from tests.support.op_examples import EXAMPLES, example_ids, value_of
 
 ENCODINGS = encoding_names()
@@ -58,7 +59,7 @@ def run(chain: Chain, value: Any, start: int, stop: int, draw: Draw) -> Any:
         return chain.run(value, start, stop, draw)
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@examples(250, suppress_health_check=[HealthCheck.too_slow])
 @given(chain=chains(), data=image_files(), draw=draws(), cut=st.integers(0, 99), encoding=st.sampled_from(ENCODINGS))
 def test_every_cut_and_encoding_gives_the_same_bits(
     chain: Chain, data: bytes, draw: Draw, cut: int, encoding: str
@@ -72,7 +73,7 @@ def test_every_cut_and_encoding_gives_the_same_bits(
     assert_same(run(chain, crossed, cut, len(chain), draw), whole)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 @given(chain=chains(), data=image_files(), draw=draws(), encoding=st.sampled_from(ENCODINGS))
 def test_the_value_itself_survives_at_every_stage(chain: Chain, data: bytes, draw: Draw, encoding: str) -> None:
     """Not only what the tail makes of it: every stage's value, and with it the next op alone."""
@@ -85,7 +86,7 @@ def test_the_value_itself_survives_at_every_stage(chain: Chain, data: bytes, dra
     assert_same(over_the_wire(value, encoding, keep_info=True), value)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=image_files(), draw=draws())
 def test_seed_epoch_and_index_each_change_the_numbers(data: bytes, draw: Draw) -> None:
     chain = chain_of(v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.GaussianNoise()]))

@@ -1,6 +1,6 @@
 """Whatever torch allows with a batch gives here what it gives there: drawn sequences of uses, beside torch's.
 
-`HELD_BATCHES=10000` draws that many sequences (a hundred otherwise).
+`HELD_BATCHES=10000` draws that many sequences; as many as the profile says otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning"),
 ]
-EXAMPLES = int(os.environ.get("HELD_BATCHES", "100"))
+EXAMPLES = int(os.environ.get("HELD_BATCHES", settings.default.max_examples))
 AT_ONCE = 500
 LENGTH = 1 << 16
 BATCH = 3
@@ -75,7 +75,7 @@ def digest(value: Any) -> str:
         value = torch.empty(0, dtype=torch.uint8).set_(value)
     if isinstance(value, Tensor):
         value = value.detach().contiguous().numpy()
-    return hashlib.blake2b(np.ascontiguousarray(value), digest_size=8).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
 
 
 def serve(asked: Any, told: Any) -> None:
@@ -167,8 +167,8 @@ def forked(held: Held, tensor: Tensor) -> None:
                 os.write(tell, digest(tensor).encode())
         finally:
             os._exit(0)
-    for end in (go_in, tell):
-        os.close(end)
+    os.close(go_in)
+    os.close(tell)
     found: list[str] = []
 
     def look() -> str:
@@ -278,8 +278,8 @@ USES: dict[str, Use] = {
     "slice": keep(lambda t: t[1:]),
     "array": keep(lambda t: t.numpy()),
     "part of an array": keep(lambda t: t.numpy()[:2]),
-    "memoryview": keep(lambda t: memoryview(t.numpy())),
-    "dlpack": keep(torch.from_dlpack),
+    "memoryview": keep(lambda t: t.numpy().data),
+    "dlpack": keep(torch.utils.dlpack.from_dlpack),
     "storage": keep(lambda t: t.untyped_storage()),
     "typed storage": keep(lambda t: t.storage()),
     "detached": keep(lambda t: t.detach().flatten()[1:]),
@@ -405,11 +405,11 @@ def test_in_every_start_method_and_sharing_strategy(
         steps = [[(name, part)] for part, name in enumerate([*sorted(USES), "looked"] * 2)]
         steps = [[(name, part % 6)] for [(name, part)] in steps]
         found = []
-        for extra in ({}, {"collate_fn": Collate(default_collate, memory)}):
+        for collate_fn in (None, Collate(default_collate, memory)):
             peer = started_peer()
             # Where the strategies of worker and user differ, torch moves what an array still looks at: it crashes.
             init = partial(with_rule, strategy)
-            loader = DataLoader(Subset(Numbers()), BATCH, worker_init_fn=init, **arguments, **extra)
+            loader = DataLoader(Subset(Numbers()), BATCH, collate_fn=collate_fn, worker_init_fn=init, **arguments)
             found.append(run(steps, iter(loader), peer))
             peer.asked.put(None)
             peer.process.join(60)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import psutil
 import zmq
@@ -23,14 +24,17 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.announcement import Announcement, announced
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
+from storage_agent.status import ask_status
 
 ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "storage_agent")
+EXPORT = "pictures"
 WAIT_S = 40.0
 """Long enough on a busy machine; a test that works never waits for it."""
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], what: str, wait_s: float = WAIT_S) -> Found:
+def until(condition: Callable[[], Found | Literal[False] | None], what: str, wait_s: float = WAIT_S) -> Found:
     """The first true value of `condition`, asked again and again until a deadline."""
     end = time.monotonic() + wait_s
     while not (found := condition()):
@@ -39,42 +43,110 @@ def until(condition: Callable[[], Found], what: str, wait_s: float = WAIT_S) -> 
     return found
 
 
-class Agent:
-    """A `sophon-agent serve` process of the export `d`, on a free port."""
+def run_command(*arguments: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
+    """`sophon-agent` with these arguments, to its end."""
+    return subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
 
-    def __init__(self, folder: Path, log: Path, *arguments: str, workers: int = 2, **popen: Any) -> None:
-        command = [sys.executable, "-m", "storage_agent", "serve", "--export", f"d={folder}"]
-        command += ["--bind", "tcp://127.0.0.1:0", "--workers", str(workers), *arguments]
+
+def with_modules(folder: Path | None) -> dict[str, str]:
+    """The environment of a Python that finds the modules of `folder` before all others."""
+    if folder is None:
+        return dict(os.environ)
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+class Agent:
+    """A `sophon-agent serve` process on a free port of this host; it listens when the constructor returns.
+
+    Args:
+        exports: name -> folder.
+        arguments: more of the command line.
+        workers: processes that run ops.
+        modules: a folder whose modules its Python finds before all others.
+        log: the file for its standard error; the tests' own otherwise.
+    """
+
+    def __init__(
+        self,
+        exports: Mapping[str, Path],
+        *arguments: str,
+        workers: int = 1,
+        modules: Path | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self.arguments = arguments
+        self.modules = modules
         self.log = log
-        with log.open("wb") as errors:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, **popen)
+        self._command = [*COMMAND, "serve", "--workers", str(workers)]
+        for name, folder in exports.items():
+            self._command += ["--export", f"{name}={folder}"]
+        self._bind: Sequence[str] = ()
         self._clients: list[Client] = []
         self._descendants: set[psutil.Process] = set()
+        self.process, self.announcement = self._started()
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Announcement]:
+        with contextlib.ExitStack() as files:
+            errors = None if self.log is None else files.enter_context(self.log.open("ab"))
+            process = subprocess.Popen(
+                [*self._command, *(self._bind or ("--bind", "tcp://127.0.0.1:0")), *self.arguments],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=with_modules(self.modules),
+            )
+        try:
+            return process, announced(process, WAIT_S)
+        except AgentUnreachable as error:
+            _close_pipes(process)
+            raise AssertionError(f"the agent must say where it listens: {error} {self.errors()}") from error
+
+    def start(self) -> None:
+        """Start it again on its old port, with the `arguments` and `modules` of now."""
+        self._bind = ("--bind", self.endpoint)
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                self.process, self.announcement = self._started()
+                return
+            except AssertionError:  # the port is not free again yet
+                if time.monotonic() > end_s:
+                    raise
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     @property
-    def address(self) -> str:
+    def endpoint(self) -> str:
         """Where it listens."""
         return self.announcement.endpoint
 
-    @cached_property
-    def announcement(self) -> Announcement:
-        """What it prints once it listens."""
-        try:
-            return announced(self.process, WAIT_S)
-        except AgentUnreachable as error:
-            raise AssertionError(f"the agent must say where it listens: {self.errors()}") from error
+    def address(self, export: str = EXPORT) -> str:
+        """Where a loader finds an export (`name` or `name/folder`)."""
+        return f"{self.endpoint}/{export}"
 
     def errors(self) -> str:
-        return self.log.read_text()
+        """What it has written to its log."""
+        return "" if self.log is None else self.log.read_text()
 
     def client(self, **options: Any) -> Client:
-        """A new connection."""
-        self._clients.append(Client(self.address, **options))
+        """A new connection, with options of zmq's sockets."""
+        self._clients.append(Client(self.endpoint, **options))
         return self._clients[-1]
+
+    def status(self) -> dict[str, Any]:
+        """The agent's numbers about itself; fails when it does not answer."""
+        return ask_status(self.endpoint, 10.0)
+
+    def alive(self) -> bool:
+        """Whether it answers."""
+        try:
+            return bool(self.status()["instance"])
+        except AgentUnreachable:
+            return False
 
     def ready(self) -> Agent:
         """Wait until every worker is."""
@@ -83,31 +155,40 @@ class Agent:
         until(lambda: client.status()["workers"] == workers, "all workers are ready")
         return self
 
-    def descendants(self) -> set[psutil.Process]:
-        """Every process that this agent has been seen to have started, the agent excluded."""
-        if self.process.poll() is None:
-            self._descendants |= set(psutil.Process(self.pid).children(recursive=True))
-        return self._descendants
+    def pause(self) -> None:
+        """Stop the broker in its tracks; connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `pause`."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a power cut would: the broker and its workers (which end when the broker does)."""
+        self.end(signal.SIGKILL)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait; the exit status."""
         self.descendants()
         if self.process.poll() is None:
             self.process.send_signal(how)
+            self.go_on()
         try:
             return self.process.wait(WAIT_S)
         finally:
-            self._clean_up()
+            for client in self._clients:
+                client.close()
+            self._clients.clear()
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            _close_pipes(self.process)
 
-    def _clean_up(self) -> None:
-        for client in self._clients:
-            client.close()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+    def descendants(self) -> set[psutil.Process]:
+        """Every process that this agent has been seen to have started, the agent excluded."""
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            self._descendants |= set(psutil.Process(self.pid).children(recursive=True))
+        return self._descendants
 
     def assert_gone(self) -> None:
         """Nothing that the agent has started is left."""
@@ -116,6 +197,39 @@ class Agent:
         for process in left:
             process.kill()
         assert not names
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+class StartAgent(Protocol):
+    """What the fixture `start_agent` is."""
+
+    def __call__(self, *arguments: str, workers: int = 2) -> Agent: ...
+
+
+@contextlib.contextmanager
+def agent_for(
+    exports: Path | Mapping[str, Path], *arguments: str, workers: int = 1, modules: Path | None = None
+) -> Iterator[Agent]:
+    """An agent for the duration of a block; it dies with the test process, whatever happens.
+
+    Args:
+        exports: name -> folder; a folder alone is `EXPORT`.
+        arguments: more of the command line.
+        workers: processes that run ops.
+        modules: a folder whose modules its Python finds before all others.
+    """
+    named = {EXPORT: exports} if isinstance(exports, Path) else exports
+    agent = Agent(named, "--end-with-stdin", *arguments, workers=workers, modules=modules)
+    try:
+        yield agent
+    finally:
+        agent.end()
 
 
 class Client:

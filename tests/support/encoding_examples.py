@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 _TENSORS: dict[str, Make] = {
-    **{f"tensor {str(dtype)[6:]}": (lambda dtype=dtype: tensor(3, 4, 5, dtype=dtype)) for dtype in DTYPES},
+    **{f"tensor {str(dtype)[6:]}": partial(tensor, 3, 4, 5, dtype=dtype) for dtype in DTYPES},
     "0-dim": lambda: torch.tensor(2.5),
     "0-dim bool": lambda: torch.tensor(True),
     "0-size": lambda: torch.empty(3, 0, 4),
@@ -90,9 +91,15 @@ _TENSORS: dict[str, Make] = {
     "tv boxes, rotated": lambda: tv_tensors.BoundingBoxes(tensor(2, 5), format="XYWHR", canvas_size=(3, 4)),
     "tv boxes, none": lambda: tv_tensors.BoundingBoxes(torch.empty(0, 4), format="XYXY", canvas_size=(3, 4)),
 }
+
+
+def _noise_of(dtype: str) -> np.ndarray:
+    return noise(3, 4, 16)[..., : np.dtype(dtype).itemsize].copy().view(dtype)
+
+
 _ARRAYS: dict[str, Make] = {
     **{
-        f"array {name}": (lambda name=name: noise(3, 4, 16)[..., : np.dtype(name).itemsize].copy().view(name))
+        f"array {name}": partial(_noise_of, name)
         for name in ("uint8", "int16", "uint32", "int64", "float16", "float32", "float64", "complex64", "complex128")
     },
     "array bool": lambda: noise(3, 4) > 100,
@@ -124,7 +131,7 @@ ACCEPTED: dict[str, dict[str, Make]] = {
         "empty": lambda: b"",
     },
     "pixels": {
-        **{mode: (lambda mode=mode: image(mode)) for mode in ("L", "LA", "RGB", "YCbCr", "HSV", "RGBA", "CMYK")},
+        **{mode: partial(image, mode) for mode in ("L", "LA", "RGB", "YCbCr", "HSV", "RGBA", "CMYK")},
         "one px": lambda: image(size=(1, 1)),
         "no width": lambda: image(size=(0, 4)),
         "no height": lambda: image(size=(4, 0)),
@@ -218,7 +225,7 @@ REFUSED: dict[str, dict[str, Make]] = {
         "tensor": lambda: tensor(2),
     },
     "pixels": {
-        **{mode: (lambda mode=mode: image(mode)) for mode in ("1", "P", "I", "F", "I;16", "PA", "LAB", "RGBX")},
+        **{mode: partial(image, mode) for mode in ("1", "P", "I", "F", "I;16", "PA", "LAB", "RGBX")},
         "tensor": lambda: tensor(3, 4, 4),
         "bytes": lambda: b"x",
         "subclass": _of_subclass,
@@ -226,7 +233,7 @@ REFUSED: dict[str, dict[str, Make]] = {
     },
     "array": _NOT_ARRAYS,
     "webp": {
-        **{mode: (lambda mode=mode: image(mode)) for mode in ("L", "RGBA", "P", "CMYK")},
+        **{mode: partial(image, mode) for mode in ("L", "RGBA", "P", "CMYK")},
         "no width": lambda: image(size=(0, 3)),
         "too wide": lambda: Image.new("RGB", (16384, 1)),
         "too many px": lambda: Image.new("RGB", (16383, 16383)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import traceback
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,7 +79,7 @@ def bytes_of(tensor: Tensor) -> bytes:
     return bytes(plain.flatten().view(torch.uint8).numpy()) if plain.numel() else b""
 
 
-def addresses(batches: Iterator[Any]) -> list[int]:
+def addresses(batches: Iterable[Any]) -> list[int]:
     """Where the images of the batches lie, each dropped before the next is taken."""
     found = []
     for images, _ in batches:
@@ -137,7 +138,7 @@ def test_batches_are_those_of_torch(make: Callable[[int], Any], workers: int) ->
 
 def test_under_spawn() -> None:
     plain = DataLoader(Numbers(nested), batch_size=3)
-    ours = loader(nested, batch_size=3, num_workers=2, multiprocessing_context="spawn")
+    ours = loader(nested, batch_size=3, num_workers=1, multiprocessing_context="spawn")
     assert all(same(one, other) for one, other in zip(ours, plain, strict=True))
 
 
@@ -193,6 +194,7 @@ def test_errors_are_those_of_torch(make: Callable[[int], Any]) -> None:
         try:
             return [batch.detach().clone() for batch in loader]
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # else torch waits 5 s for the worker of an iterator in them
             return str(error).splitlines()[-1]
 
     plain, ours = outcome(DataLoader(Numbers(make), batch_size=2, num_workers=1)), outcome(loader(make))
@@ -244,7 +246,7 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
     [
         lambda batch: batch[1:, :, 3],
         lambda batch: batch.numpy()[1:, :, 3],
-        lambda batch: torch.from_dlpack(batch)[1:, :, 3],
+        lambda batch: torch.utils.dlpack.from_dlpack(batch)[1:, :, 3],
         lambda batch: batch.view(torch.uint8).view(torch.float32)[1:, :, 3],
         lambda batch: torch.nn.Parameter(batch, requires_grad=False)[1:, :, 3],
         lambda batch: memoryview(batch.numpy())[1:],
@@ -253,10 +255,10 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
 def test_what_is_made_of_a_batch_keeps_its_memory(part: Callable[[Tensor], Any]) -> None:
     batches = iter(loader(labelled))
     kept = part(next(batches)[0])
-    before = np.array(memoryview(kept.numpy() if isinstance(kept, Tensor) else kept))
+    before = np.array(kept.numpy() if isinstance(kept, Tensor) else kept)
     for _ in batches:
         gc.collect()
-    assert np.array_equal(memoryview(kept.numpy() if isinstance(kept, Tensor) else kept), before)
+    assert np.array_equal(kept.numpy() if isinstance(kept, Tensor) else kept, before)
 
 
 def test_the_graph_of_a_loss_keeps_it() -> None:
@@ -373,7 +375,8 @@ def test_a_batch_that_fails_gives_its_memory_back() -> None:
                 images, _ = next(batches)
             except StopIteration:
                 break
-            except RuntimeError:
+            except RuntimeError as error:
+                traceback.clear_frames(error.__traceback__)
                 failures += 1
                 continue
             found.add(images.data_ptr())
@@ -409,8 +412,9 @@ def collate_kept(batch: list[Kept], *, collate_fn_map: Any = None) -> Any:
     new = collate([one.image for one in batch], collate_fn_map=collate_fn_map)
     made = {"batch": lambda: new, "view": lambda: new[1:], "storage": new.untyped_storage}[Kept.keep]()
     Kept.last = [*Kept.last, made][-5:]
-    old = Kept.last[0]
-    return new, old if isinstance(old, Tensor) else torch.empty(0).set_(old, 0, (2, *LARGE))
+    old: Any = Kept.last[0]
+    empty: Any = torch.empty(0)
+    return new, old if isinstance(old, Tensor) else empty.set_(old, 0, (2, *LARGE))
 
 
 def broken(i: int) -> Any:

@@ -17,7 +17,8 @@ import sophon_loader.datasets.taking_apart
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset
 from sophon_loader.datasets.taking_apart import offloadable
-from tests.support.loaders import PlainPictures, folder, make_tree
+from tests.support.loaders import PlainPictures
+from tests.support.pictures import folder, make_tree
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from sophon_loader.pipeline.op import Region
 from sophon_loader.pipeline.pushdown import NotCut, PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from tests.property.strategies import draws, image_files
-from tests.support.loaders import digest_of, picture
+from tests.support.loaders import digest_of
+from tests.support.pictures import picture
 
 pytestmark = pytest.mark.skipif(not native.available, reason="the C extension is not built")
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import io
 import os
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import numpy as np
 import pytest
 import torch.multiprocessing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.shared import SharedArray, SharedStrings
+from tests.support.drawn import examples
 
 FILE_NAMES = (st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)).map(lambda name: name.replace("\0", "_"))
 """Any bytes but NUL are a file name; those that are not UTF-8 become low surrogates."""
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(FILE_NAMES))
 def test_strings_come_back(strings: list[str]) -> None:
     shared = SharedStrings(strings)
@@ -63,7 +65,8 @@ def _write(shared: SharedArray, strings: SharedStrings) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_write_to_the_same_memory(method: str) -> None:
     shared, strings = SharedArray(np.zeros(3)), SharedStrings(["a", "bcd\udcff"])
-    process = torch.multiprocessing.get_context(method).Process(target=_write, args=(shared, strings))
+    context: Any = torch.multiprocessing.get_context(method)
+    process = context.Process(target=_write, args=(shared, strings))
     process.start()
     process.join(60)
     assert process.exitcode == 0

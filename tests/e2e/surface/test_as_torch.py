@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,11 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError
-from tests.e2e.surface.conftest import FILES
-from tests.support.loaders import (
-    LOCAL,
-    QUICK,
-    SeenIndex,
-    eval_transform,
-    folder,
-    samples_of,
-)
+from tests.support.loaders import LOCAL, QUICK, SeenIndex, samples_of
+from tests.support.pictures import eval_transform, folder
+
+FILES = 24
+LOADER = {"batch_size": 5, "policy": "resize-off"}
 
 # --- copies -----------------------------------------------------------------------------------------------------
 
@@ -75,7 +72,7 @@ def test_a_loader_passed_to_another_process(make: Any, method: str, iterated: bo
     if iterated:
         samples_of(loader)
         loader.set_epoch(0)
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     told = context.Queue()
     process = context.Process(target=iterate, args=(loader, told))
     process.start()
@@ -85,7 +82,7 @@ def test_a_loader_passed_to_another_process(make: Any, method: str, iterated: bo
 
 
 def test_type_arguments() -> None:
-    assert OffloadingDataLoader[int].__origin__ is OffloadingDataLoader
+    assert typing.get_origin(OffloadingDataLoader[int]) is OffloadingDataLoader
 
 
 # --- numbers of workers -----------------------------------------------------------------------------------------
@@ -131,7 +128,7 @@ def test_the_sampler_is_read_as_far_ahead_as_by_torch(
     root: Path, make: Any, workers: int, factor: int | None, where: str | None
 ) -> None:
     order = [*range(FILES), *range(FILES)]
-    arguments = {"batch_size": 1, "num_workers": workers, "prefetch_factor": factor}
+    arguments: dict[str, Any] = {"batch_size": 1, "num_workers": workers, "prefetch_factor": factor}
     theirs, ours = Counted(order), Counted(order)
     loader = make(sampler=ours, **arguments, **({} if where else {"agent": None}))
     both = zip(DataLoader(folder(root), sampler=theirs, **arguments), loader, strict=True)
@@ -152,7 +149,7 @@ def test_the_order_is_torch_s(root: Path, make: Any) -> None:
     for build in (DataLoader, make):
         torch.manual_seed(8)
         dataset = folder(root, eval_transform())
-        arguments = {"batch_size": 5, "num_workers": 1, "sampler": RandomSampler(dataset)}
+        arguments: dict[str, Any] = {"batch_size": 5, "num_workers": 1, "sampler": RandomSampler(dataset)}
         loader = build(dataset, **arguments)
         orders.append([samples_of(loader) for _ in range(3)])
     assert orders[0] == orders[1]

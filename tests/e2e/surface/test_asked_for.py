@@ -21,19 +21,12 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, OffloadWarning
-from tests.e2e.surface.conftest import FILES
-from tests.support.loaders import (
-    EXPORT,
-    QUICK,
-    Agent,
-    PlainPictures,
-    agent_for,
-    eval_transform,
-    folder,
-    make_tree,
-    samples_of,
-    train_transform,
-)
+from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.loaders import QUICK, PlainPictures, samples_of
+from tests.support.pictures import eval_transform, folder, make_tree, train_transform
+
+FILES = 24
+LOADER = {"batch_size": 5, "policy": "resize-off"}
 
 
 def used(loader: Any, epochs: int = 1) -> set[str]:
@@ -110,7 +103,7 @@ def test_samples_that_are_changed(root: Path, make: Any, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_indices_that_are_changed(root: Path, make: Any, workers: int) -> None:
-    dataset = Subset(folder(root, eval_transform()), [1, 2, 3])
+    dataset: Any = Subset(folder(root, eval_transform()), [1, 2, 3])
     loader = make(dataset, num_workers=workers)
     assert samples_of(loader) == plain(dataset, num_workers=2)
     dataset.indices = [9, 8, 7, 6, 5]
@@ -362,7 +355,7 @@ def test_links_that_leave_the_export(tmp_path: Path) -> None:
         link = inside / path.relative_to(elsewhere)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
-    with agent_for(**{EXPORT: inside}) as agent:
+    with agent_for(inside) as agent:
         loader = OffloadingDataLoader(folder(inside), agent=agent.address(), options=QUICK)
         with pytest.raises(ConfigError, match="a link that leaves") as caught:
             next(iter(loader))
@@ -441,14 +434,15 @@ def test_a_loader_that_is_never_iterated_over(root: Path, agent: Agent) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_files_read_here_because_the_agent_is_gone(root: Path, workers: int) -> None:
     """Told once; the silence is waited for once, too, and an agent that comes back is used again."""
-    agent = Agent({EXPORT: root}, 0)
+    agent = Agent({EXPORT: root})
     try:
         loader = OffloadingDataLoader(
             folder(root), 5, agent=agent.address(), policy="resize-off", num_workers=workers, options=QUICK, seed=3
         )
         before = samples_of(loader)
         agent.kill()
-        seconds, told = [], []
+        seconds: list[float] = []
+        told: list[str] = []
         for _ in range(3):
             loader.set_epoch(0)
             told += warned(lambda: seconds.append(samples_of(loader) == before))
@@ -467,11 +461,11 @@ def test_files_read_here_because_the_agent_is_gone(root: Path, workers: int) -> 
         assert loader.report().as_dict()["fallbacks"] == 0
         loader.close()
     finally:
-        agent.close()
+        agent.end()
 
 
 def test_a_remote_folder_has_no_files_here_and_is_asked_again(root: Path) -> None:
-    agent = Agent({EXPORT: root}, 0)
+    agent = Agent({EXPORT: root})
     try:
         dataset = RemoteImageFolder(agent.address(), eval_transform(), options=QUICK)
         loader = OffloadingDataLoader(dataset, 5, agent=agent.address(), policy="resize-off", options=QUICK)
@@ -483,4 +477,4 @@ def test_a_remote_folder_has_no_files_here_and_is_asked_again(root: Path) -> Non
         assert samples_of(loader) == before
         loader.close()
     finally:
-        agent.close()
+        agent.end()

@@ -25,7 +25,8 @@ def _settings(tmp_path: Path, **changed: Any) -> Settings:
     {"max_file_nbytes": MAX_PAYLOAD_NBYTES}, {"drain_s": 0.0},
 ])  # fmt: skip
 def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
-    _settings(tmp_path, **changed)
+    settings = _settings(tmp_path, **changed)
+    assert {name: getattr(settings, name) for name in changed} == changed
 
 
 @pytest.mark.parametrize(("changed", "rule"), [

@@ -37,7 +37,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from tests.support.loaders import folder, make_tree
+from tests.support.pictures import folder, make_tree
 
 Frames = list[bytes]
 KEYS = ["a", "b", "c"]

@@ -14,7 +14,7 @@ from sophon_loader.encodings import catalogue
 from sophon_loader.encodings.catalogue import CATALOGUE, PLAIN, encoding_names, missing, usable
 from sophon_loader.encodings.estimate import Exact, Fitted, UsedAt
 from sophon_loader.encodings.registry import decode, encode, encodings, fitted, used_at
-from tests.support.loaders import with_modules
+from tests.support.agents import with_modules
 from tests.support.outside import install_outside, outside_installed
 
 BUILT_IN = tuple(line.name for line in CATALOGUE)

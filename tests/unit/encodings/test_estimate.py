@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,10 @@ def test_every_feature_is_a_number_for_every_sample() -> None:
     most = 2**32 - 1
     for nbytes in (0, 1, most):
         for side in (0, 1, 65535):
-            changes = {"file_nbytes": np.full(2, nbytes, np.uint32), "value_nbytes": np.full(2, nbytes, np.uint32)}
+            changes: dict[str, Any] = {
+                "file_nbytes": np.full(2, nbytes, np.uint32),
+                "value_nbytes": np.full(2, nbytes, np.uint32),
+            }
             assert np.isfinite(given(sides=np.full((2, 2), side, np.uint16), **changes).matrix(FEATURES)).all()
     assert given(file_nbytes=np.full(2, most, np.uint32)).bits_per_px[0] == pytest.approx(8 * most / 30_000)
 

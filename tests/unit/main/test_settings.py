@@ -20,7 +20,7 @@ def checked(**arguments: object) -> Settings:
 
 def test_defaults() -> None:
     settings = checked()
-    assert settings.agent is settings.seed is settings.profile is settings.tail is None
+    assert settings.agent is None and settings.seed is None and settings.profile is None and settings.tail is None
     assert settings.policy.name == "auto" and settings.options == OffloadOptions()
     assert settings.encodings == encoding_names()
 

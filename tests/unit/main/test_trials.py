@@ -58,8 +58,8 @@ def test_batches_asked_for_under_the_old_plan_do_not_count() -> None:
     deliver(trials, 3, 1e4)
     deliver(trials, 5, 0.1, cpu_s=0.0)
     local, remote = trials._trials
-    assert (local.choice, local.samples_s) == (FILE, pytest.approx(8))
-    assert (remote.choice, remote.samples_s) == (ALL, pytest.approx(80))
+    assert local.choice == FILE and local.samples_s == pytest.approx(8)
+    assert remote.choice == ALL and remote.samples_s == pytest.approx(80)
     assert remote.loader_cpu_s_per_sample == 0.0
 
 

@@ -101,7 +101,6 @@ def test_an_op_that_takes_minutes_stays_a_number(monkeypatch: pytest.MonkeyPatch
         ({"boxes": 1}, UNKNOWN),
         (None, UNKNOWN),
     ],
-    ids=str,
 )
 def test_the_size_of_a_value(value: object, nbytes: int) -> None:
     assert nbytes_of(value) == nbytes

@@ -59,7 +59,7 @@ def example(cls: type[Message], **given: Any) -> Message:
     """The plainest message of a kind, some fields given."""
     plain = {int: 1, str: "x", bool: False, float: 0.5}
     hints = get_type_hints(cls)
-    made = {field.name: plain.get(hints[field.name]) for field in fields(cls)}
+    made: dict[str, Any] = {field.name: plain.get(hints[field.name]) for field in fields(cls)}
     for name, hint in hints.items():
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is list:

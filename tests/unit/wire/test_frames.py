@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch, WireError
@@ -30,6 +30,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
+from tests.support.drawn import examples
 from tests.unit.wire.strategies import MESSAGES_ANY, PLAIN, example, messages_of
 
 HANDSHAKES = (Hello, Welcome, Refused)
@@ -55,7 +56,7 @@ def _unpack_anything(header: bytes) -> Message | None:
 
 @every_kind
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_a_message_comes_back_equal(cls: type[Message], data: st.DataObject) -> None:
     message = data.draw(messages_of(cls))
     again = unpack(pack(message))
@@ -189,19 +190,19 @@ def test_deep_nesting(depth: int, around: bytes, level: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@examples(300)
 def test_random_bytes(header: bytes) -> None:
     _unpack_anything(header)
 
 
 @given(st.lists(PLAIN, max_size=9), st.sampled_from([0, *VERSIONS]), st.integers(0, 17))
-@settings(max_examples=300)
+@examples(300)
 def test_random_rows(values: list[Any], version: int, kind: int) -> None:
     _unpack_anything(msgpack.packb([version, kind, *values], unicode_errors="surrogateescape"))
 
 
 @given(MESSAGES_ANY, st.data())
-@settings(max_examples=300)
+@examples(300)
 def test_mutated_messages(message: Message, data: st.DataObject) -> None:
     header = bytearray(pack(message))
     for _ in range(data.draw(st.integers(1, 4))):

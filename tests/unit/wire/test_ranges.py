@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.errors import MalformedMessage, WireError
@@ -24,6 +24,7 @@ from sophon_loader.wire.messages import (
     Sizes,
     Welcome,
 )
+from tests.support.drawn import examples
 from tests.unit.wire.strategies import example
 
 MOST = (1 << 64) - 1
@@ -116,7 +117,7 @@ def test_the_one_of_many_that_is_wrong_is_named() -> None:
 
 
 @given(st.data())
-@settings(max_examples=500)
+@examples(500)
 def test_absurd_numbers_never_get_through(data: st.DataObject) -> None:
     """Whatever numbers stand in a message: it is what the table above allows, or a WireError and nothing else."""
     cls = data.draw(st.sampled_from(sorted({cls for cls, _ in LIMITS}, key=lambda cls: cls.__name__)))

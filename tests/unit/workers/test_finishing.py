@@ -26,7 +26,7 @@ from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.wire.messages import Failed, Failure, Sample
 from sophon_loader.workers.tickets import Ticket
-from tests.support.loaders import picture, train_transform
+from tests.support.pictures import picture, train_transform
 from tests.support.workers import Parts, parts_of
 from tests.unit.workers.test_choosing import count_locating, set_prices
 
