@@ -42,7 +42,7 @@ def offloads(plan: Plan) -> bool:
     return plan.counts() != {FILE: SAMPLES}
 
 
-@pytest.mark.parametrize("policy", [Auto(), Sophon()], ids=str)
+@pytest.mark.parametrize("policy", [Auto(), Sophon()], ids=lambda policy: policy.name)
 def test_without_a_profile_the_epoch_measures(policy: Policy) -> None:
     planner, knowledge = Planner(policy, SAMPLES), Knowledge(table=None, coverage=0.0)
     followed = planner.follow(knowledge.now(), lag=3)
@@ -82,7 +82,7 @@ def test_a_plan_is_made_anew_when_what_it_was_made_from_changes(change: dict[str
     assert knowledge.asked == 2
 
 
-@pytest.mark.parametrize("policy", [Auto(), NoOff(), FastFlow(trial_steps=4)], ids=str)
+@pytest.mark.parametrize("policy", [Auto(), NoOff(), FastFlow(trial_steps=4)], ids=lambda policy: policy.name)
 def test_measuring_offloads_nothing_and_then_plans_anew(policy: Policy) -> None:
     """Also when no rate has moved, so that there would be no other reason to plan."""
     planner, knowledge = Planner(policy, SAMPLES), Knowledge()
