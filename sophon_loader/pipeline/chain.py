@@ -21,9 +21,9 @@ from sophon_loader.errors import PipelineError, add_note
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec, Region
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.pipeline.registry import build_op, check_plain, knows, op_of, same_state
-from sophon_loader.wire.limits import MAX_OPS as MAX_OPS  # which others take from here
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES as MAX_DESCRIPTION_NBYTES  # which others take from here
+from sophon_loader.wire.limits import MAX_OPS as MAX_OPS
 
-MAX_DESCRIPTION_NBYTES = 4 << 20
 _TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage")
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 

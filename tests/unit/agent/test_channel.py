@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_agent.channel import MAX_FRAMES, Channel
 from storage_agent.notices import Notices
 from storage_agent.upkeep import Upkeep
+from storage_agent.workers import channel as module
+from storage_agent.workers.channel import MAX_FRAMES, MAX_PAUSES, Channel
 
 
 @pytest.fixture
@@ -71,26 +72,56 @@ def test_what_a_worker_does_not_take_is_kept(ends: tuple[Channel, Channel]) -> N
 
 
 class _ShortOfMemory:
-    """A socket whose kernel has no memory for the first two messages."""
+    """A socket whose kernel has no memory for the first messages."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, times: int) -> None:
         self._end = end
-        self.refused = 0
+        self.left = times
+
+    def getblocking(self) -> bool:
+        return self._end.getblocking()
 
     def sendmsg(self, views: list[memoryview]) -> int:
-        if self.refused < 2:
-            self.refused += 1
+        if self.left:
+            self.left -= 1
             raise OSError(errno.ENOBUFS, "no buffer space available")
         return self._end.sendmsg(views)
 
 
-def test_a_kernel_short_of_memory_is_no_death() -> None:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was slept, without sleeping."""
+    slept: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    return slept
+
+
+def test_a_worker_waits_for_a_kernel_short_of_memory(pauses: list[float]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        short = _ShortOfMemory(ours)
-        Channel(short).send([b"job"])  # type: ignore[arg-type]
-        assert short.refused == 2
-        assert [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"job"]
+        Channel(_ShortOfMemory(ours, 2)).send([b"answer"])  # type: ignore[arg-type]
+        assert [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"answer"]
+        assert len(pauses) == 2
+
+
+def test_a_worker_does_not_wait_for_ever(pauses: list[float]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(OSError, match="no buffer space"):
+        Channel(_ShortOfMemory(ours, MAX_PAUSES + 1)).send([b"answer"])  # type: ignore[arg-type]
+    assert len(pauses) == MAX_PAUSES and sum(pauses) <= 10.0
+
+
+def test_the_broker_pauses_once_and_comes_back(pauses: list[float]) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        channel = Channel(_ShortOfMemory(ours, 2))  # type: ignore[arg-type]
+        channel.send([b"job"])
+        assert channel.waiting and len(pauses) == 1
+        channel.flush()
+        assert channel.waiting and len(pauses) == 2
+        channel.flush()
+        assert not channel.waiting and [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"job"]
 
 
 def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
