@@ -259,6 +259,7 @@ class Broker:
         """A worker's process has ended."""
         self._workers.forget(number)
         self._attend(number)  # its last words
+        self._lines.close(number)
         self._carry_out(self._staff.died(number, exit_code))
 
     # --- out --------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ class Broker:
         """End threads and workers, flush what has been sent, free the address. Safe to call twice."""
         if self._frontend.closed:
             return
-        self._lines.close()
+        self._lines.close_all()
         self._readers.stop()
         self._workers.stop(STOP_S, told=self._staff.ready_workers)
         self._notices.close()

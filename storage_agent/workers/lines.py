@@ -85,13 +85,18 @@ class Lines:
             while len(messages) < most and (frames := channel.receive()) is not None:
                 messages.append(frames)
         except (EOFError, OSError):
-            self._poller.unregister(channel)
-            self._channels.pop(number).close()
+            self.close(number)
             return messages, False
         return messages, True
 
-    def close(self) -> None:
-        """Close all of them, which ends the workers."""
-        for channel in self._channels.values():
+    def close(self, number: int) -> None:
+        """Close a channel, if it is open; what has come and was not received is lost."""
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self._poller.unregister(channel)
             channel.close()
-        self._channels.clear()
+
+    def close_all(self) -> None:
+        """Close all of them, which ends the workers."""
+        for number in list(self._channels):
+            self.close(number)

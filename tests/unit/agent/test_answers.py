@@ -40,6 +40,7 @@ from tests.support.encoding_examples import difference, noise
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
+ODD = "\U000e0001" * MAX_TEXT_LENGTH
 
 
 def _registration(chain: Chain, **others: str) -> bytes:
@@ -433,6 +434,15 @@ def test_sizes(exports: Exports) -> None:
     assert answer.message == Sizes(exports["d"].describe(), [len(_file(exports)), -1, -2, -1])
     refused = answer_question(exports, AskSizes("e", ["x"])).message
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
+
+
+@pytest.mark.parametrize("question", [
+    AskListing("d", ODD), AskListing(ODD, ""), AskSizes(ODD, []), AskListing("d", ".."), AskListing("d", "none"),
+], ids=["prefix", "export", "export of sizes", "outside", "missing"])  # fmt: skip
+def test_a_question_that_cannot_be_answered(exports: Exports, question: AskListing | AskSizes) -> None:
+    answer = answer_question(exports, question)
+    assert isinstance(answer.message, Failed) and answer.message.ids == []
+    assert len(answer.message.text) < 2000 and unpack(answer.frames()[0]) == answer.message
 
 
 def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
