@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from storage_agent.notices import Notices
 from storage_agent.upkeep import Upkeep
 from storage_agent.workers import channel as module
 from storage_agent.workers.channel import MAX_FRAMES, MAX_PAUSES, Channel
+from storage_agent.workers.lines import Lines
 
 
 @pytest.fixture
@@ -133,6 +135,76 @@ def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
         ours.receive()
     with pytest.raises(OSError):
         ours.send([b"job"])
+
+
+# --- lines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Lines, zmq.Poller, socket.socket]]:
+    """The line to worker 7, what watches it, and the worker's end, which does not wait either."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    poller = zmq.Poller()
+    lines = Lines(poller)
+    lines.open(7, Channel(ours))
+    yield lines, poller, theirs
+    lines.close_all()
+    theirs.close()
+
+
+def _events(lines: Lines, poller: zmq.Poller) -> list[tuple[int, int]]:
+    return lines.ready(dict(poller.poll(0)))
+
+
+def test_a_line_carries_messages(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    worker = Channel(theirs)
+    assert _events(lines, poller) == []
+    lines.send(7, [b"job"])
+    assert [bytes(frame) for frame in worker.receive() or ()] == [b"job"]
+    for n in range(3):
+        worker.send([b"answer", b"%d" % n])
+    assert _events(lines, poller) == [(7, zmq.POLLIN)]
+    assert lines.receive(7, most=2) == ([[b"answer", b"0"], [b"answer", b"1"]], True)
+    assert lines.receive(7, most=2) == ([[b"answer", b"2"]], True)
+
+
+def test_a_line_sends_what_it_kept_when_there_is_room(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    worker, payload = Channel(theirs), bytes(1 << 20)
+    lines.send(7, [b"learn", payload])
+    assert _events(lines, poller) == [], "no room"
+    heard = None
+    while heard is None:
+        heard = worker.receive()
+        for number, event in _events(lines, poller):
+            lines.receive(number, event, most=9)
+    assert [bytes(frame) for frame in heard] == [b"learn", payload]
+    assert _events(lines, poller) == [], "room does not matter when nothing is kept"
+
+
+def test_a_worker_that_hangs_up_after_its_last_words(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    Channel(theirs).send([b"answer"])
+    theirs.close()
+    ((number, event),) = _events(lines, poller)
+    assert lines.receive(number, event, most=9) == ([[b"answer"]], False)
+    assert _events(lines, poller) == [] and lines.receive(7, most=9) == ([], False)
+    lines.send(7, [b"job"])  # nobody hears it, and nothing happens
+
+
+def test_half_a_message_of_a_dead_worker_is_dropped(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    theirs.send(b"half a head")
+    assert lines.receive(7, most=9) == ([], True)
+    lines.close(7)
+    lines.close(7)
+    assert _events(lines, poller) == [] and theirs.recv(1) == b""
+
+
+# --- notices --------------------------------------------------------------------------------------------------
 
 
 def test_notices_of_many_threads_are_taken_once_each() -> None:
