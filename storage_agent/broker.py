@@ -83,7 +83,7 @@ class Broker:
         self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines)
         self._upkeep = Upkeep()
-        self._tally = Tally(self._log)
+        self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
         self._poller = zmq.Poller()
         self._lines = Lines(self._poller)
@@ -140,10 +140,11 @@ class Broker:
                 for notice in self._notices.take(MAX_PER_TURN):
                     notice()
             if self._frontend.monitor in events:
-                for client in self._frontend.departed():
-                    self._carry_out(self._desk.gone(client))
+                self._frontend.watch()
             if self._frontend.socket in events:
                 self._receive()
+            for client in self._frontend.departed():
+                self._carry_out(self._desk.gone(client))
             self._carry_out(self._staff.assign(time.monotonic()))
             self._frontend.send_due(time.monotonic())
 
@@ -171,7 +172,7 @@ class Broker:
                 case do.Tell(client, message):
                     self._frontend.tell(client, message)
                 case do.Refuse(client, message):
-                    self._tally.refused(self._frontend.name_of(client), message)
+                    self._tally.refused(client, message)
                     self._frontend.tell(client, message)
                 case do.Greet(client, version):
                     self._frontend.tell(client, self._welcome(version))
@@ -186,9 +187,8 @@ class Broker:
                     number, channel = self._workers.start()
                     self._staff.hired(number)
                     self._lines.open(number, channel)
-                case do.Log(event, client, warning, details):
-                    named = details if client is None else {"client": self._frontend.name_of(client), **details}
-                    (self._log.warning if warning else self._log.info)(event, **named)
+                case do.Log():
+                    self._tally.happened(instruction)
                 case do.GiveUp(reason):
                     raise AgentError(reason)
 
@@ -221,7 +221,7 @@ class Broker:
 
     def _looked_up(self, client: bytes, answer: Answer) -> None:
         if isinstance(answer.message, Failed):
-            self._tally.refused(self._frontend.name_of(client), answer.message)
+            self._tally.refused(client, answer.message)
         self._reply(client, answer.frames())
 
     def _attend(self, number: int, event: int = zmq.POLLIN) -> None:
@@ -245,10 +245,9 @@ class Broker:
             client = self._staff.built(number).client
             built = unpack(said[1])
             if isinstance(built, Registered):
-                named = self._frontend.name_of(client)
-                self._log.info("pipeline registered", client=named, digest=built.digest, ops=built.ops)
+                self._tally.registered(client, built)
             elif isinstance(built, Failed):
-                self._tally.refused(self._frontend.name_of(client), built)
+                self._tally.refused(client, built)
             self._reply(client, said[1:])
         elif word == words.READY:
             self._staff.ready(number)
@@ -270,7 +269,7 @@ class Broker:
         if kind == Failed.__name__:
             failed = unpack(memoryview(frames[0]))
             assert isinstance(failed, Failed), failed
-            self._tally.refused(self._frontend.name_of(client), failed)
+            self._tally.refused(client, failed)
         self._reply(client, frames)
 
     def _reply(self, client: bytes, frames: Sequence[Payload]) -> None:

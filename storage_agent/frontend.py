@@ -107,29 +107,33 @@ class Frontend:
 
     def _meet(self, client: bytes, descriptor: int, frame: zmq.Frame) -> None:
         """The first message of a connection. Its descriptor may have been that of another, whose end comes first."""
-        self._watch()
+        self.watch()
+        self._leave(descriptor)  # a client whose last message was read after its end had been told
         self._client_at[descriptor] = client
         self._peer_of[client] = str(frame.get("Peer-Address"))
 
     def departed(self) -> Iterator[bytes]:
         """Clients whose connection has been closed since the last call; each has a name until the next is asked for."""
-        self._watch()
         while self._departed:
             client = self._departed.popleft()
             yield client
             if client not in self._client_at.values():
                 self._peer_of.pop(client, None)
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Take the monitor's events."""
         while True:
             try:
                 event, *_ = self.monitor.recv_multipart(_NOBLOCK)
             except zmq.Again:
                 return
             _, descriptor = _EVENT.unpack(event)
-            client = self._client_at.pop(descriptor, None)
-            if client is not None and client not in self._client_at.values():  # else it came back before it left
-                self._departed.append(client)
+            self._leave(descriptor)
+
+    def _leave(self, descriptor: int) -> None:
+        client = self._client_at.pop(descriptor, None)
+        if client is not None and client not in self._client_at.values():  # else it came back before it left
+            self._departed.append(client)
 
     def name_of(self, client: bytes) -> str:
         """A client as the log names it: its host, and the end of its routing id."""

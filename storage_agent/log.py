@@ -10,7 +10,7 @@ import logging
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -54,7 +54,7 @@ class EventLog:
             event: its name, always the same words.
             details: name -> plain data.
         """
-        self.write(logging.INFO, event, details)
+        self.write(event, details)
 
     def warning(self, event: str, **details: Any) -> None:
         """Write an event at which an operator should look.
@@ -63,16 +63,17 @@ class EventLog:
             event: its name, always the same words.
             details: name -> plain data.
         """
-        self.write(logging.WARNING, event, details)
+        self.write(event, details, warning=True)
 
-    def write(self, level: int, event: str, details: dict[str, Any]) -> None:
+    def write(self, event: str, details: Mapping[str, Any], *, warning: bool = False) -> None:
         """Write an event, or count it as left out.
 
         Args:
-            level: of `logging`.
             event: its name, always the same words.
             details: name -> plain data.
+            warning: whether an operator should look at it.
         """
+        level = logging.WARNING if warning else logging.INFO
         if not _LOGGER.isEnabledFor(level):
             return
         if not self._may_write(event):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from sophon_loader import __version__
 from sophon_loader.encodings.names import encoding_names, missing
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software
-from sophon_loader.wire.messages import Failed, Failure, Refused
+from sophon_loader.wire.messages import Failed, Failure, Refused, Registered
+from storage_agent.instructions import Log
 from storage_agent.log import EventLog
 
 _ORDINARY = (Failure.UNKNOWN_PIPELINE, Failure.STOPPING)
@@ -21,17 +23,19 @@ class Tally:
     """Counts since the start.
 
     Args:
-        log: for refusals.
+        log: where events are written.
+        name_of: a client, by its routing id, as the log names it.
 
     Example:
-        >>> tally = Tally(EventLog())
+        >>> tally = Tally(EventLog(), frontend.name_of)
         >>> tally.answered("file", cpu_s=0.001)
         >>> tally.values()["answers"]
         {'file': 1}
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, name_of: Callable[[bytes], str]) -> None:
         self._log = log
+        self._name_of = name_of
         self._started_s = time.monotonic()
         self._cpu_s = 0.0
         self.answers: Counter[str] = Counter()
@@ -47,16 +51,31 @@ class Tally:
         self.answers[kind] += 1
         self._cpu_s += cpu_s
 
-    def refused(self, client: str, message: Failed | Refused) -> None:
+    def happened(self, event: Log) -> None:
+        """Write what desk or staff say."""
+        client = {} if event.client is None else {"client": self._name_of(event.client)}
+        self._log.write(event.event, {**client, **event.details}, warning=event.warning)
+
+    def registered(self, client: bytes, message: Registered) -> None:
+        """A pipeline has been built.
+
+        Args:
+            client: whose it is.
+            message: what it is told.
+        """
+        details = {"digest": message.digest, "ops": message.ops}
+        self.happened(Log("pipeline registered", client, details=details))
+
+    def refused(self, client: bytes, message: Failed | Refused) -> None:
         """Something has been refused.
 
         Args:
-            client: whom, as the log names it.
-            message: what it was told.
+            client: to whom.
+            message: what it is told.
         """
         self._refusals[message.failure] += 1
-        write = self._log.info if message.failure in _ORDINARY else self._log.warning
-        write("refused", client=client, reason=message.failure, text=message.text)
+        details = {"reason": message.failure, "text": message.text}
+        self.happened(Log("refused", client, message.failure not in _ORDINARY, details))
 
     def values(self) -> dict[str, object]:
         """The counts, and what this host is."""

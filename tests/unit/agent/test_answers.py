@@ -84,7 +84,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
 def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
     place = (changed.pop("id", 7), changed.pop("sample", 3), changed.pop("occurrence", 0))
     item = Item(*place, cut, encoding, changed.pop("key", "a/x.jpg"))
-    whole = {
+    whole: dict[str, Any] = {
         "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
         "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0,
     }  # fmt: skip
@@ -181,8 +181,11 @@ def test_info_goes_along_when_asked_for(exports: Exports) -> None:
 
 def test_a_dry_run_leaves_the_payload_behind(exports: Exports) -> None:
     for cut in (0, 1, 3):
-        make = answer_file if cut == 0 else lambda *a: answer_job(*a, PIPELINE)
-        wet, dry = (make(exports, _job(cut, dry=dry)) for dry in (False, True))
+        jobs = [_job(cut, dry=dry) for dry in (False, True)]
+        if cut == 0:
+            wet, dry = (answer_file(exports, job) for job in jobs)
+        else:
+            wet, dry = (answer_job(exports, job, PIPELINE) for job in jobs)
         assert _sample(dry).meta == _sample(wet).meta | {"nbytes": len(wet.payload or b"")} and dry.payload == b""
         assert (_sample(dry).cut, _sample(dry).encoding) == (cut, _sample(wet).encoding)
 
@@ -306,7 +309,7 @@ def test_an_op_that_fails_gives_the_file_and_the_traceback(exports: Exports, err
     assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(exports))
     assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
     assert len(sample.op_s) == 1 and len(sample.note) < MAX_TEXT_LENGTH
-    assert unpack(answer.frames()[0]) == sample
+    assert unpack(answer.header) == sample
 
 
 def test_a_corrupt_image_gives_the_file(exports: Exports) -> None:
@@ -328,7 +331,7 @@ def test_info_that_does_not_travel_gives_the_file(exports: Exports) -> None:
     Gives.value.info = {"big": 1 << 70}
     answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "info" in _sample(answer).note
-    assert unpack(answer.frames()[0]) == answer.message
+    assert unpack(answer.header) == answer.message
 
 
 def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +341,7 @@ def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: p
     monkeypatch.setattr("storage_agent.workers.body._NOTE_LIMIT", 300)
     answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "MessageTooLong" in _sample(answer).note
-    assert unpack(answer.frames()[0]) == answer.message
+    assert unpack(answer.header) == answer.message
 
 
 def test_a_pipeline_that_cannot_be_built_gives_the_file(exports: Exports) -> None:
@@ -442,7 +445,7 @@ def test_sizes(exports: Exports) -> None:
 def test_a_question_that_cannot_be_answered(exports: Exports, question: AskListing | AskSizes) -> None:
     answer = answer_question(exports, question)
     assert isinstance(answer.message, Failed) and answer.message.ids == []
-    assert len(answer.message.text) < 2000 and unpack(answer.frames()[0]) == answer.message
+    assert len(answer.message.text) < 2000 and unpack(answer.header) == answer.message
 
 
 def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
@@ -451,7 +454,7 @@ def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
     (tmp_path / "b" / name).touch()
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     answer = answer_question(_exports(tmp_path), AskListing("d", ""))
-    assert unpack(answer.frames()[0]) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
+    assert unpack(answer.header) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
     files = msgpack.unpackb(zlib.decompress(answer.payload or b""), unicode_errors="surrogateescape")
     assert files == [[name], []]
     refused = answer_question(_exports(tmp_path), AskListing("d", "none")).message

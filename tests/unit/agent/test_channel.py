@@ -7,7 +7,7 @@ import itertools
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import zmq
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from storage_agent.notices import Notices
 from storage_agent.upkeep import Upkeep
-from storage_agent.workers import channel as module
 from storage_agent.workers.channel import MAX_FRAMES, MAX_PAUSES, Channel
 from storage_agent.workers.lines import Lines
 
@@ -94,7 +93,7 @@ class _ShortOfMemory:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was slept, without sleeping."""
     slept: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", slept.append)
+    monkeypatch.setattr("time.sleep", slept.append)
     return slept
 
 
@@ -154,6 +153,11 @@ def line() -> Iterator[tuple[Lines, zmq.Poller, socket.socket]]:
     theirs.close()
 
 
+def _received(lines: Lines, event: int = zmq.POLLIN, most: int = 9) -> tuple[list[list[bytes]], bool]:
+    messages, there = lines.receive(7, event, most=most)
+    return [[bytes(frame) for frame in message] for message in messages], there
+
+
 def _events(lines: Lines, poller: zmq.Poller) -> list[tuple[int, int]]:
     return lines.ready(dict(poller.poll(0)))
 
@@ -167,8 +171,8 @@ def test_a_line_carries_messages(line: tuple[Lines, zmq.Poller, socket.socket]) 
     for n in range(3):
         worker.send([b"answer", b"%d" % n])
     assert _events(lines, poller) == [(7, zmq.POLLIN)]
-    assert lines.receive(7, most=2) == ([[b"answer", b"0"], [b"answer", b"1"]], True)
-    assert lines.receive(7, most=2) == ([[b"answer", b"2"]], True)
+    assert _received(lines, most=2) == ([[b"answer", b"0"], [b"answer", b"1"]], True)
+    assert _received(lines, most=2) == ([[b"answer", b"2"]], True)
 
 
 def test_a_line_sends_what_it_kept_when_there_is_room(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
@@ -189,16 +193,16 @@ def test_a_worker_that_hangs_up_after_its_last_words(line: tuple[Lines, zmq.Poll
     lines, poller, theirs = line
     Channel(theirs).send([b"answer"])
     theirs.close()
-    ((number, event),) = _events(lines, poller)
-    assert lines.receive(number, event, most=9) == ([[b"answer"]], False)
-    assert _events(lines, poller) == [] and lines.receive(7, most=9) == ([], False)
+    ((_, event),) = _events(lines, poller)
+    assert _received(lines, event) == ([[b"answer"]], False)
+    assert _events(lines, poller) == [] and _received(lines) == ([], False)
     lines.send(7, [b"job"])  # nobody hears it, and nothing happens
 
 
 def test_half_a_message_of_a_dead_worker_is_dropped(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
     lines, poller, theirs = line
     theirs.send(b"half a head")
-    assert lines.receive(7, most=9) == ([], True)
+    assert _received(lines) == ([], True)
     lines.close(7)
     lines.close(7)
     assert _events(lines, poller) == [] and theirs.recv(1) == b""
@@ -210,9 +214,13 @@ def test_half_a_message_of_a_dead_worker_is_dropped(line: tuple[Lines, zmq.Polle
 def test_notices_of_many_threads_are_taken_once_each() -> None:
     notices: Notices[int] = Notices()
     count, threads = 2000, 4
+
+    def put_all(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            notices.put(number)
+
     for start in range(threads):
-        numbers = range(start * count, (start + 1) * count)
-        threading.Thread(target=lambda numbers=numbers: [notices.put(n) for n in numbers]).start()
+        threading.Thread(target=put_all, args=(range(start * count, (start + 1) * count),)).start()
     taken: list[int] = []
     while len(taken) < threads * count:
         assert select.select([notices], [], [], 5.0)[0]

@@ -78,7 +78,13 @@ def counter() -> Counter:
 def _fetch(*items: tuple[int, str], digest: str = "", export: str = "d", **changed: Any) -> Fetch:
     """Ask for samples at (cut, encoding), with ids from 0 on."""
     asked = [Item(n, n, 0, cut, encoding, f"{n}.jpg") for n, (cut, encoding) in enumerate(items)]
-    whole = {"seed": 5, "epoch": 3, "keep_info": True, "dry": False, "allowed": ["webp", "pixels", "png"]}
+    whole: dict[str, Any] = {
+        "seed": 5,
+        "epoch": 3,
+        "keep_info": True,
+        "dry": False,
+        "allowed": ["webp", "pixels", "png"],
+    }
     return Fetch(export, digest, items=asked, **(whole | changed))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sophon_loader.wire.messages import Failed
-from storage_agent import log as module
 from storage_agent.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventLog, configure
 from storage_agent.tally import Tally
 
@@ -154,7 +153,7 @@ def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
     reader, writer = os.pipe()
     try:
         with open(writer, "w", closefd=False) as stream:
-            monkeypatch.setattr(module.sys, "stderr", stream)
+            monkeypatch.setattr("sys.stderr", stream)
             configure("info", as_json=False)
             clock = Clock()
             log = EventLog(clock)
@@ -172,17 +171,17 @@ def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 def test_refusals_are_counted_and_logged_by_reason(lines: Callable[..., list[str]]) -> None:
     lines(level="info")
-    tally = Tally(EventLog(Clock()))
+    tally = Tally(EventLog(Clock()), lambda client: f"10.0.0.7#{client.hex()}")
     for reason in ("busy", "unknown-pipeline", "busy", "stopping"):
-        tally.refused("10.0.0.7#4c9f12ab", Failed(reason, "why"))
+        tally.refused(b"\x4c\x9f", Failed(reason, "why"))
     assert tally.values()["refusals"] == {"busy": 2, "unknown-pipeline": 1, "stopping": 1}
     written = [line.split(" ", 1)[1] for line in lines()]
-    assert written[0] == 'warning refused: client="10.0.0.7#4c9f12ab" reason="busy" text="why"'
+    assert written[0] == 'warning refused: client="10.0.0.7#4c9f" reason="busy" text="why"'
     assert [line.split(" ")[0] for line in written] == ["warning", "info", "warning", "info"]
 
 
 def test_answers_are_counted() -> None:
-    tally = Tally(EventLog(Clock()))
+    tally = Tally(EventLog(Clock()), bytes.hex)
     for kind, cpu_s in (("file", 0.25), ("pixels", 0.5), ("file", 0.25)):
         tally.answered(kind, cpu_s)
     assert tally.values()["answers"] == {"file": 2, "pixels": 1} and tally.values()["cpu_s"] == 1.0

@@ -14,7 +14,8 @@ from storage_agent.settings import Settings
 
 
 def _settings(tmp_path: Path, **changed: Any) -> Settings:
-    return Settings(**({"exports": {"d": str(tmp_path)}, "bind": "tcp://127.0.0.1:0", "workers": 1} | changed))
+    usual: dict[str, Any] = {"exports": {"d": str(tmp_path)}, "bind": "tcp://127.0.0.1:0", "workers": 1}
+    return Settings(**(usual | changed))
 
 
 @pytest.mark.parametrize("changed", [

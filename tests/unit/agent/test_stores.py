@@ -187,7 +187,7 @@ def test_a_file_without_permission(store: Store, root: Path, monkeypatch: pytest
         raise PermissionError(13, "Permission denied")
 
     if os.geteuid() == 0:
-        monkeypatch.setattr(folder.os, "open", forbidden)  # root may read everything
+        monkeypatch.setattr("os.open", forbidden)  # root may read everything
     else:
         (root / "a" / "x.jpg").chmod(0)
     with pytest.raises(SampleUnreadable, match="Permission denied"):
@@ -199,7 +199,7 @@ def test_a_disk_that_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(5, "Input/output error")
 
     descriptors = set(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(folder.os, "read", broken)
+    monkeypatch.setattr("os.read", broken)
     with pytest.raises(SampleUnreadable, match="Input/output error"):
         store.read("a/x.jpg")
     assert set(os.listdir("/proc/self/fd")) == descriptors
@@ -207,7 +207,7 @@ def test_a_disk_that_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_short_reads_are_put_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.read
-    monkeypatch.setattr(folder.os, "read", lambda descriptor, nbytes: real(descriptor, min(nbytes, 2)))
+    monkeypatch.setattr("os.read", lambda descriptor, nbytes: real(descriptor, min(nbytes, 2)))
     assert store.read("a/x.jpg") == b"pixels"
 
 
@@ -255,7 +255,7 @@ def test_a_folder_that_cannot_be_looked_into(store: Store, monkeypatch: pytest.M
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(folder.os, "scandir", scandir)
+    monkeypatch.setattr("os.scandir", scandir)
     assert [name for name, _, _ in store.walk("")] == ["", "a"], "as os.walk has it"
     with pytest.raises(SampleUnreadable, match="Permission denied"):
         next(store.walk("a/deep"))
@@ -270,7 +270,7 @@ def test_a_walk_does_not_leave_the_export(store: Store, root: Path, monkeypatch:
         seen.append(os.path.realpath(path))
         return real(path)
 
-    monkeypatch.setattr(folder.os, "scandir", scandir)
+    monkeypatch.setattr("os.scandir", scandir)
     assert ("a", ["deep", "far"], ["x.jpg"]) in [(name, sorted(below), files) for name, below, files in store.walk("")]
     assert seen and str(outside) not in seen
 
@@ -366,7 +366,7 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     def forbidden(path: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(folder.os, "scandir", forbidden)  # root may read everything
+    monkeypatch.setattr("os.scandir", forbidden)  # root may read everything
     with pytest.raises(ConfigError, match=r"export 'd' must be a folder that the agent can read, .*Permission denied"):
         _check(tmp_path)
 
