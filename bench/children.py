@@ -37,7 +37,7 @@ from sophon_loader.wire.announcement import announced
 
 Orders = Mapping[str, Callable[[str], Any]]
 
-AGENT = (sys.executable, "-m", "storage_agent", "serve")
+AGENT = (sys.executable, "-m", "storage_agent", "serve", "--log-level", "warning")
 """How every agent of a bench is started; what the agent serves, where and with what follows."""
 EXPORT = "bench"
 PORT = 5555

@@ -106,7 +106,7 @@ def run(policy: str, address: str, dataset: Any, options: argparse.Namespace) ->
 def agent(data: Path, link_mbit: float) -> subprocess.Popen[str]:
     """A storage agent on this host that paces its replies."""
     command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--export", f"demo={data}"]
-    command += ["--bind", "tcp://127.0.0.1:0", "--limit-mbit", str(link_mbit)]
+    command += ["--bind", "tcp://127.0.0.1:0", "--limit-mbit", str(link_mbit), "--log-level", "warning"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -13,8 +13,10 @@ from sophon_loader import __version__
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
 from sophon_loader.wire.announcement import Announcement
+from storage_agent import log
 from storage_agent.broker import Broker
-from storage_agent.settings import Settings, folder_of
+from storage_agent.settings import Settings
+from storage_agent.stores import Exports, open_exports
 
 EXAMPLE = """examples:
   sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://127.0.0.1:5555 --workers 8
@@ -50,34 +52,38 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    defaults = Settings.__dataclass_fields__
     parser.add_argument(
         "--export", action="append", required=True, type=_export, metavar="NAME=FOLDER", help="may be repeated"
     )
     parser.add_argument("--bind", default="tcp://127.0.0.1:5555", help="default %(default)s; port 0 takes a free one")
     parser.add_argument("--workers", type=int, help="processes that run ops; default: the cores this host may use")
-    parser.add_argument("--readers", type=int, default=defaults["readers"].default, help="default %(default)s")
+    parser.add_argument("--readers", type=int, default=Settings.readers, help="default %(default)s")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="MODULE", help="import MODULE, which calls register_op"
     )
     parser.add_argument("--limit-mbit", type=float, metavar="N", help="pace replies to N Mbit/s, for demos")
-    parser.add_argument("--max-file-mb", type=int, default=256, metavar="N", help="default %(default)s")
+    max_file_mb = Settings.max_file_nbytes >> 20
+    parser.add_argument("--max-file-mb", type=int, default=max_file_mb, metavar="N", help="default %(default)s")
     parser.add_argument(
         "--max-queued",
         type=int,
-        default=defaults["max_queued"].default,
+        default=Settings.max_queued,
         metavar="N",
         help="samples waiting for a worker above which files go out as they are; default %(default)s",
     )
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
+    parser.add_argument(
+        "--log-level", choices=log.LEVELS, default="info", help="of the lines on standard error; default %(default)s"
+    )
+    parser.add_argument("--log-json", action="store_true", help="write each of them as a JSON object")
     parser.set_defaults(run=_serve)
 
 
 def _export(text: str) -> tuple[str, str]:
-    name, separator, folder = text.partition("=")
+    name, separator, location = text.partition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, got {text!r}")
-    return name, folder
+    return name, location
 
 
 def _seconds(text: str) -> float:
@@ -92,7 +98,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"export name must be given once, got {twice[0]!r} twice")
     settings = Settings(
-        exports={name: folder_of(name, text) for name, text in parsed.export},
+        exports=dict(parsed.export),
         bind=parsed.bind,
         workers=parsed.workers if parsed.workers is not None else math.ceil(cores_available()),
         readers=parsed.readers,
@@ -101,16 +107,18 @@ def _serve(parsed: argparse.Namespace) -> int:
         max_file_nbytes=parsed.max_file_mb << 20,
         max_queued=parsed.max_queued,
     )
-    broker = Broker(settings)
+    exports = open_exports(settings)
+    exports.check()
+    log.configure(parsed.log_level, as_json=parsed.log_json)
+    broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()
-    broker.run(ready=lambda: _announce(broker, settings))
+    broker.run(ready=lambda: _announce(broker, settings, exports))
     return 0
 
 
-def _announce(broker: Broker, settings: Settings) -> None:
-    exports = {name: os.path.realpath(folder) for name, folder in settings.exports.items()}
-    print(Announcement(broker.address, exports, settings.workers, os.getpid()).line(), flush=True)
+def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:
+    print(Announcement(broker.address, exports.describe(), settings.workers, os.getpid()).line(), flush=True)
 
 
 def _stop_when_stdin_closes() -> None:

@@ -13,12 +13,17 @@ class Admission(Generic[Job]):
 
     Args:
         max_outstanding: admitted and not yet finished samples per client.
-        max_queued: waiting jobs, over all clients, above which `overloaded` says so.
+        max_queued: jobs that may wait, over all clients; whoever pushes asks `space` before.
+
+    Example:
+        >>> admission: Admission[str] = Admission(max_outstanding=8, max_queued=4)
+        >>> admission.admit(b"loader", 2), admission.push(b"loader", "a job"), admission.pop()
+        (True, None, 'a job')
     """
 
     def __init__(self, max_outstanding: int, max_queued: int) -> None:
-        self._max_outstanding = max_outstanding
-        self._max_queued = max_queued
+        self.max_outstanding = max_outstanding
+        self.max_queued = max_queued
         self._outstanding: dict[bytes, int] = {}
         self._waiting: OrderedDict[bytes, deque[Job]] = OrderedDict()
         self._queued = 0
@@ -39,21 +44,35 @@ class Admission(Generic[Job]):
         return len(self._outstanding)
 
     @property
-    def overloaded(self) -> bool:
-        """Whether preprocessing work should be answered with `file` instead of being queued."""
-        return self._queued >= self._max_queued
+    def space(self) -> int:
+        """Jobs that may still be queued."""
+        return max(0, self.max_queued - self._queued)
+
+    def outstanding_of(self, client: bytes) -> int:
+        """Admitted samples of one client that have no answer yet."""
+        return self._outstanding.get(client, 0)
 
     def admit(self, client: bytes, samples: int) -> bool:
-        """Count `samples` more for the client; False, and nothing counted, if that is over its limit."""
+        """Count more samples for a client; False, and nothing counted, if that is over its limit.
+
+        Args:
+            client: its routing id.
+            samples: how many it asks for.
+        """
         total = self._outstanding.get(client, 0) + samples
-        if total > self._max_outstanding:
+        if total > self.max_outstanding:
             return False
         if samples:
             self._outstanding[client] = total
         return True
 
     def finish(self, client: bytes, samples: int = 1) -> None:
-        """`samples` admitted ones of the client have their answers."""
+        """Admitted samples have their answers.
+
+        Args:
+            client: whose they are.
+            samples: how many.
+        """
         left = self._outstanding.get(client, 0) - samples
         if left > 0:
             self._outstanding[client] = left
@@ -61,7 +80,12 @@ class Admission(Generic[Job]):
             self._outstanding.pop(client, None)
 
     def push(self, client: bytes, job: Job) -> None:
-        """Queue a job for a worker."""
+        """Queue a job for a worker.
+
+        Args:
+            client: who wants it.
+            job: what it wants.
+        """
         self._waiting.setdefault(client, deque()).append(job)
         self._queued += 1
 

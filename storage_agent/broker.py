@@ -3,174 +3,93 @@
     loaders <-- ROUTER -->  broker  <-- a channel each --> worker processes   ops
                               ^------------- notices ----- reader threads     files as they are
 
-It never runs an op and never opens a file, so it answers within milliseconds whatever the others do.
+It moves bytes and carries out what `Desk` (loaders) and `Staff` (workers) decide. It never runs an op and never opens a
+file, so it answers within milliseconds whatever the others do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
-import reprlib
-import signal
 import time
 import uuid
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import msgpack
 import zmq
 
-from sophon_loader import __version__
-from sophon_loader.encodings.catalogue import encoding_names, missing
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentError, MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.errors import AgentError
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software
-from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
-from sophon_loader.wire.limits import MAX_HEADER_NBYTES
-from sophon_loader.wire.messages import (
-    AskListing,
-    AskSizes,
-    AskStatus,
-    Failed,
-    Failure,
-    Fetch,
-    Hello,
-    Message,
-    Ping,
-    Pong,
-    Refused,
-    Register,
-    Status,
-    Welcome,
-)
-from sophon_loader.wire.version import common_version
-from storage_agent import worker_protocol as protocol
+from sophon_loader.wire.frames import unpack
+from sophon_loader.wire.messages import Failed, Registered, Status, Welcome
+from storage_agent import instructions as do
 from storage_agent.admission import Admission
-from storage_agent.channel import Channel
-from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
-from storage_agent.notices import Notices
-from storage_agent.pacing import Pacer
+from storage_agent.answers import Answer, answer_file, answer_question
+from storage_agent.desk import Desk, Load
+from storage_agent.frontend import Frontend
+from storage_agent.jobs import Job
+from storage_agent.log import EventLog
+from storage_agent.notices import Notices, waking_on_signals
+from storage_agent.pipelines import Pipelines
 from storage_agent.readers import Readers
 from storage_agent.settings import Settings
-from storage_agent.store import Store
+from storage_agent.staff import Staff
+from storage_agent.stores import Exports
+from storage_agent.tally import Tally
 from storage_agent.upkeep import Upkeep
-from storage_agent.workers import Workers
+from storage_agent.workers import words
+from storage_agent.workers.lines import Lines
+from storage_agent.workers.processes import Workers
 
-MAX_PIPELINES = 256
-MAX_REGISTRATION_NBYTES = (4 << 20) + (4 << 10)
-"""As much as pipeline/ makes of one."""
-MAX_REGISTRATIONS_NBYTES = 256 << 20
-MAX_REGISTERING = 64
-MAX_KEYS = 4096
-"""Of one AskSizes."""
-JOBS_PER_WORKER = 2
-"""One being worked on and one on its way, so that a worker never waits for the broker."""
-STUCK_S = 0.05
-"""A job that waits at its worker for longer, behind a slow one, is given to an idle worker as well."""
-MAX_EARLY_DEATHS = 3
-_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
-"""As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
 MAX_PER_TURN = 64
 """Messages of one source that are handled before the others get their turn."""
-
-
-@dataclass
-class _Registration:
-    client: bytes
-    payload: bytes
-    deaths: int = 0
-
-
-@dataclass
-class _Task:
-    """A job at a worker; at two when it was `doubled`, and then the first answer counts."""
-
-    job: Job
-    doubled: bool = False
-    answered: bool = False
-
-
-@dataclass
-class _Worker:
-    """A worker, and what has been sent to it and not been answered, oldest first, and when it began on the first."""
-
-    channel: Channel
-    tasks: deque[_Task] = field(default_factory=deque)
-    registrations: deque[_Registration] = field(default_factory=deque)
-    ready: bool = False
-    since_s: float = 0.0
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can be given work: it is ready and has not hung up."""
-        return self.ready and self.channel.fileno() >= 0
-
-    @property
-    def load(self) -> int:
-        return len(self.tasks) + len(self.registrations)
-
-    @property
-    def waiting(self) -> _Task | None:
-        """The task that waits behind another and that no other worker has."""
-        last = self.tasks[-1] if len(self.tasks) > 1 else None
-        return None if last is None or last.doubled else last
+STOP_S = 5.0
+"""How long workers may take to end by themselves."""
+_STOPPING_LOOK_S = 0.05
+"""While the agent stops, the loop looks this often whether all is done."""
 
 
 class Broker:
-    """Serves until `stop` or a signal; `address` is where loaders connect."""
+    """Serves until `stop` or a signal.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: of the agent.
+        exports: what the settings name, opened.
+
+    Raises:
+        AgentError: the address is taken, or is none.
+
+    Example:
+        >>> broker = Broker(settings, open_exports(settings))
+        >>> broker.run(ready=lambda: print(broker.address))
+
+    Attributes:
+        address: where loaders connect.
+    """
+
+    def __init__(self, settings: Settings, exports: Exports) -> None:
         self._settings = settings
-        self._store = Store(settings.exports, settings.max_file_nbytes)
+        self._exports = exports
+        self._log = EventLog()
+        self._frontend = Frontend(settings, self._log)
+        self.address = self._frontend.address
         self._instance = uuid.uuid4().hex
-        self._started_s = time.monotonic()
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
-        self._pacer: Pacer[tuple[bytes, list[Payload]]] = Pacer(settings.limit_mbit)
-        self._pipelines: OrderedDict[str, bytes] = OrderedDict()
-        self._registering: deque[_Registration] = deque()
-        self._encodings = encoding_names()
-        self._staff: dict[int, _Worker] = {}
+        self._pipelines = Pipelines()
+        self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
+        self._staff = Staff(self._admission, self._pipelines)
         self._upkeep = Upkeep()
-        self._early_deaths = 0
-        self._counts: Counter[str] = Counter()
-        self._cpu_s = 0.0
-        self._sent_nbytes = 0
-        self._dropped = 0
+        self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
-        self._open()
-
-    def _open(self) -> None:
-        self._context = zmq.Context()
-        self._frontend = self._context.socket(zmq.ROUTER)
-        self._frontend.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._frontend.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
-        self._frontend.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_HEADER_NBYTES)
-        self._frontend.setsockopt(zmq.RCVHWM, 64)  # messages of one loader; its own socket keeps the others
-        self._frontend.setsockopt(zmq.SNDHWM, 2 * self._settings.max_outstanding)
-        self._frontend.setsockopt(zmq.LINGER, 2000)
-        self._listen()
         self._poller = zmq.Poller()
+        self._lines = Lines(self._poller)
         self._notices: Notices[Callable[[], None]] = Notices()
-        self._readers = Readers(self._settings.readers)
-        self._workers = Workers(self._settings, self._worker_ended)
-
-    def _listen(self) -> None:
-        endpoint = self._settings.bind
-        if endpoint.startswith("tcp://") and endpoint.endswith(":0"):
-            endpoint = endpoint[:-1] + "*"
-        self._frontend.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
-        try:
-            self._frontend.bind(endpoint)
-        except zmq.ZMQError as error:
-            self.close()
-            raise AgentError(
-                f"bind must be an address of this host with a free port, got {self._settings.bind}: {error}"
-            ) from error
-        self.address = self._frontend.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._readers = Readers(settings.readers)
+        self._workers = Workers(settings, functools.partial(self._hand_in, self._replace))
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -184,10 +103,11 @@ class Broker:
             AgentError: workers cannot be started (an `--ops` module that fails to import, say).
         """
         try:
-            with self._signals():
-                for _ in range(self._settings.workers):
-                    self._start_worker()
+            with waking_on_signals(self._notices, self.stop):
+                self._carry_out([do.Start()] * self._settings.workers)
                 ready()
+                exports, workers = self._exports.describe(), self._settings.workers
+                self._log.info("serving", address=self.address, exports=exports, workers=workers, pid=os.getpid())
                 self._loop()
         finally:
             self.close()
@@ -197,394 +117,198 @@ class Broker:
         self._stopping = True
 
     def _loop(self) -> None:
-        self._poller.register(self._frontend, zmq.POLLIN)
-        self._poller.register(self._notices, zmq.POLLIN)
+        for source in (self._frontend.socket, self._frontend.monitor, self._notices):
+            self._poller.register(source, zmq.POLLIN)
         deadline_s: float | None = None
         while True:
+            now_s = time.monotonic()
             if self._stopping:
-                deadline_s = deadline_s or time.monotonic() + self._settings.drain_s
-                if self._idle or time.monotonic() > deadline_s:
+                if deadline_s is None:
+                    deadline_s = now_s + self._settings.drain_s
+                    self._desk.stop()
+                    self._staff.stop()
+                    self._log.info("stopping", unanswered=self._admission.outstanding)
+                if now_s > deadline_s or not (self._admission.outstanding or self._frontend.replies):
                     return
-            events = dict(self._poller.poll(self._timeout_ms(self._relieve())))
-            for number, worker in self._staff.items():
-                if event := events.get(worker.channel.fileno()):
-                    self._attend(number, worker, event)
+            orders, relief_s = self._staff.relieve(now_s)
+            self._carry_out(orders)
+            stopping_s = _STOPPING_LOOK_S if self._stopping else None
+            events = dict(self._poller.poll(_shortest_ms(self._frontend.wait_s(now_s), relief_s, stopping_s)))
+            for number, event in self._lines.ready(events):
+                self._attend(number, event)
             if self._notices.fileno() in events:
                 for notice in self._notices.take(MAX_PER_TURN):
                     notice()
-            if self._frontend in events:
-                self._receive_from_loaders()
-            self._dispatch()
-            self._send_due()
+            if self._frontend.monitor in events:
+                self._frontend.watch()
+            if self._frontend.socket in events:
+                self._receive()
+            for client in self._frontend.departed():
+                self._carry_out(self._desk.gone(client))
+            self._carry_out(self._staff.assign(time.monotonic()))
+            self._frontend.send_due(time.monotonic())
 
-    @property
-    def _idle(self) -> bool:
-        return self._admission.outstanding == 0 and not len(self._pacer)
-
-    def _timeout_ms(self, relief_s: float | None) -> int | None:
-        waits = [self._pacer.wait_s(time.monotonic()), relief_s, 0.05 if self._stopping else None]
-        return min((math.ceil(1000 * wait_s) for wait_s in waits if wait_s is not None), default=None)
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        before = {n: signal.signal(n, lambda *_: self.stop()) for n in (signal.SIGTERM, signal.SIGINT)}
-        wakeup = signal.set_wakeup_fd(self._notices.writer.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    # --- loaders ----------------------------------------------------------------------------------------------
-
-    def _receive_from_loaders(self) -> None:
+    def _receive(self) -> None:
+        """What loaders have sent."""
         for _ in range(MAX_PER_TURN):
-            try:
-                frames = self._frontend.recv_multipart(_NOBLOCK)
-            except zmq.Again:
+            message = self._frontend.receive()
+            if message is None:
                 return
-            self._from_loader(frames)
+            client, *frames = message
+            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s)
+            self._carry_out(self._desk.receive(client, frames, load, now_s=time.monotonic()))
 
-    def _from_loader(self, frames: list[bytes]) -> None:
-        client = frames[0]
-        try:
-            if not 2 <= len(frames) <= 3:
-                raise MalformedMessage(f"a message must have one or two frames, got {len(frames) - 1}")
-            message = unpack(frames[1])
-            check_frames(message, len(frames[2]) if len(frames) == 3 else None)
-        except VersionMismatch as error:
-            self._tell(client, Refused(Failure.VERSION, str(error)))
-        except MessageTooLong as error:
-            self._tell(client, Failed(Failure.TOO_LONG, str(error)))
-        except WireError as error:
-            self._tell(client, Failed(Failure.MALFORMED, str(error)))
-        else:
-            self._handle(client, message, frames[2] if len(frames) == 3 else b"")
+    # --- instructions -----------------------------------------------------------------------------------------
 
-    def _handle(self, client: bytes, message: Message, payload: bytes) -> None:
-        if isinstance(message, Fetch):
-            self._fetch(client, message)
-        elif isinstance(message, Hello):
-            self._tell(client, self._greet(message))
-        elif isinstance(message, Register):
-            self._register(client, message, payload)
-        elif isinstance(message, Ping):
-            self._tell(client, Pong(self._instance))
-        elif isinstance(message, AskStatus):
-            self._tell(client, Status(self._status()))
-        elif isinstance(message, AskListing):
-            self._ask(client, answer_listing, message.export, message.prefix)
-        elif isinstance(message, AskSizes):
-            self._ask(client, answer_sizes, message.export, message.keys)
-        else:
-            text = f"message must be one that a loader sends, got {type(message).__name__}"
-            self._tell(client, Failed(Failure.MALFORMED, text))
+    def _carry_out(self, instructions: Sequence[do.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case do.Order(number, frames):
+                    self._lines.send(number, frames)
+                case do.Read(jobs, note):
+                    self._read(jobs, note)
+                case do.Queue(jobs):
+                    self._carry_out(self._staff.queue(jobs, now_s=time.monotonic()))
+                case do.Tell(client, message):
+                    self._frontend.tell(client, message)
+                case do.Refuse(client, message):
+                    self._tally.refused(client, message)
+                    self._frontend.tell(client, message)
+                case do.Greet(client, version):
+                    self._frontend.tell(client, self._welcome(version))
+                case do.TellStatus(client):
+                    self._frontend.tell(client, Status(self._status()))
+                case do.LookUp(client, question):
+                    make = functools.partial(answer_question, self._exports, question)
+                    self._readers.submit(make, functools.partial(self._hand_in, self._looked_up, client))
+                case do.Build():
+                    self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
+                case do.Start():
+                    number, channel = self._workers.start()
+                    self._staff.hired(number)
+                    self._lines.open(number, channel)
+                case do.Log():
+                    self._tally.happened(instruction)
+                case do.GiveUp(reason):
+                    raise AgentError(reason)
 
-    def _greet(self, hello: Hello) -> Welcome | Refused:
-        try:
-            version = common_version(hello.versions)
-        except VersionMismatch as error:
-            return Refused(Failure.VERSION, str(error))
+    def _welcome(self, version: int) -> Welcome:
         return Welcome(
             version=version,
             instance=self._instance,
-            exports=self._store.names,
-            encodings=list(self._encodings),
+            exports=self._exports.names,
+            encodings=list(encoding_names()),
             software=dict(software()),
             cores=min(cores_available(), float(self._settings.workers)),
             max_outstanding=self._settings.max_outstanding,
         )
 
-    def _register(self, client: bytes, message: Register, payload: bytes) -> None:
-        if len(payload) > MAX_REGISTRATION_NBYTES or content_hash(payload) != message.digest:
-            text = f"pipeline must hash to its digest and have at most {MAX_REGISTRATION_NBYTES} bytes"
-            self._tell(client, Failed(Failure.BAD_PIPELINE, text, digest=message.digest))
-            return
-        if refusal := self._no_room(client, 1, waiting=len(self._registering)):
-            self._tell(client, Failed(*refusal, digest=message.digest))
-            return
-        self._keep(message.digest, payload)
-        self._registering.append(_Registration(client, payload))
+    def _read(self, jobs: Sequence[Job], note: str) -> None:
+        for job in jobs:
+            make = functools.partial(answer_file, self._exports, job, note)
+            then = functools.partial(self._hand_in, self._file_read, job.fetch.client)
+            self._readers.submit(make, then, [job.item.id])
 
-    def _keep(self, digest: str, registration: bytes) -> None:
-        """Remember a pipeline, and forget the oldest beyond the limits."""
-        self._pipelines.pop(digest, None)
-        self._pipelines[digest] = registration
-        nbytes = sum(map(len, self._pipelines.values()))
-        while len(self._pipelines) > MAX_PIPELINES or nbytes > MAX_REGISTRATIONS_NBYTES:
-            nbytes -= len(self._pipelines.popitem(last=False)[1])
+    # --- reader threads and workers ---------------------------------------------------------------------------
 
-    def _ask(self, client: bytes, function: Callable[..., Answer], export: str, what: str | list[str]) -> None:
-        if isinstance(what, list) and len(what) > MAX_KEYS:
-            self._tell(client, Failed(Failure.TOO_LONG, f"at most {MAX_KEYS} keys may be asked for, got {len(what)}"))
-        elif refusal := self._no_room(client, 1):
-            self._tell(client, Failed(*refusal))
-        else:
-            make = functools.partial(function, self._store, export, what)
-            self._readers.submit(make, lambda answer: self._notices.put(lambda: self._told(client, *_frames(answer))))
+    def _hand_in(self, function: Callable[..., None], *arguments: object) -> None:
+        """Called by any thread: have the loop call `function`."""
+        self._notices.put(functools.partial(function, *arguments))
 
-    def _no_room(self, client: bytes, requests: int, waiting: int = 0) -> tuple[str, str] | None:
-        """Count the requests of a client; else the failure and why."""
-        if self._stopping:
-            return Failure.STOPPING, "the agent is stopping"
-        if waiting >= MAX_REGISTERING:
-            return Failure.BUSY, f"{waiting} pipelines are waiting to be built"
-        if not self._admission.admit(client, requests):
-            limit = self._settings.max_outstanding
-            return Failure.BUSY, f"one loader connection may have {limit} unanswered requests"
-        return None
-
-    def _fetch(self, client: bytes, fetch: Fetch) -> None:
-        ids = [item.id for item in fetch.items]
-        refusal = self._refusal(client, fetch)
-        if refusal is not None:
-            failure, text = refusal
-            self._tell(client, Failed(failure, text, ids, fetch.digest))
-            return
-        now_s = time.monotonic()
-        allowed = [name for name in self._encodings if name in fetch.allowed]
-        for item in fetch.items:
-            fields = (fetch.export, fetch.digest, fetch.seed, fetch.epoch, fetch.keep_info, fetch.dry, allowed)
-            job = Job(client, *fields, received_s=now_s, upkeep_s=self._upkeep.per_sample_s, item=item)
-            if item.cut == 0 and item.encoding == "file":
-                self._read(job)
-            elif self._admission.overloaded:
-                self._read(job, f"{self._settings.max_queued} samples are waiting for a worker")
-            else:
-                self._admission.push(client, job)
-                self._dispatch()  # at once: only what no worker has room for is waiting
-
-    def _refusal(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
-        if fetch.export not in self._store.names:
-            got = reprlib.repr(fetch.export)
-            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._store.names}, got {got}"
-        if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
-            return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
-        return self._no_room(client, len(fetch.items))
-
-    def _read(self, job: Job, note: str = "") -> None:
-        make = functools.partial(answer_file, self._store, job, note)
-        self._readers.submit(
-            make, lambda answer: self._notices.put(lambda: self._read_done(job.client, answer)), [job.item.id]
-        )
-
-    def _read_done(self, client: bytes, answer: Answer) -> None:
+    def _file_read(self, client: bytes, answer: Answer) -> None:
         self._upkeep.count(answer.cpu_s)
-        self._answered(client, answer.kind, answer.cpu_s, *_frames(answer))
+        self._answered(client, answer.kind, answer.cpu_s, answer.frames())
 
-    # --- workers and reader threads ---------------------------------------------------------------------------
+    def _looked_up(self, client: bytes, answer: Answer) -> None:
+        if isinstance(answer.message, Failed):
+            self._tally.refused(client, answer.message)
+        self._reply(client, answer.frames())
 
-    def _start_worker(self) -> None:
-        number, channel = self._workers.start()
-        self._staff[number] = _Worker(channel)
-        self._poller.register(channel, zmq.POLLIN)
-
-    def _dispatch(self) -> None:
-        """Give waiting work to the worker with least of it."""
-        while self._registering or self._admission.queued:
-            worker = min((w for w in self._staff.values() if w.usable), key=lambda w: w.load, default=None)
-            if worker is None or worker.load >= JOBS_PER_WORKER:
-                break
-            if self._registering:
-                registration = self._registering.popleft()
-                worker.registrations.append(registration)
-                self._order(worker, [protocol.REGISTER, registration.payload])
-            elif (job := self._admission.pop()) is not None:
-                self._give(worker, _Task(job))
-        if self._stopping and not self._any_usable:
-            while (job := self._admission.pop()) is not None:
-                self._read(job, "the agent is stopping")
-
-    def _give(self, worker: _Worker, task: _Task) -> None:
-        if not worker.tasks:
-            worker.since_s = time.monotonic()
-        worker.tasks.append(task)
-        job = task.job
-        self._order(worker, [protocol.JOB, job.to_bytes(), self._pipelines.get(job.digest, b"")])
-
-    def _relieve(self) -> float | None:
-        """Give idle workers what waits behind a slow job; the seconds until there may be more of that to do."""
-        idle = [worker for worker in self._staff.values() if worker.usable and not worker.load]
-        if not idle:
-            return None
-        now_s, wait_s = time.monotonic(), None
-        for worker in self._staff.values():
-            task = worker.waiting
-            if task is None:
-                continue
-            left_s = worker.since_s + STUCK_S - now_s
-            if left_s > 0:
-                wait_s = min(left_s, wait_s or STUCK_S)
-            elif idle:
-                task.doubled = True
-                self._give(idle.pop(), task)
-        return wait_s
-
-    @property
-    def _any_usable(self) -> bool:
-        return any(worker.usable for worker in self._staff.values())
-
-    def _order(self, worker: _Worker, frames: list[Payload]) -> None:
-        with contextlib.suppress(OSError):  # it is gone; its thread will say so
-            worker.channel.send(frames)
-            if worker.channel.waiting:
-                self._poller.register(worker.channel, zmq.POLLIN | zmq.POLLOUT)
-
-    def _attend(self, number: int, worker: _Worker, event: int) -> None:
-        """A worker's channel has something to read, or room for what waits, or has been closed."""
-        if event & zmq.POLLOUT:
-            with contextlib.suppress(OSError):  # it is gone; but it may have said something before
-                worker.channel.flush()
-            if not worker.channel.waiting:
-                self._poller.register(worker.channel, zmq.POLLIN)
-        try:
-            for _ in range(MAX_PER_TURN):
-                frames = worker.channel.receive()
-                if frames is None:
-                    return
-                self._from_worker(worker, frames)
-        except (EOFError, OSError):
-            self._hang_up(worker)
+    def _attend(self, number: int, event: int = zmq.POLLIN) -> None:
+        """A worker has said something, or can be sent more, or has hung up."""
+        messages, there = self._lines.receive(number, event, most=MAX_PER_TURN)
+        for frames in messages:
+            self._from_worker(number, frames)
+        if not there:
+            self._staff.left(number)
             self._workers.kill(number)  # if it still lives; the thread that waits for its end tells us
 
-    def _hang_up(self, worker: _Worker) -> None:
-        if worker.channel.fileno() >= 0:
-            self._poller.unregister(worker.channel)
-            worker.channel.close()
-
-    def _from_worker(self, worker: _Worker, frames: list[memoryview]) -> None:
-        command = frames[0]
-        if command == protocol.BROKEN:
-            raise AgentError(f"workers must be able to load their ops: {bytes(frames[1]).decode()}")
-        if command == protocol.READY:
-            self._early_deaths = 0
-            worker.ready = True
-            return
-        kind, cpu_s = msgpack.unpackb(frames[1])
-        if command == protocol.ANSWER:
+    def _from_worker(self, number: int, message: Sequence[memoryview]) -> None:
+        word, *said = message
+        if word == words.ANSWER:
             self._upkeep.count(0.0)
-            task = worker.tasks.popleft()
-            worker.since_s = time.monotonic()
-            if not task.answered:
-                task.answered = True
-                self._answered(task.job.client, kind, cpu_s, *frames[2:])
+            job = self._staff.answered(number, now_s=time.monotonic())
+            if job is not None:
+                kind, cpu_s = msgpack.unpackb(said[0])
+                self._answered(job.fetch.client, kind, cpu_s, said[1:])
+        elif word == words.REGISTERED:
+            client = self._staff.built(number).client
+            built = unpack(said[1])
+            if isinstance(built, Registered):
+                self._tally.registered(client, built)
+            elif isinstance(built, Failed):
+                self._tally.refused(client, built)
+            self._reply(client, said[1:])
+        elif word == words.READY:
+            self._staff.ready(number)
         else:
-            self._told(worker.registrations.popleft().client, *frames[2:])
-
-    def _told(self, client: bytes, *frames: Payload) -> None:
-        self._admission.finish(client)
-        self._reply(client, list(frames))
-
-    def _answered(self, client: bytes, kind: str, cpu_s: float, *frames: Payload) -> None:
-        self._counts[kind] += 1
-        self._cpu_s += cpu_s
-        self._told(client, *frames)
-
-    def _worker_ended(self, number: int, exit_code: str) -> None:
-        """Called by the thread that waited for it."""
-        self._notices.put(lambda: self._replace(number, exit_code))
+            raise AgentError(f"workers must be able to load their ops: {bytes(said[0]).decode()}")
 
     def _replace(self, number: int, exit_code: str) -> None:
-        """A worker has died: its jobs go out as files (one of them may have killed it), another starts."""
-        worker = self._staff[number]
+        """A worker's process has ended."""
         self._workers.forget(number)
-        if worker.channel.fileno() >= 0:
-            self._attend(number, worker, zmq.POLLIN)  # its last words
-        self._hang_up(worker)
-        del self._staff[number]
-        elsewhere = [id(task) for other in self._staff.values() for task in other.tasks]
-        for task in worker.tasks:
-            if not task.answered and id(task) not in elsewhere:
-                task.answered = True
-                self._read(task.job, f"the agent's worker died on this or its next sample (exit code {exit_code})")
-        for registration in worker.registrations:
-            self._register_again(registration, exit_code)
-        if self._stopping:
-            return
-        if not worker.ready:
-            self._early_deaths += 1
-            if self._early_deaths >= MAX_EARLY_DEATHS:
-                raise AgentError(f"workers must start, but {MAX_EARLY_DEATHS} ended at once (exit code {exit_code})")
-        self._start_worker()
-
-    def _register_again(self, registration: _Registration, exit_code: str) -> None:
-        """Have another worker build it, unless two have died; the first may have died of something else."""
-        registration.deaths += 1
-        if registration.deaths < 2 and not self._stopping:
-            self._registering.appendleft(registration)
-            return
-        text = f"two of the agent's workers died while they built this pipeline (exit code {exit_code})"
-        self._admission.finish(registration.client)
-        self._tell(
-            registration.client,
-            Failed(Failure.BAD_PIPELINE, text, digest=content_hash(registration.payload)),
-        )
+        self._attend(number)  # its last words
+        self._lines.close(number)
+        self._carry_out(self._staff.died(number, exit_code))
 
     # --- out --------------------------------------------------------------------------------------------------
 
-    def _tell(self, client: bytes, message: Message) -> None:
-        """Send a message of the broker's own at once, past paced samples: a loader waits for it as a sign of life."""
-        self._send(client, [pack(message)])
+    def _answered(self, client: bytes, kind: str, cpu_s: float, frames: Sequence[Payload]) -> None:
+        """A sample, or why there is none."""
+        self._tally.answered(kind, cpu_s)
+        if kind == Failed.__name__:
+            failed = unpack(memoryview(frames[0]))
+            assert isinstance(failed, Failed), failed
+            self._tally.refused(client, failed)
+        self._reply(client, frames)
 
-    def _reply(self, client: bytes, frames: list[Payload]) -> None:
-        self._pacer.put(sum(len(frame) for frame in frames), (client, frames))
-        self._send_due()
-
-    def _send_due(self) -> None:
-        while (reply := self._pacer.due(time.monotonic())) is not None:
-            self._send(*reply)
-
-    def _send(self, client: bytes, frames: list[Payload]) -> None:
-        try:
-            self._frontend.send(client, _NOBLOCK | _SNDMORE)
-            for frame in frames[:-1]:
-                self._frontend.send(frame, _NOBLOCK | _SNDMORE)
-            self._frontend.send(frames[-1], _NOBLOCK)
-            self._sent_nbytes += sum(len(frame) for frame in frames)
-        except zmq.ZMQError as error:
-            # The loader is gone, or does not read what it asked for.
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            self._dropped += 1
+    def _reply(self, client: bytes, frames: Sequence[Payload]) -> None:
+        self._admission.finish(client)
+        self._frontend.reply(client, frames)
+        self._frontend.send_due(time.monotonic())
 
     def _status(self) -> dict[str, object]:
         return {
-            "version": __version__,
+            **self._tally.values(),
             "instance": self._instance,
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._started_s, 1),
-            "exports": {name: self._store.root(name) for name in self._store.names},
-            "workers": sum(worker.usable for worker in self._staff.values()),
+            "exports": self._exports.describe(),
+            "workers": len(self._staff.ready_workers),
             "worker_pids": self._workers.pids,
-            "cores": cores_available(),
-            "encodings": list(self._encodings),
-            "encodings_missing": missing(),
-            "software": dict(software()),
+            "worker_deaths": self._staff.deaths,
             "pipelines": len(self._pipelines),
+            "loaders": self._desk.loaders,
             "clients": self._admission.clients,
             "queued": self._admission.queued,
             "outstanding": self._admission.outstanding,
-            "answers": dict(self._counts),
-            "sent_mb": round(self._sent_nbytes / 1e6, 3),
-            "cpu_s": round(self._cpu_s, 3),
-            "dropped_replies": self._dropped,
+            "dropped_replies": self._frontend.dropped,
+            "sent_mb": round(self._frontend.sent_nbytes / 1e6, 3),
             "limit_mbit": self._settings.limit_mbit,
         }
 
     def close(self) -> None:
         """End threads and workers, flush what has been sent, free the address. Safe to call twice."""
-        if self._context.closed:
+        if self._frontend.closed:
             return
-        if hasattr(self, "_workers"):
-            for worker in self._staff.values():
-                worker.channel.close()  # which ends it
-            self._readers.stop()
-            self._workers.stop(5.0, told=[number for number, worker in self._staff.items() if worker.ready])
-            self._notices.close()
-        self._context.destroy(linger=None)
+        self._lines.close_all()
+        self._readers.stop()
+        self._workers.stop(STOP_S, told=self._staff.ready_workers)
+        self._notices.close()
+        self._frontend.close()
+        self._log.info("stopped", answers=dict(self._tally.answers), unanswered=self._admission.outstanding)
+        self._log.close()
 
 
-def _frames(answer: Answer) -> list[Payload]:
-    """[header, payload] of an answer from a thread."""
-    return answer.frames()[1:]
+def _shortest_ms(*waits_s: float | None) -> int | None:
+    """The shortest of some waits, as a poller takes it; None when there is none."""
+    known = [wait_s for wait_s in waits_s if wait_s is not None]
+    return math.ceil(1000 * min(known)) if known else None

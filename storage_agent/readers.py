@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
-from storage_agent.jobs import Answer
+from storage_agent.answers import Answer
 
 Task = tuple[Callable[[], Answer], Callable[[Answer], None], Sequence[int]]
 
@@ -17,6 +17,11 @@ class Readers:
     """`count` threads that make answers and hand them on.
 
     The queue is bounded by admission: no client may have more than its number of unanswered requests.
+
+    Example:
+        >>> readers = Readers(2)
+        >>> readers.submit(lambda: answer_file(exports, job), notices.put, ids=[job.item.id])
+        >>> readers.stop()
     """
 
     def __init__(self, count: int) -> None:
@@ -29,7 +34,9 @@ class Readers:
         """Have a thread call `make`, and then `then` with its answer.
 
         Args:
-            ids: the samples concerned, should it fail.
+            make: makes the answer, in a reader's thread.
+            then: takes it, in the same thread.
+            ids: the samples concerned, should `make` fail.
         """
         self._tasks.put((make, then, ids))
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
@@ -17,7 +15,8 @@ class Settings:
     """The settings of `sophon-agent serve`.
 
     Args:
-        exports: name -> folder, which must not be empty; the name is what loaders write behind the address.
+        exports: name -> location: a folder, or what another store takes (see `stores/`, which looks at it); the name is
+            what loaders write behind the address.
         bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one.
         workers: processes that run ops.
         readers: threads that read files which cross as they are.
@@ -29,7 +28,7 @@ class Settings:
         drain_s: how long a stop waits for work in flight.
     """
 
-    exports: Mapping[str, Path]
+    exports: Mapping[str, str]
     bind: str
     workers: int
     readers: int = 2
@@ -43,10 +42,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.exports:
             raise ConfigError("at least one export must be given, got none; add --export NAME=FOLDER")
-        for name, folder in self.exports.items():
+        for name in self.exports:
             if not name or "/" in name or name.startswith("."):
                 raise ConfigError(f"export name must be a plain word, got {name!r}")
-            _check_folder(name, folder)
         if not self.bind.startswith(("tcp://", "ipc://")):
             raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}")
         port = self.bind.rsplit(":", 1)[-1]
@@ -61,44 +59,3 @@ class Settings:
             raise ConfigError(f"max_file_nbytes must be from 1 to {MAX_PAYLOAD_NBYTES}, got {self.max_file_nbytes}")
         if not 0 <= self.drain_s < math.inf:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")
-
-
-def folder_of(name: str, text: str) -> Path:
-    """The folder of an export as it stands on the command line.
-
-    Raises:
-        ConfigError: it is empty, or relative without saying so: an unset variable or an unexpanded `~` makes such ones.
-    """
-    if not text:
-        raise ConfigError(
-            f"export {name!r} must be NAME=FOLDER with a folder, got {name + '='!r}; is a shell variable not set?"
-        )
-    if not text.startswith("/") and text.split("/")[0] not in (".", ".."):
-        raise ConfigError(
-            f"export {name!r} must be an absolute folder, or begin with ./; got {text!r}; an unset shell variable or "
-            "an unexpanded ~ makes such a path"
-        )
-    return Path(text)
-
-
-def _check_folder(name: str, folder: Path) -> None:
-    where = os.path.abspath(folder)
-    if not os.path.isdir(folder):
-        raise ConfigError(f"export {name!r} must be an existing folder, got {where}; correct it, or mount it first")
-    try:
-        with os.scandir(folder) as entries:
-            empty = next(entries, None) is None
-    except OSError as error:
-        raise ConfigError(
-            f"export {name!r} must be a folder that the agent can read, got {where}: {error.strerror}; run the agent "
-            "as a user who may"
-        ) from error
-    if where == os.sep:
-        raise ConfigError(
-            f"export {name!r} must be a folder of data, got the whole file system; is a variable before the / not set?"
-        )
-    if empty:
-        raise ConfigError(
-            f"export {name!r} must be a folder with something in it, got {where}, which is empty; is nothing mounted "
-            "there?"
-        )

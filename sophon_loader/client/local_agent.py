@@ -41,7 +41,7 @@ class LocalAgentProcess:
 
 
 def _command(root: str, settings: LocalAgent) -> list[str]:
-    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin"]
+    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--log-level", "warning"]
     command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "tcp://127.0.0.1:0"]
     if settings.workers is not None:
         command += ["--workers", str(settings.workers)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sophon_loader.encodings.estimate import Exact, Fitted, UsedAt
 from sophon_loader.errors import EncodingError
+
+if TYPE_CHECKING:  # it needs numpy, which the agent's broker does without
+    from sophon_loader.encodings.estimate import Exact, Fitted, UsedAt
 
 MAX_PIXELS = 1 << 28
 """No image on the wire has more px (Pillow's own bomb limit is about 1.8e8)."""

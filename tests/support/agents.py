@@ -79,6 +79,8 @@ class Agent:
         self.modules = modules
         self.log = log
         self._command = [*COMMAND, "serve", "--workers", str(workers)]
+        if log is None:
+            self._command += ["--log-level", "warning"]
         for name, folder in exports.items():
             self._command += ["--export", f"{name}={folder}"]
         self._bind: Sequence[str] = ()

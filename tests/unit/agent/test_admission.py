@@ -44,14 +44,14 @@ def test_an_empty_request_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("max_queued", [1, 3])
-def test_overload_begins_at_the_limit_and_ends_below(max_queued: int) -> None:
+def test_space_ends_at_the_limit_and_comes_back_below(max_queued: int) -> None:
     admission: Admission[int] = Admission(max_outstanding=10, max_queued=max_queued)
     for n in range(max_queued):
-        assert not admission.overloaded
+        assert admission.space == max_queued - n
         admission.push(b"a", n)
-    assert admission.overloaded
+    assert admission.space == 0
     admission.pop()
-    assert not admission.overloaded
+    assert admission.space == 1
 
 
 class AgainstModel(RuleBasedStateMachine):
@@ -105,7 +105,7 @@ class AgainstModel(RuleBasedStateMachine):
         assert self.admission.queued == len(self.waiting)
         assert self.admission.outstanding == sum(self.outstanding.values())
         assert self.admission.clients == sum(n > 0 for n in self.outstanding.values())
-        assert self.admission.overloaded == (len(self.waiting) >= 4)
+        assert self.admission.space == max(0, 4 - len(self.waiting))
 
 
 TestAgainstModel = AgainstModel.TestCase

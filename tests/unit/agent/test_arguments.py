@@ -13,6 +13,7 @@ from sophon_loader import __version__
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
 from storage_agent.settings import Settings
+from storage_agent.stores import Exports
 
 
 class _Broker:
@@ -21,7 +22,7 @@ class _Broker:
     address = "tcp://127.0.0.1:4711"
     made: Settings
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, exports: Exports) -> None:
         type(self).made = settings
 
     def run(self, ready: Any) -> None:
@@ -43,7 +44,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[_Broker]:
 def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
     made = broker.made
-    assert made == Settings({"d": tmp_path}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
+    assert made == Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
     said = Announcement.parse(capsys.readouterr().out)
     assert said == Announcement("tcp://127.0.0.1:4711", {"d": str(tmp_path)}, made.workers, os.getpid())
 
@@ -58,7 +59,7 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.
         patch.chdir(tmp_path)
         assert program.main(shlex.split(text)) == 0
         assert broker.made == Settings(
-            exports={"d": tmp_path, "e": Path("x=y")},
+            exports={"d": str(tmp_path), "e": "./x=y"},
             bind="tcp://*:0",
             workers=3,
             readers=2,

@@ -7,15 +7,17 @@ import itertools
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_agent.channel import MAX_FRAMES, Channel
 from storage_agent.notices import Notices
 from storage_agent.upkeep import Upkeep
+from storage_agent.workers.channel import MAX_FRAMES, MAX_PAUSES, Channel
+from storage_agent.workers.lines import Lines
 
 
 @pytest.fixture
@@ -71,26 +73,56 @@ def test_what_a_worker_does_not_take_is_kept(ends: tuple[Channel, Channel]) -> N
 
 
 class _ShortOfMemory:
-    """A socket whose kernel has no memory for the first two messages."""
+    """A socket whose kernel has no memory for the first messages."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, times: int) -> None:
         self._end = end
-        self.refused = 0
+        self.left = times
+
+    def getblocking(self) -> bool:
+        return self._end.getblocking()
 
     def sendmsg(self, views: list[memoryview]) -> int:
-        if self.refused < 2:
-            self.refused += 1
+        if self.left:
+            self.left -= 1
             raise OSError(errno.ENOBUFS, "no buffer space available")
         return self._end.sendmsg(views)
 
 
-def test_a_kernel_short_of_memory_is_no_death() -> None:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was slept, without sleeping."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    return slept
+
+
+def test_a_worker_waits_for_a_kernel_short_of_memory(pauses: list[float]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        short = _ShortOfMemory(ours)
-        Channel(short).send([b"job"])  # type: ignore[arg-type]
-        assert short.refused == 2
-        assert [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"job"]
+        Channel(_ShortOfMemory(ours, 2)).send([b"answer"])  # type: ignore[arg-type]
+        assert [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"answer"]
+        assert len(pauses) == 2
+
+
+def test_a_worker_does_not_wait_for_ever(pauses: list[float]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(OSError, match="no buffer space"):
+        Channel(_ShortOfMemory(ours, MAX_PAUSES + 1)).send([b"answer"])  # type: ignore[arg-type]
+    assert len(pauses) == MAX_PAUSES and sum(pauses) <= 10.0
+
+
+def test_the_broker_pauses_once_and_comes_back(pauses: list[float]) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        channel = Channel(_ShortOfMemory(ours, 2))  # type: ignore[arg-type]
+        channel.send([b"job"])
+        assert channel.waiting and len(pauses) == 1
+        channel.flush()
+        assert channel.waiting and len(pauses) == 2
+        channel.flush()
+        assert not channel.waiting and [bytes(frame) for frame in Channel(theirs).receive() or ()] == [b"job"]
 
 
 def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
@@ -104,12 +136,91 @@ def test_a_closed_end_is_told(ends: tuple[Channel, Channel]) -> None:
         ours.send([b"job"])
 
 
+# --- lines ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Lines, zmq.Poller, socket.socket]]:
+    """The line to worker 7, what watches it, and the worker's end, which does not wait either."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    poller = zmq.Poller()
+    lines = Lines(poller)
+    lines.open(7, Channel(ours))
+    yield lines, poller, theirs
+    lines.close_all()
+    theirs.close()
+
+
+def _received(lines: Lines, event: int = zmq.POLLIN, most: int = 9) -> tuple[list[list[bytes]], bool]:
+    messages, there = lines.receive(7, event, most=most)
+    return [[bytes(frame) for frame in message] for message in messages], there
+
+
+def _events(lines: Lines, poller: zmq.Poller) -> list[tuple[int, int]]:
+    return lines.ready(dict(poller.poll(0)))
+
+
+def test_a_line_carries_messages(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    worker = Channel(theirs)
+    assert _events(lines, poller) == []
+    lines.send(7, [b"job"])
+    assert [bytes(frame) for frame in worker.receive() or ()] == [b"job"]
+    for n in range(3):
+        worker.send([b"answer", b"%d" % n])
+    assert _events(lines, poller) == [(7, zmq.POLLIN)]
+    assert _received(lines, most=2) == ([[b"answer", b"0"], [b"answer", b"1"]], True)
+    assert _received(lines, most=2) == ([[b"answer", b"2"]], True)
+
+
+def test_a_line_sends_what_it_kept_when_there_is_room(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    worker, payload = Channel(theirs), bytes(1 << 20)
+    lines.send(7, [b"learn", payload])
+    assert _events(lines, poller) == [], "no room"
+    heard = None
+    while heard is None:
+        heard = worker.receive()
+        for number, event in _events(lines, poller):
+            lines.receive(number, event, most=9)
+    assert [bytes(frame) for frame in heard] == [b"learn", payload]
+    assert _events(lines, poller) == [], "room does not matter when nothing is kept"
+
+
+def test_a_worker_that_hangs_up_after_its_last_words(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    Channel(theirs).send([b"answer"])
+    theirs.close()
+    ((_, event),) = _events(lines, poller)
+    assert _received(lines, event) == ([[b"answer"]], False)
+    assert _events(lines, poller) == [] and _received(lines) == ([], False)
+    lines.send(7, [b"job"])  # nobody hears it, and nothing happens
+
+
+def test_half_a_message_of_a_dead_worker_is_dropped(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
+    lines, poller, theirs = line
+    theirs.send(b"half a head")
+    assert _received(lines) == ([], True)
+    lines.close(7)
+    lines.close(7)
+    assert _events(lines, poller) == [] and theirs.recv(1) == b""
+
+
+# --- notices --------------------------------------------------------------------------------------------------
+
+
 def test_notices_of_many_threads_are_taken_once_each() -> None:
     notices: Notices[int] = Notices()
     count, threads = 2000, 4
+
+    def put_all(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            notices.put(number)
+
     for start in range(threads):
-        numbers = range(start * count, (start + 1) * count)
-        threading.Thread(target=lambda numbers=numbers: [notices.put(n) for n in numbers]).start()
+        threading.Thread(target=put_all, args=(range(start * count, (start + 1) * count),)).start()
     taken: list[int] = []
     while len(taken) < threads * count:
         assert select.select([notices], [], [], 5.0)[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import socket
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,20 @@ from sophon_loader.pipeline.registry import register_op
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH
-from sophon_loader.wire.messages import Failed, Item, Listing, Registered, Sample, Sizes
-from storage_agent.channel import Channel
-from storage_agent.jobs import Answer, Job, answer_file, answer_listing, answer_sizes
+from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
+from storage_agent.answers import Answer, answer_file, answer_question
+from storage_agent.jobs import FetchHeader, Job
 from storage_agent.settings import Settings
-from storage_agent.store import Store
-from storage_agent.worker import answer_job, main, register
+from storage_agent.stores import Exports
+from storage_agent.stores.folder import Folder
+from storage_agent.workers import body, words
+from storage_agent.workers.body import Learnt, main
+from storage_agent.workers.channel import Channel
 from tests.support.encoding_examples import difference, noise
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
+ODD = "\U000e0001" * MAX_TEXT_LENGTH
 
 
 def _registration(chain: Chain, **others: str) -> bytes:
@@ -46,23 +52,44 @@ def _registration(chain: Chain, **others: str) -> bytes:
 PIPELINE = _registration(CHAIN)
 
 
+def _exports(root: Path) -> Exports:
+    return Exports({"d": Folder("d", str(root), 1 << 20)})
+
+
+def _learnt(registration: bytes) -> Learnt:
+    learnt = Learnt()
+    learnt.learn(content_hash(registration), registration)
+    return learnt
+
+
+def answer_job(exports: Exports, job: Job, registration: bytes) -> Answer:
+    """What a worker that has been sent the registration answers."""
+    header = replace(job.fetch, digest=content_hash(registration))
+    return body.answer_job(exports, replace(job, fetch=header), _learnt(registration))
+
+
+def register(registration: bytes) -> Answer:
+    """What a worker says to a registration."""
+    return body.register(_learnt(registration), content_hash(registration))
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
     root = tmp_path_factory.mktemp("export")
     (root / "a").mkdir()
     Image.fromarray(noise(40, 60, 3)).save(root / "a" / "x.jpg", comment=b"from a camera")
     (root / "a" / "broken.jpg").write_bytes(b"\xff\xd8 no more")
-    return Store({"d": root}, 1 << 20)
+    return _exports(root)
 
 
 def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
     place = (changed.pop("id", 7), changed.pop("sample", 3), changed.pop("occurrence", 0))
     item = Item(*place, cut, encoding, changed.pop("key", "a/x.jpg"))
-    whole = {
+    whole: dict[str, Any] = {
         "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
-        "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0, "item": item,
+        "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0,
     }  # fmt: skip
-    return Job(**(whole | changed))
+    return Job(FetchHeader(**(whole | changed)), item)
 
 
 def _sample(answer: Answer) -> Sample:
@@ -70,8 +97,8 @@ def _sample(answer: Answer) -> Sample:
     return answer.message
 
 
-def _file(store: Store, key: str = "a/x.jpg") -> bytes:
-    return store.read("d", key)
+def _file(exports: Exports, key: str = "a/x.jpg") -> bytes:
+    return exports["d"].read(key)
 
 
 # --- samples --------------------------------------------------------------------------------------------------
@@ -79,22 +106,22 @@ def _file(store: Store, key: str = "a/x.jpg") -> bytes:
 
 @pytest.mark.parametrize("cut", range(1, len(CHAIN) + 1))
 @pytest.mark.parametrize("encoding", ["pixels", "array", "webp"])
-def test_the_value_at_the_cut_is_the_chains_own(store: Store, cut: int, encoding: str) -> None:
-    answer = answer_job(store, _job(cut, encoding), PIPELINE)
+def test_the_value_at_the_cut_is_the_chains_own(exports: Exports, cut: int, encoding: str) -> None:
+    answer = answer_job(exports, _job(cut, encoding), PIPELINE)
     sample = _sample(answer)
-    assert (sample.id, sample.cut, sample.note, sample.file_nbytes) == (7, cut, "", len(_file(store)))
+    assert (sample.id, sample.cut, sample.note, sample.file_nbytes) == (7, cut, "", len(_file(exports)))
     assert len(sample.op_s) == cut + 2 and all(s >= 0 for s in sample.op_s)
     assert answer.payload is not None
     with CHAIN.isolated():
-        wanted = CHAIN.run(_file(store), 0, cut, Draw(11, 2, 3))
+        wanted = CHAIN.run(_file(exports), 0, cut, Draw(11, 2, 3))
     assert difference(wanted, decode(sample.encoding, sample.meta, answer.payload)) == ""
 
 
 @pytest.mark.parametrize("occurrence", [0, 1, 5, (1 << 64) - 1])
-def test_an_index_that_is_met_again_has_draws_of_its_own(store: Store, occurrence: int) -> None:
-    answer = answer_job(store, _job(3, occurrence=occurrence), PIPELINE)
+def test_an_index_that_is_met_again_has_draws_of_its_own(exports: Exports, occurrence: int) -> None:
+    answer = answer_job(exports, _job(3, occurrence=occurrence), PIPELINE)
     with CHAIN.isolated():
-        wanted, first = (CHAIN.run(_file(store), 0, 3, Draw(11, 2, 3, n)) for n in (occurrence, 0))
+        wanted, first = (CHAIN.run(_file(exports), 0, 3, Draw(11, 2, 3, n)) for n in (occurrence, 0))
     assert answer.payload is not None
     found = decode(_sample(answer).encoding, _sample(answer).meta, answer.payload)
     assert difference(wanted, found) == ""
@@ -102,10 +129,10 @@ def test_an_index_that_is_met_again_has_draws_of_its_own(store: Store, occurrenc
 
 
 @pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
-def test_the_part_of_a_file_is_that_of_the_occurrence(store: Store) -> None:
+def test_the_part_of_a_file_is_that_of_the_occurrence(exports: Exports) -> None:
     parts = set()
     for occurrence in range(4):
-        sample = _sample(answer_job(store, _job(0, "roi-jpeg", occurrence=occurrence), PIPELINE))
+        sample = _sample(answer_job(exports, _job(0, "roi-jpeg", occurrence=occurrence), PIPELINE))
         parts.add(tuple(sample.meta["part"]) if sample.encoding == "roi-jpeg" else ())
     assert len(parts) > 1
 
@@ -120,14 +147,14 @@ def test_the_part_of_a_file_is_that_of_the_occurrence(store: Store) -> None:
     (0, "file", [], "file"),
 ])  # fmt: skip
 def test_nothing_else_than_what_is_allowed_is_sent(
-    store: Store, cut: int, asked: str, allowed: list[str], sent: str | None
+    exports: Exports, cut: int, asked: str, allowed: list[str], sent: str | None
 ) -> None:
-    answer = answer_job(store, _job(cut, asked, allowed=allowed), PIPELINE)
+    answer = answer_job(exports, _job(cut, asked, allowed=allowed), PIPELINE)
     sample = _sample(answer)
     if sent is not None:
         assert (sample.cut, sample.encoding, sample.note) == (cut, sent, "")
         return
-    assert (sample.cut, sample.encoding, answer.payload) == (0, "file", _file(store))
+    assert (sample.cut, sample.encoding, answer.payload) == (0, "file", _file(exports))
     taking = "array" if cut == 4 else "pixels"
     assert f"{taking}, which would take this" in sample.note and "is not allowed" in sample.note
     assert "Traceback" not in sample.note and len(sample.note) < 400
@@ -136,36 +163,39 @@ def test_nothing_else_than_what_is_allowed_is_sent(
 
 @pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
 @pytest.mark.parametrize("allowed", [[], ["file"], ["file", "pixels", "array", "webp"], ["roi-jpeg"]])
-def test_a_part_of_a_file_must_be_allowed(store: Store, allowed: list[str]) -> None:
-    answer = answer_job(store, _job(0, "roi-jpeg", sample=1, allowed=allowed), PIPELINE)
+def test_a_part_of_a_file_must_be_allowed(exports: Exports, allowed: list[str]) -> None:
+    answer = answer_job(exports, _job(0, "roi-jpeg", sample=1, allowed=allowed), PIPELINE)
     sample = _sample(answer)
-    assert _sample(answer_job(store, _job(0, "roi-jpeg", sample=1), PIPELINE)).encoding == "roi-jpeg"
+    assert _sample(answer_job(exports, _job(0, "roi-jpeg", sample=1), PIPELINE)).encoding == "roi-jpeg"
     if "roi-jpeg" in allowed:
         assert (sample.encoding, sample.note) == ("roi-jpeg", "")
     else:
-        assert (sample.encoding, answer.payload) == ("file", _file(store))
+        assert (sample.encoding, answer.payload) == ("file", _file(exports))
         assert "roi-jpeg" in sample.note and "is not allowed" in sample.note
 
 
-def test_info_goes_along_when_asked_for(store: Store) -> None:
-    assert "info" not in _sample(answer_job(store, _job(1, "pixels"), PIPELINE)).meta
-    answer = answer_job(store, _job(1, "pixels", keep_info=True), PIPELINE)
+def test_info_goes_along_when_asked_for(exports: Exports) -> None:
+    assert "info" not in _sample(answer_job(exports, _job(1, "pixels"), PIPELINE)).meta
+    answer = answer_job(exports, _job(1, "pixels", keep_info=True), PIPELINE)
     assert decode("pixels", _sample(answer).meta, answer.payload or b"").info["comment"] == b"from a camera"
 
 
-def test_a_dry_run_leaves_the_payload_behind(store: Store) -> None:
+def test_a_dry_run_leaves_the_payload_behind(exports: Exports) -> None:
     for cut in (0, 1, 3):
-        make = answer_file if cut == 0 else lambda *a: answer_job(*a, PIPELINE)
-        wet, dry = (make(store, _job(cut, dry=dry)) for dry in (False, True))
+        jobs = [_job(cut, dry=dry) for dry in (False, True)]
+        if cut == 0:
+            wet, dry = (answer_file(exports, job) for job in jobs)
+        else:
+            wet, dry = (answer_job(exports, job, PIPELINE) for job in jobs)
         assert _sample(dry).meta == _sample(wet).meta | {"nbytes": len(wet.payload or b"")} and dry.payload == b""
         assert (_sample(dry).cut, _sample(dry).encoding) == (cut, _sample(wet).encoding)
 
 
-def test_a_file_as_it_is(store: Store) -> None:
-    answer = answer_file(store, _job(0, id=1 << 60), "why so early")
+def test_a_file_as_it_is(exports: Exports) -> None:
+    answer = answer_file(exports, _job(0, id=1 << 60), "why so early")
     sample = _sample(answer)
     assert (sample.id, sample.cut, sample.encoding, sample.meta) == (1 << 60, 0, "file", {})
-    assert sample.note == "why so early" and len(sample.op_s) == 1 and answer.payload == _file(store)
+    assert sample.note == "why so early" and len(sample.op_s) == 1 and answer.payload == _file(exports)
 
 
 # --- a shorter chain ------------------------------------------------------------------------------------------
@@ -190,26 +220,26 @@ def _described(op: type, name: str, *more: Any) -> bytes:
         del _BY_NAME[name], _BY_CLASS[op]
 
 
-def test_an_unknown_op_ends_the_chain(store: Store) -> None:
+def test_an_unknown_op_ends_the_chain(exports: Exports) -> None:
     description = _described(Unheard, "tests.Unheard", v2.ToImage())
     assert register(description).message == Registered(content_hash(description), 2)
-    sample = _sample(answer_job(store, _job(4), description))
+    sample = _sample(answer_job(exports, _job(4), description))
     assert (sample.cut, sample.encoding, sample.note) == (2, "pixels", "this agent knows only the first 2 ops")
-    assert _sample(answer_job(store, _job(2), description)).note == ""
+    assert _sample(answer_job(exports, _job(2), description)).note == ""
 
 
 @pytest.mark.parametrize(
     ("name", "cuts"), [("pillow", True), ("libjpeg", True), ("torch", False), ("default dtype", False)]
 )
-def test_no_op_runs_for_a_loader_of_other_software(store: Store, name: str, cuts: bool) -> None:
+def test_no_op_runs_for_a_loader_of_other_software(exports: Exports, name: str, cuts: bool) -> None:
     registration = _registration(chain_of(v2.Compose([v2.RandomResizedCrop(8), v2.ToImage()])), **{name: "another"})
     assert register(registration).message == Registered(content_hash(registration), 0)
     for cut in (1, 2, 3):
-        sample = _sample(answer_job(store, _job(cut), registration))
+        sample = _sample(answer_job(exports, _job(cut), registration))
         assert (sample.cut, sample.encoding) == (0, "file")
         assert sample.note.endswith(f"other software: {name} differ from its own")
     if "roi-jpeg" in encoding_names():
-        sample = _sample(answer_job(store, _job(0, "roi-jpeg"), registration))
+        sample = _sample(answer_job(exports, _job(0, "roi-jpeg"), registration))
         assert (sample.encoding == "roi-jpeg", sample.note == "") == (cuts, cuts)
 
 
@@ -273,52 +303,52 @@ def _registered() -> Any:
     ValueError("the image is too dark"), MemoryError(), RuntimeError("x" * 10_000_000), _Unprintable(),
     KeyError("\udcff"), RecursionError("deep"),
 ], ids=lambda error: type(error).__name__)  # fmt: skip
-def test_an_op_that_fails_gives_the_file_and_the_traceback(store: Store, error: BaseException) -> None:
+def test_an_op_that_fails_gives_the_file_and_the_traceback(exports: Exports, error: BaseException) -> None:
     Fails.error = error
-    answer = answer_job(store, _job(2), _registration(chain_of(Fails())))
+    answer = answer_job(exports, _job(2), _registration(chain_of(Fails())))
     sample = _sample(answer)
-    assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(store))
+    assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(exports))
     assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
     assert len(sample.op_s) == 1 and len(sample.note) < MAX_TEXT_LENGTH
-    assert unpack(answer.frames()[1]) == sample
+    assert unpack(answer.header) == sample
 
 
-def test_a_corrupt_image_gives_the_file(store: Store) -> None:
-    answer = answer_job(store, _job(1, key="a/broken.jpg"), PIPELINE)
-    assert "op 0 (decode)" in _sample(answer).note and answer.payload == _file(store, "a/broken.jpg")
+def test_a_corrupt_image_gives_the_file(exports: Exports) -> None:
+    answer = answer_job(exports, _job(1, key="a/broken.jpg"), PIPELINE)
+    assert "op 0 (decode)" in _sample(answer).note and answer.payload == _file(exports, "a/broken.jpg")
 
 
 @pytest.mark.parametrize("value", [
     None, {"image": 1}, "text", Image.new("P", (2, 2)), torch.ones(2, requires_grad=True), np.array([None]),
 ], ids=lambda value: type(value).__name__)  # fmt: skip
-def test_a_value_that_does_not_travel_gives_the_file(store: Store, value: Any) -> None:
+def test_a_value_that_does_not_travel_gives_the_file(exports: Exports, value: Any) -> None:
     Gives.value = value
-    answer = answer_job(store, _job(2), _registration(chain_of(Gives())))
-    assert _sample(answer).cut == 0 and "EncodingError" in _sample(answer).note and answer.payload == _file(store)
+    answer = answer_job(exports, _job(2), _registration(chain_of(Gives())))
+    assert _sample(answer).cut == 0 and "EncodingError" in _sample(answer).note and answer.payload == _file(exports)
 
 
-def test_info_that_does_not_travel_gives_the_file(store: Store) -> None:
+def test_info_that_does_not_travel_gives_the_file(exports: Exports) -> None:
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"big": 1 << 70}
-    answer = answer_job(store, _job(2, keep_info=True), _registration(chain_of(Gives())))
+    answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "info" in _sample(answer).note
-    assert unpack(answer.frames()[1]) == answer.message
+    assert unpack(answer.header) == answer.message
 
 
-def test_a_header_over_the_limit_gives_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sophon_loader.wire.frames.MAX_HEADER_NBYTES", 1000)
     Gives.value = Image.new("RGB", (2, 2))
     Gives.value.info = {"icc_profile": bytes(1100)}
-    monkeypatch.setattr("storage_agent.worker._NOTE_LIMIT", 300)
-    answer = answer_job(store, _job(2, keep_info=True), _registration(chain_of(Gives())))
+    monkeypatch.setattr("storage_agent.workers.body._NOTE_LIMIT", 300)
+    answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
     assert _sample(answer).cut == 0 and "MessageTooLong" in _sample(answer).note
-    assert unpack(answer.frames()[1]) == answer.message
+    assert unpack(answer.header) == answer.message
 
 
-def test_a_pipeline_that_cannot_be_built_gives_the_file(store: Store) -> None:
+def test_a_pipeline_that_cannot_be_built_gives_the_file(exports: Exports) -> None:
     large = msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]])
     for registration in (b"", msgpack.packb([software(), large]), msgpack.packb([[], large]), msgpack.packb([{}, "x"])):
-        answer = answer_job(store, _job(1), registration)
+        answer = answer_job(exports, _job(1), registration)
         assert _sample(answer).cut == 0 and "PipelineError" in _sample(answer).note
 
 
@@ -326,8 +356,8 @@ def test_a_pipeline_that_cannot_be_built_gives_the_file(store: Store) -> None:
     ({"key": "a/none.jpg"}, "missing"), ({"key": "../x"}, "outside-export"), ({"key": "a"}, "unreadable"),
     ({"export": "e"}, "unknown-export"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_had(store: Store, changed: dict[str, Any], failure: str) -> None:
-    for answer in (answer_file(store, _job(0, **changed)), answer_job(store, _job(1, **changed), PIPELINE)):
+def test_a_file_that_cannot_be_had(exports: Exports, changed: dict[str, Any], failure: str) -> None:
+    for answer in (answer_file(exports, _job(0, **changed)), answer_job(exports, _job(1, **changed), PIPELINE)):
         assert isinstance(answer.message, Failed) and answer.payload is None
         assert (answer.message.failure, answer.message.ids) == (failure, [7])
 
@@ -339,11 +369,11 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
     """Another worker has said that the ops are broken before, say."""
     (tmp_path / "x.jpg").touch()
     for name in ("signal.signal", "torch.set_num_threads"):  # of this process
-        monkeypatch.setattr(f"storage_agent.worker.{name}", lambda *_: None)
+        monkeypatch.setattr(f"storage_agent.workers.body.{name}", lambda *_: None)
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
-        main(Settings({"d": tmp_path}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
+        main(Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
 
 
 # --- on the way -----------------------------------------------------------------------------------------------
@@ -352,24 +382,71 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
 def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
     for key in ("a/é.jpg", os.fsdecode(b"caf\xe9.jpg")):
         job = _job(3, key=key, seed=-5, received_s=12.5, keep_info=True)
-        again = Job.from_bytes(job.to_bytes())
+        again = Job.from_frames(*job.frames())
         assert again == job and isinstance(again.item, Item)
 
 
-def test_frames_begin_with_what_the_broker_counts(store: Store) -> None:
-    answer = answer_job(store, _job(2, "pixels"), PIPELINE)
-    counted, header, payload = answer.frames()
+def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes]]:
+    """What a worker answers to messages, until the channel is closed."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for message in messages:
+            Channel(ours).send(message)
+        ours.shutdown(socket.SHUT_WR)
+        body._serve(Channel(theirs), exports)
+        theirs.shutdown(socket.SHUT_WR)
+        said, channel = [], Channel(ours)
+        with contextlib.suppress(EOFError):
+            while (frames := channel.receive()) is not None:
+                said.append([bytes(frame) for frame in frames])
+    return said
+
+
+def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Exports) -> None:
+    digest = content_hash(PIPELINE)
+    job = _job(2, "pixels", digest=digest)
+    said = _said_by_a_worker(
+        exports,
+        [words.LEARN, digest.encode(), PIPELINE], [words.REGISTER, digest.encode()],
+        [words.JOB, *job.frames()], [words.JOB, *_job(0, "webp", digest=digest).frames()],
+        [words.FORGET, digest.encode()], [words.JOB, *job.frames()],
+    )  # fmt: skip
+    assert [word for word, *_ in said] == [words.REGISTERED, words.ANSWER, words.ANSWER, words.ANSWER]
+    assert msgpack.unpackb(said[0][1]) == ["Registered", 0.0] and len(said[0]) == 3
+    assert unpack(said[0][2]) == Registered(digest, len(CHAIN))
+    _, counted, header, payload = said[1]
     kind, cpu_s = msgpack.unpackb(counted)
-    assert kind == "pixels" and cpu_s == pytest.approx(sum(_sample(answer).op_s))
-    assert unpack(header) == answer.message and payload == answer.payload
-    assert len(Answer(Failed("missing", "x")).frames()) == 2
+    sample = unpack(header)
+    assert isinstance(sample, Sample) and (sample.cut, sample.note) == (2, "")
+    assert kind == "pixels" and cpu_s == pytest.approx(sum(sample.op_s))
+    assert payload == answer_job(exports, job, PIPELINE).payload
+    forgotten = unpack(said[3][2])
+    assert (
+        isinstance(forgotten, Sample) and forgotten.cut == 0 and "must have been sent to this worker" in forgotten.note
+    )
 
 
-def test_sizes(store: Store) -> None:
-    answer = answer_sizes(store, "d", ["a/x.jpg", "a/none.jpg", "../x", "a"])
-    assert answer.message == Sizes(store.root("d"), [len(_file(store)), -1, -2, -1])
-    refused = answer_sizes(store, "e", ["x"]).message
+def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt = _learnt(PIPELINE)
+    built = learnt.built(content_hash(PIPELINE))
+    monkeypatch.setattr(body, "Registration", None)
+    assert learnt.built(content_hash(PIPELINE)) is built
+
+
+def test_sizes(exports: Exports) -> None:
+    answer = answer_question(exports, AskSizes("d", ["a/x.jpg", "a/none.jpg", "../x", "a"]))
+    assert answer.message == Sizes(exports["d"].describe(), [len(_file(exports)), -1, -2, -1])
+    refused = answer_question(exports, AskSizes("e", ["x"])).message
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
+
+
+@pytest.mark.parametrize("question", [
+    AskListing("d", ODD), AskListing(ODD, ""), AskSizes(ODD, []), AskListing("d", ".."), AskListing("d", "none"),
+], ids=["prefix", "export", "export of sizes", "outside", "missing"])  # fmt: skip
+def test_a_question_that_cannot_be_answered(exports: Exports, question: AskListing | AskSizes) -> None:
+    answer = answer_question(exports, question)
+    assert isinstance(answer.message, Failed) and answer.message.ids == []
+    assert len(answer.message.text) < 2000 and unpack(answer.header) == answer.message
 
 
 def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
@@ -377,13 +454,13 @@ def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / name).touch()
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
-    answer = answer_listing(Store({"d": tmp_path}, 100), "d", "")
-    assert unpack(answer.frames()[1]) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
+    answer = answer_question(_exports(tmp_path), AskListing("d", ""))
+    assert unpack(answer.header) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
     files = msgpack.unpackb(zlib.decompress(answer.payload or b""), unicode_errors="surrogateescape")
     assert files == [[name], []]
-    refused = answer_listing(Store({"d": tmp_path}, 100), "d", "none").message
+    refused = answer_question(_exports(tmp_path), AskListing("d", "none")).message
     assert isinstance(refused, Failed) and refused.failure == "missing" and refused.ids == []
 
 
-def test_the_images_are_what_they_seem(store: Store) -> None:
-    assert Image.open(io.BytesIO(_file(store))).size == (60, 40)
+def test_the_images_are_what_they_seem(exports: Exports) -> None:
+    assert Image.open(io.BytesIO(_file(exports))).size == (60, 40)

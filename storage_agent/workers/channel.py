@@ -1,6 +1,6 @@
 """Messages of a few byte frames between the broker and one worker process, over a socket pair.
 
-Not ZeroMQ: every message would wake up a thread of its at either end.
+Not ZeroMQ: every message would wake up one of its threads at either end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ _HEAD = struct.Struct(f"<{1 + MAX_FRAMES}Q")
 """The number of frames, and the size of each in bytes."""
 
 _NO_MEMORY_S = 0.01
+"""The pause after the kernel had no memory for a message."""
+MAX_PAUSES = 1000
+"""Of one message, at the end that waits: after ten seconds the host is beyond help, and the worker gives up."""
 _MAX_AT_ONCE = 4 << 20
 """Bytes after which the end that never waits looks after others."""
 
@@ -30,7 +33,8 @@ class Channel:
         self._socket = end
         self._outbox: deque[memoryview] = deque()
         self._sizes: list[int] | None = None
-        self._message = self._missing = memoryview(bytearray(_HEAD.size))
+        self._message = memoryview(bytearray(_HEAD.size))
+        self._missing = self._message
 
     def fileno(self) -> int:
         """The descriptor to be polled; -1 once closed."""
@@ -53,20 +57,27 @@ class Channel:
         self.flush()
 
     def flush(self) -> None:
-        """Send what was kept.
+        """Send what was kept, as far as the socket takes it.
+
+        When the kernel has no memory for a message, the end that never waits pauses once and keeps the rest: its poller
+        will ask for it again, after everyone else had a turn.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the other end is gone; or there is no memory for a long time, at the end that waits.
         """
+        pauses = 0
         while self._outbox:
             try:
                 sent = self._socket.sendmsg(list(self._outbox)[: 2 * MAX_FRAMES])
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in (errno.ENOBUFS, errno.ENOMEM):
+                if error.errno not in (errno.ENOBUFS, errno.ENOMEM) or pauses == MAX_PAUSES:
                     raise
-                time.sleep(_NO_MEMORY_S)  # the kernel has none for the message now; the other end is well
+                pauses += 1
+                time.sleep(_NO_MEMORY_S)
+                if not self._socket.getblocking():
+                    return
                 continue
             while self._outbox and sent >= len(self._outbox[0]):
                 sent -= len(self._outbox.popleft())
@@ -109,7 +120,8 @@ class Channel:
             frames.append(self._message[start : start + size])
             start += size
         self._sizes = None
-        self._message = self._missing = memoryview(bytearray(_HEAD.size))
+        self._message = memoryview(bytearray(_HEAD.size))
+        self._missing = self._message
         return frames
 
     def close(self) -> None:

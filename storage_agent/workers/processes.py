@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
-from storage_agent.channel import Channel
 from storage_agent.settings import Settings
+from storage_agent.workers.channel import Channel
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -34,7 +34,7 @@ class Workers:
         self._settings = settings
         self._ended = ended
         self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._spawner.set_forkserver_preload(["storage_agent.worker"])
+        self._spawner.set_forkserver_preload(["storage_agent.workers.body"])
         self._processes: dict[int, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0
@@ -112,7 +112,7 @@ class Workers:
 
 
 def _worker_main(settings: Settings, end: socket.socket) -> None:
-    from storage_agent.worker import main
+    from storage_agent.workers.body import main
 
     with end:
         main(settings, Channel(end))

@@ -1,0 +1,154 @@
+"""What goes back to loaders, and the answers that need no op."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgpack
+
+from sophon_loader.encodings.encoding import Encoded, Payload
+from sophon_loader.errors import SophonError
+from sophon_loader.wire.failures import failure_of
+from sophon_loader.wire.frames import pack
+from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Registered, Sample, Sizes
+from storage_agent.jobs import Job
+from storage_agent.listing import image_classes
+from storage_agent.stores import Exports
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back to a client."""
+
+    message: Sample | Failed | Registered | Listing | Sizes
+    payload: Payload | None = None
+
+    @cached_property
+    def header(self) -> bytes:
+        """The header frame.
+
+        Raises:
+            MessageTooLong: the message has no room in one.
+        """
+        return pack(self.message)
+
+    @property
+    def kind(self) -> str:
+        """The encoding of a sample, else the message's name."""
+        return self.message.encoding if isinstance(self.message, Sample) else type(self.message).__name__
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of reading, ops and encoding."""
+        return sum(self.message.op_s) if isinstance(self.message, Sample) else 0.0
+
+    def frames(self) -> list[Payload]:
+        """[header, payload] for the loader."""
+        return [self.header] if self.payload is None else [self.header, self.payload]
+
+
+@dataclass(frozen=True)
+class FileRead:
+    """The file of a job, the CPU seconds of reading it, and the seconds that the job had waited before."""
+
+    data: bytes
+    cpu_s: float
+    queued_s: float
+
+
+def read_file(exports: Exports, job: Job) -> FileRead | Answer:
+    """The file of a job, or the answer that says why it cannot be served.
+
+    Args:
+        exports: the agent's.
+        job: the sample.
+    """
+    started, queued_s = time.thread_time(), time.monotonic() - job.fetch.received_s
+    try:
+        data = exports[job.fetch.export].read(job.item.key)
+    except SophonError as error:
+        return refuse(error, [job.item.id])
+    return FileRead(data, time.thread_time() - started, queued_s)
+
+
+def answer_file(exports: Exports, job: Job, note: str = "") -> Answer:
+    """The file of a job at stage 0, or why it cannot be served.
+
+    Args:
+        exports: the agent's.
+        job: the sample.
+        note: why the cut is earlier than asked; "" when it is not.
+    """
+    read = read_file(exports, job)
+    return read if isinstance(read, Answer) else file_answer(job, read, note)
+
+
+def file_answer(job: Job, read: FileRead, note: str) -> Answer:
+    """The file that was read, as it is.
+
+    Args:
+        job: the sample.
+        read: its file.
+        note: why the cut is earlier than asked; "" when it is not.
+    """
+    encoded = Encoded("file", {}, read.data)
+    return sample_answer(job, read, encoded, cut=0, op_s=[read.cpu_s], note=note)
+
+
+def sample_answer(job: Job, read: FileRead, encoded: Encoded, *, cut: int, op_s: list[float], note: str) -> Answer:
+    """The answer of a job that went well; a dry one leaves the payload behind.
+
+    Args:
+        job: the sample.
+        read: its file.
+        encoded: the value at the cut.
+        cut: the stage of that value.
+        op_s: CPU seconds of reading, of each op up to the cut, and of encoding (reading alone at cut 0).
+        note: why the cut is earlier than asked, or the file whole; "" otherwise.
+    """
+    meta, payload = encoded.meta, encoded.payload
+    if job.fetch.dry:
+        meta, payload = {**encoded.meta, "nbytes": len(encoded.payload)}, b""
+    sample = Sample(
+        id=job.item.id,
+        cut=cut,
+        encoding=encoded.encoding,
+        meta=meta,
+        file_nbytes=len(read.data),
+        op_s=op_s,
+        upkeep_s=job.fetch.upkeep_s,
+        queued_s=read.queued_s,
+        note=note,
+    )
+    return Answer(sample, payload)
+
+
+def answer_question(exports: Exports, question: AskListing | AskSizes) -> Answer:
+    """What an export holds, or why that cannot be said.
+
+    Args:
+        exports: the agent's.
+        question: for the image files of a folder, class by class, or for the sizes of some files.
+    """
+    try:
+        store = exports[question.export]
+        if isinstance(question, AskSizes):
+            return Answer(Sizes(store.describe(), [store.size(key) for key in question.keys]))
+        classes = image_classes(store, question.prefix)
+    except SophonError as error:
+        return refuse(error)
+    files = msgpack.packb([names for _, names in classes], unicode_errors="surrogateescape")
+    return Answer(Listing([name for name, _ in classes]), zlib.compress(files, 1))
+
+
+def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:
+    """The failure of requests that cannot be served.
+
+    Args:
+        error: why; its class stands in `wire/failures.py`.
+        ids: of the samples concerned; none when the message as a whole is.
+    """
+    return Answer(Failed(failure_of(error), str(error), ids or []))

@@ -1,0 +1,215 @@
+"""What the agent makes of a loader's message: greet, register, admit, refuse.
+
+Pure: frames, the time and the load in, instructions out. No socket, no clock, no process.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.wire.frames import check_frames, content_hash, unpack
+from sophon_loader.wire.limits import MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
+from sophon_loader.wire.messages import (
+    AskListing,
+    AskSizes,
+    AskStatus,
+    Failed,
+    Failure,
+    Fetch,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Register,
+)
+from sophon_loader.wire.version import common_version
+from storage_agent.admission import Admission
+from storage_agent.instructions import Build, Greet, Instruction, Log, LookUp, Queue, Read, Refuse, Tell, TellStatus
+from storage_agent.jobs import FetchHeader, Job
+from storage_agent.pipelines import Pipelines
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy the agent is when a message comes.
+
+    Args:
+        room: jobs that workers would take at once.
+        building: pipelines that wait for a worker.
+        upkeep_s: CPU seconds that a sample lately cost apart from reading, ops and encoding.
+    """
+
+    room: int
+    building: int
+    upkeep_s: float
+
+
+class Desk:
+    """Decides about the messages of loaders, in the order in which they come.
+
+    Args:
+        instance: a word that no other run of an agent has.
+        exports: their names, in alphabetical order.
+        encodings: those that can be made here.
+        admission: counts what each client has asked for.
+        pipelines: those that have been registered; shared with the staff.
+
+    Example:
+        >>> desk = Desk("1", ["photos"], ["file"], Admission(8, 8), Pipelines())
+        >>> desk.receive(b"loader", [pack(Ping())], Load(room=2, building=0, upkeep_s=0.0), now_s=0.0)
+        [Tell(client=b'loader', message=Pong(instance='1'))]
+    """
+
+    def __init__(
+        self,
+        instance: str,
+        exports: Sequence[str],
+        encodings: Sequence[str],
+        admission: Admission[Job],
+        pipelines: Pipelines,
+    ) -> None:
+        self._instance = instance
+        self._exports = list(exports)
+        self._encodings = list(encodings)
+        self._admission = admission
+        self._pipelines = pipelines
+        self._greeted: set[bytes] = set()
+        self._stopping = False
+
+    @property
+    def loaders(self) -> int:
+        """Connections that have been greeted and not closed."""
+        return len(self._greeted)
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._stopping = True
+
+    def receive(self, client: bytes, frames: Sequence[bytes], load: Load, *, now_s: float) -> list[Instruction]:
+        """What to do about a message.
+
+        Args:
+            client: ZeroMQ routing id of the connection.
+            frames: of the message.
+            load: how busy the agent is.
+            now_s: the time, by this host's monotonic clock, in seconds.
+        """
+        try:
+            if not 1 <= len(frames) <= 2:
+                raise MalformedMessage(f"a message must have one or two frames, got {len(frames)}")
+            message = unpack(frames[0])
+            check_frames(message, len(frames[1]) if len(frames) == 2 else None)
+        except VersionMismatch as error:
+            return [Refuse(client, Refused(Failure.VERSION, str(error)))]
+        except MessageTooLong as error:
+            return [Refuse(client, Failed(Failure.TOO_LONG, str(error)))]
+        except WireError as error:
+            return [Refuse(client, Failed(Failure.MALFORMED, str(error)))]
+        if isinstance(message, Fetch):
+            return self._fetch(client, message, load, now_s)
+        if isinstance(message, Register):
+            return self._register(client, message, frames[1], load)
+        return self._answer(client, message)
+
+    def gone(self, client: bytes) -> list[Instruction]:
+        """What to do about a connection that has been closed."""
+        if client not in self._greeted:
+            return []
+        self._greeted.discard(client)
+        return [Log("loader gone", client, details={"unanswered": self._admission.outstanding_of(client)})]
+
+    def _answer(self, client: bytes, message: Message) -> list[Instruction]:
+        if isinstance(message, Hello):
+            return self._greet(client, message)
+        if isinstance(message, Ping):
+            return [Tell(client, Pong(self._instance))]
+        if isinstance(message, AskStatus):
+            return [TellStatus(client)]
+        if isinstance(message, (AskListing, AskSizes)):
+            return self._look_up(client, message)
+        text = f"message must be one that a loader sends, got {type(message).__name__}"
+        return [Refuse(client, Failed(Failure.MALFORMED, text))]
+
+    def _greet(self, client: bytes, hello: Hello) -> list[Instruction]:
+        try:
+            version = common_version(hello.versions)
+        except VersionMismatch as error:
+            return [Refuse(client, Refused(Failure.VERSION, str(error)))]
+        self._greeted.add(client)
+        return [Greet(client, version), Log("loader greeted", client, details={"software": hello.software})]
+
+    def _register(self, client: bytes, message: Register, registration: bytes, load: Load) -> list[Instruction]:
+        digest = message.digest
+        if len(registration) > MAX_REGISTRATION_NBYTES or content_hash(registration) != digest:
+            text = f"pipeline must hash to its digest and have at most {MAX_REGISTRATION_NBYTES} bytes"
+            return [Refuse(client, Failed(Failure.BAD_PIPELINE, text, digest=digest))]
+        if load.building >= MAX_REGISTERING and not self._stopping:
+            text = f"{load.building} pipelines are waiting to be built"
+            return [Refuse(client, Failed(Failure.BUSY, text, digest=digest))]
+        if refusal := self._not_admitted(client, 1):
+            return [Refuse(client, Failed(*refusal, digest=digest))]
+        self._pipelines.keep(digest, registration)
+        return [Build(client, digest, registration)]
+
+    def _look_up(self, client: bytes, question: AskListing | AskSizes) -> list[Instruction]:
+        if isinstance(question, AskSizes) and len(question.keys) > MAX_KEYS:
+            text = f"at most {MAX_KEYS} keys may be asked for, got {len(question.keys)}"
+            return [Refuse(client, Failed(Failure.TOO_LONG, text))]
+        if refusal := self._not_admitted(client, 1):
+            return [Refuse(client, Failed(*refusal))]
+        return [LookUp(client, question)]
+
+    def _fetch(self, client: bytes, fetch: Fetch, load: Load, now_s: float) -> list[Instruction]:
+        if refusal := self._fetch_refused(client, fetch):
+            failure, text = refusal
+            return [Refuse(client, Failed(failure, text, [item.id for item in fetch.items], fetch.digest))]
+        header = FetchHeader(
+            client=client,
+            export=fetch.export,
+            digest=fetch.digest,
+            seed=fetch.seed,
+            epoch=fetch.epoch,
+            keep_info=fetch.keep_info,
+            dry=fetch.dry,
+            allowed=[name for name in self._encodings if name in fetch.allowed],
+            received_s=now_s,
+            upkeep_s=load.upkeep_s,
+        )
+        files, work = [], []
+        for item in fetch.items:
+            if item.cut == 0 and item.encoding == "file":
+                files.append(Job(header, item))
+            else:
+                work.append(Job(header, item))
+        space = self._admission.space + load.room
+        done: list[Instruction] = []
+        if files:
+            done.append(Read(files))
+        if work and space:
+            done.append(Queue(work[:space]))
+        if len(work) > space:
+            note = f"{self._admission.max_queued} samples are waiting for a worker"
+            done.append(Read(work[space:], note))
+        return done
+
+    def _fetch_refused(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
+        """The failure and why; None when the samples are admitted and counted."""
+        if fetch.export not in self._exports:
+            got = reprlib.repr(fetch.export)
+            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._exports}, got {got}"
+        if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
+            return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
+        return self._not_admitted(client, len(fetch.items))
+
+    def _not_admitted(self, client: bytes, requests: int) -> tuple[str, str] | None:
+        """The failure and why; None when the requests are admitted and counted."""
+        if self._stopping:
+            return Failure.STOPPING, "the agent is stopping"
+        if not self._admission.admit(client, requests):
+            limit = self._admission.max_outstanding
+            return Failure.BUSY, f"one loader connection may have {limit} unanswered requests"
+        return None

@@ -1,0 +1,218 @@
+"""A folder of files: what lies in it, and nothing outside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from sophon_loader.errors import ConfigError, SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable
+from sophon_loader.wire.limits import MAX_KEY_NBYTES
+from sophon_loader.wire.messages import NO_FILE, OUTSIDE
+
+_HAS_PROC = os.path.isdir("/proc/self/fd")
+
+
+class Folder:
+    """Reads files below a folder; see `Store`.
+
+    A key may pass symlinks as long as the file it ends at lies in the folder.
+
+    Args:
+        export: the export's name, for the texts of errors.
+        location: the folder's path.
+        max_file_nbytes: larger files are refused.
+
+    Example:
+        >>> Folder("photos", "/data/photos", max_file_nbytes=1 << 28).size("cats/1.jpg")
+        109648
+    """
+
+    def __init__(self, export: str, location: str, max_file_nbytes: int) -> None:
+        self._export = export
+        self._location = location
+        self._root = os.path.realpath(location)
+        self._max_file_nbytes = max_file_nbytes
+
+    def check(self) -> None:
+        """See that it is a folder with something in it, given as one that nobody means by accident.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        _check_path(self._export, self._location)
+        _check_folder(self._export, self._location)
+
+    def describe(self) -> str:
+        """The folder's real path."""
+        return self._root
+
+    def read(self, key: str) -> bytes:
+        """The bytes of one file.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable.
+        """
+        path = self._joined(key)
+        try:
+            # O_NONBLOCK: opening a FIFO must not hang; fstat then refuses it.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise self._open_error(error, key) from error
+        try:
+            self._check_inside(key, path, descriptor)
+            return _read(descriptor, self._readable_size(os.fstat(descriptor), key))
+        except OSError as error:
+            if isinstance(error, SampleError):
+                raise
+            raise self._open_error(error, key) from error
+        finally:
+            os.close(descriptor)
+
+    def size(self, key: str) -> int:
+        """The file's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves the folder.
+
+        Whether a file lies at an absolute key or one with `..` is not said.
+        """
+        try:
+            status = os.stat(self._joined(key))
+            self._path(key)
+        except SampleOutsideExport:
+            return OUTSIDE
+        except OSError:  # SampleMissing is one
+            return NO_FILE
+        return status.st_size if stat.S_ISREG(status.st_mode) else NO_FILE
+
+    def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Like os.walk, following links, but neither out of the folder nor in circles; see `Store.walk`.
+
+        Args:
+            prefix: a folder's key; "" for the whole export.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable: of `prefix`.
+        """
+        top = self._path(prefix) if prefix else self._root
+        waiting: list[tuple[str, str, tuple[str, ...]]] = [("", top, (top,))]
+        while waiting:
+            relative, path, above = waiting.pop()
+            if above[-1] in above[:-1] or not _inside(above[-1], self._root):
+                continue
+            try:
+                with os.scandir(path) as entries:
+                    listed = [(entry, _is_folder(entry)) for entry in entries]
+            except OSError as error:
+                if path is top:
+                    raise self._open_error(error, prefix) from error
+                continue  # as os.walk does
+            folders = [entry for entry, is_folder in listed if is_folder]
+            files = [entry.name for entry, is_folder in listed if not is_folder]
+            yield relative, [entry.name for entry in folders], files
+            for entry in folders:
+                real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+                waiting.append((os.path.join(relative, entry.name), entry.path, (*above, real)))
+
+    def _joined(self, key: str) -> str:
+        if not key or key.startswith("/") or "\0" in key or ".." in key.split("/"):
+            text = f"key must be a path relative to export {self._export!r} without '..', got {key[:200]!r}"
+            raise SampleOutsideExport(text)
+        try:
+            nbytes = len(os.fsencode(key))
+        except UnicodeEncodeError:
+            nbytes = MAX_KEY_NBYTES + 1
+        if nbytes > MAX_KEY_NBYTES:
+            raise SampleMissing(
+                f"file must exist in export {self._export!r}, got {key[:40]!r}, which cannot be a file's name"
+            )
+        return f"{self._root}/{key}"
+
+    def _path(self, key: str) -> str:
+        """The real path of a key."""
+        path = os.path.realpath(self._joined(key))
+        if not _inside(path, self._root):
+            raise self._leaves(key)
+        return path
+
+    def _check_inside(self, key: str, path: str, descriptor: int) -> None:
+        # What has been opened is what is checked, so no link can be swapped in between; and one readlink is a
+        # tenth of the price of realpath, which looks at every folder on the way.
+        real = os.readlink(f"/proc/self/fd/{descriptor}") if _HAS_PROC else os.path.realpath(path)
+        if not _inside(real, self._root):
+            raise self._leaves(key)
+
+    def _readable_size(self, status: os.stat_result, key: str) -> int:
+        if not stat.S_ISREG(status.st_mode):
+            raise SampleUnreadable(f"sample must be a regular file, got {key!r} of export {self._export!r}")
+        if status.st_size > self._max_file_nbytes:
+            raise SampleUnreadable(
+                f"file must be at most {self._max_file_nbytes} bytes, got {status.st_size} for {key!r} of "
+                f"export {self._export!r}; raise the agent's --max-file-mb"
+            )
+        return status.st_size
+
+    def _leaves(self, key: str) -> SampleOutsideExport:
+        return SampleOutsideExport(f"key must stay inside export {self._export!r}, got {key!r}, a link that leaves it")
+
+    def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
+            return SampleMissing(f"file must exist in export {self._export!r}, got {key[:200]!r}")
+        return SampleUnreadable(
+            f"file must be readable by the agent, got {key!r} of export {self._export!r}: {error.strerror}"
+        )
+
+
+def _check_path(export: str, path: str) -> None:
+    """Refuse a folder that is empty, or relative without saying so: an unset variable or an unexpanded `~` makes such
+    ones."""
+    if not path:
+        raise ConfigError(
+            f"export {export!r} must be NAME=FOLDER with a folder, got {export + '='!r}; is a shell variable not set?"
+        )
+    if not path.startswith("/") and path.split("/")[0] not in (".", ".."):
+        raise ConfigError(
+            f"export {export!r} must be an absolute folder, or begin with ./; got {path!r}; an unset shell variable or "
+            "an unexpanded ~ makes such a path"
+        )
+
+
+def _check_folder(export: str, path: str) -> None:
+    where = os.path.abspath(path)
+    if not os.path.isdir(path):
+        raise ConfigError(f"export {export!r} must be an existing folder, got {where}; correct it, or mount it first")
+    try:
+        with os.scandir(path) as entries:
+            empty = next(entries, None) is None
+    except OSError as error:
+        raise ConfigError(
+            f"export {export!r} must be a folder that the agent can read, got {where}: {error.strerror}; run the agent "
+            "as a user who may"
+        ) from error
+    if where == os.sep:
+        raise ConfigError(
+            f"export {export!r} must be a folder of data, got the whole file system; is a variable before the / not "
+            "set?"
+        )
+    if empty:
+        raise ConfigError(
+            f"export {export!r} must be a folder with something in it, got {where}, which is empty; is nothing mounted "
+            "there?"
+        )
+
+
+def _read(descriptor: int, nbytes: int) -> bytes:
+    data = os.read(descriptor, nbytes)
+    while len(data) < nbytes and (more := os.read(descriptor, nbytes - len(data))):
+        data += more
+    return data
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -1,0 +1,20 @@
+"""The words between broker and worker processes: the first frame of every message over a channel.
+
+To a worker, each with the frames behind it:
+
+    LEARN     digest, registration    keep this pipeline until told to forget it; not answered
+    FORGET    digest                  drop it; not answered
+    REGISTER  digest                  build it, and say how far it can be run
+    JOB       FetchHeader, Item       run it; its pipeline has been learnt before
+
+From a worker, which answers every REGISTER and JOB in the order they came:
+
+    READY                             once, before anything else
+    BROKEN    text                    instead of READY: the ops cannot be loaded
+    REGISTERED, ANSWER                [kind, CPU seconds], header, and the payload if there is one
+"""
+
+from __future__ import annotations
+
+LEARN, FORGET, REGISTER, JOB = b"learn", b"forget", b"register", b"job"
+READY, BROKEN, REGISTERED, ANSWER = b"ready", b"broken", b"registered", b"answer"

@@ -1,0 +1,187 @@
+"""The log: levels, forms, and how much of it there can be at most."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from sophon_loader.wire.messages import Failed
+from storage_agent.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventLog, configure
+from storage_agent.tally import Tally
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Whatever a test configures, the next finds the logger as it was."""
+    logger = logging.getLogger("storage_agent")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Configures a log, if told how, and gives the lines that have been written since the last call.
+
+    Each test begins with a call: standard error is another before.
+    """
+
+    def taken(**how: Any) -> list[str]:
+        if how:
+            configure(how.pop("level", "info"), as_json=how.pop("as_json", False))
+        return capsys.readouterr().err.splitlines()
+
+    return taken
+
+
+def test_an_event_is_one_line(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    log = EventLog(Clock())
+    log.warning("worker died", worker=2, exit_code="-9", samples=["d/a\nb.jpg", "d/caf\udce9.jpg"])
+    log.info("stopping")
+    died, stopping = lines()
+    time, rest = died.split(" ", 1)
+    assert rest == 'warning worker died: worker=2 exit_code="-9" samples=["d/a\\nb.jpg", "d/caf\\udce9.jpg"]'
+    assert datetime.fromisoformat(time).tzinfo is not None
+    assert stopping.endswith(" info stopping") and died.isascii()
+
+
+def test_an_event_as_json(lines: Callable[..., list[str]]) -> None:
+    lines(as_json=True)
+    EventLog(Clock()).info("serving", address="tcp://127.0.0.1:5", exports={"d": "/a\nb"}, workers=2)
+    (line,) = lines()
+    told = json.loads(line)
+    assert datetime.fromisoformat(told.pop("time")).tzinfo is not None
+    exports = {"d": "/a\nb"}
+    assert told == {
+        "level": "info", "event": "serving", "address": "tcp://127.0.0.1:5", "exports": exports, "workers": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("level", "written"), [("info", 2), ("warning", 1), ("error", 0)])
+def test_levels(lines: Callable[..., list[str]], level: str, written: int) -> None:
+    lines(level=level)
+    log = EventLog(Clock())
+    log.info("loader greeted")
+    log.warning("worker died")
+    assert len(lines()) == written
+
+
+def test_a_second_configuration_replaces_the_first(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    lines(as_json=True)
+    EventLog(Clock()).info("stopping")
+    assert len(lines()) == 1
+
+
+def test_a_flood_is_bounded_and_counted(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    clock = Clock()
+    log = EventLog(clock)
+    for _ in range(1000):
+        log.info("refused", reason="busy")
+    assert len(lines()) == BURST
+    clock.now_s += 1.0
+    for _ in range(1000):
+        log.info("refused", reason="busy")
+    written = lines()
+    assert len(written) == PER_S
+    assert written[0].endswith(f'reason="busy" left_out={1000 - BURST}') and "left_out" not in written[1]
+    clock.now_s += 1e6
+    for _ in range(1000):
+        log.info("refused", reason="busy")
+    assert len(lines()) == BURST
+
+
+def test_a_flood_of_one_kind_hides_no_other(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    log = EventLog(Clock())
+    for _ in range(1000):
+        log.info("refused")
+    lines()
+    log.warning("worker died")
+    assert len(lines()) == 1
+
+
+def test_what_was_left_out_is_told_at_the_end(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    log = EventLog(Clock())
+    for _ in range(BURST + 5):
+        log.info("refused")
+    lines()
+    log.close()
+    log.close()
+    (line,) = lines()
+    assert line.endswith('info left out: of="refused" left_out=5')
+
+
+def test_what_the_level_forbids_is_not_left_out(lines: Callable[..., list[str]]) -> None:
+    lines(level="warning")
+    log = EventLog(Clock())
+    for _ in range(1000):
+        log.info("refused")
+    lines(level="info")
+    log.close()
+    assert lines() == []
+
+
+def test_a_line_is_short_whatever_a_client_writes(lines: Callable[..., list[str]]) -> None:
+    lines(as_json=True)
+    EventLog(Clock()).info("refused", text="\U000e0001" * 60_000, ids=list(range(100_000)))
+    (line,) = lines()
+    told = json.loads(line)
+    assert told["text"] == "\U000e0001" * MAX_TEXT_LENGTH + "..." and len(line) < 4096
+    assert told["ids"] == [*range(MAX_ENTRIES), f"... and {100_000 - MAX_ENTRIES} more"]
+
+
+def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "w", closefd=False) as stream:
+            monkeypatch.setattr("sys.stderr", stream)
+            configure("info", as_json=False)
+            clock = Clock()
+            log = EventLog(clock)
+            for _ in range(2000):  # a pipe holds 64 KiB
+                clock.now_s += 1.0
+                log.info("loader gone", text="x" * 200)
+            told = os.read(reader, 1 << 20)
+            assert 0 < told.count(b"\n") < 2000 and told.endswith(b"\n")
+            log.info("worker died")
+            assert b"worker died" in os.read(reader, 1 << 20)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_refusals_are_counted_and_logged_by_reason(lines: Callable[..., list[str]]) -> None:
+    lines(level="info")
+    tally = Tally(EventLog(Clock()), lambda client: f"10.0.0.7#{client.hex()}")
+    for reason in ("busy", "unknown-pipeline", "busy", "stopping"):
+        tally.refused(b"\x4c\x9f", Failed(reason, "why"))
+    assert tally.values()["refusals"] == {"busy": 2, "unknown-pipeline": 1, "stopping": 1}
+    written = [line.split(" ", 1)[1] for line in lines()]
+    assert written[0] == 'warning refused: client="10.0.0.7#4c9f" reason="busy" text="why"'
+    assert [line.split(" ")[0] for line in written] == ["warning", "info", "warning", "info"]
+
+
+def test_answers_are_counted() -> None:
+    tally = Tally(EventLog(Clock()), bytes.hex)
+    for kind, cpu_s in (("file", 0.25), ("pixels", 0.5), ("file", 0.25)):
+        tally.answered(kind, cpu_s)
+    assert tally.values()["answers"] == {"file": 2, "pixels": 1} and tally.values()["cpu_s"] == 1.0

@@ -1,0 +1,369 @@
+"""Who gets which job, and what becomes of it when its worker dies: no process, no socket, a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from sophon_loader.wire.messages import Failed
+from storage_agent.admission import Admission
+from storage_agent.instructions import Build, GiveUp, Instruction, Log, Order, Read, Refuse, Start
+from storage_agent.jobs import Job
+from storage_agent.pipelines import Pipelines
+from storage_agent.staff import JOBS_PER_WORKER, MAX_EARLY_DEATHS, MAX_KNOWN, STUCK_S, Staff
+from storage_agent.workers import words
+from tests.unit.agent.requests import ids, job
+
+
+class Office:
+    """A staff, and what its workers have been sent.
+
+    Attributes:
+        sent: worker -> the words it was sent, each with the id of its sample or the digest of its pipeline.
+    """
+
+    def __init__(self, workers: int = 2, max_queued: int = 100) -> None:
+        self.admission: Admission[Job] = Admission(100, max_queued)
+        self.pipelines = Pipelines()
+        self.pipelines.keep("p", b"registration of p")
+        self.staff = Staff(self.admission, self.pipelines)
+        self.sent: dict[int, list[tuple[bytes, int | str]]] = {}
+        self.hired = 0
+        for _ in range(workers):
+            self.hire()
+
+    def hire(self, ready: bool = True) -> int:
+        self.hired += 1
+        self.staff.hired(self.hired)
+        self.sent[self.hired] = []
+        if ready:
+            self.staff.ready(self.hired)
+        return self.hired
+
+    def carry_out(self, instructions: Iterable[Instruction]) -> list[Instruction]:
+        """Note the orders; the other instructions."""
+        others: list[Instruction] = []
+        for instruction in instructions:
+            if isinstance(instruction, Order):
+                word, *frames = instruction.frames
+                what = Job.from_frames(*frames).item.id if word == words.JOB else bytes(frames[0]).decode()
+                self.sent[instruction.worker].append((bytes(word), what))
+            else:
+                others.append(instruction)
+        return others
+
+    def queue(self, *numbers: int, client: bytes = b"c", digest: str = "p", now_s: float = 0.0) -> list[Instruction]:
+        self.admission.admit(client, len(numbers))
+        return self.carry_out(self.staff.queue([job(n, client, digest) for n in numbers], now_s=now_s))
+
+    def build(self, digest: str, client: bytes = b"c") -> list[Instruction]:
+        self.admission.admit(client, 1)
+        return self.carry_out(self.staff.build(Build(client, digest, b"registration of " + digest.encode()), now_s=0.0))
+
+    def answered(self, number: int, now_s: float = 0.0) -> int | None:
+        """The worker answers its oldest job; its id if that answer counts."""
+        done = self.staff.answered(number, now_s=now_s)
+        self.assign(now_s)
+        return None if done is None else done.item.id
+
+    def assign(self, now_s: float = 0.0) -> list[Instruction]:
+        return self.carry_out(self.staff.assign(now_s))
+
+    def jobs(self, number: int) -> list[int | str]:
+        """Ids of the jobs that a worker has been sent."""
+        return [what for word, what in self.sent[number] if word == words.JOB]
+
+
+def _reads(instructions: Iterable[Instruction]) -> list[tuple[list[int], str]]:
+    return [(ids(list(one.jobs)), one.note) for one in instructions if isinstance(one, Read)]
+
+
+def _one(kind: type, instructions: Iterable[Instruction]) -> Instruction:
+    (found,) = [one for one in instructions if isinstance(one, kind)]
+    return found
+
+
+# --- who gets which job ---------------------------------------------------------------------------------------
+
+
+def test_work_goes_to_the_worker_with_least_of_it() -> None:
+    office = Office(workers=2)
+    assert office.staff.room == 2 * JOBS_PER_WORKER
+    office.queue(1, 2, 3, 4, 5, 6)
+    assert (office.jobs(1), office.jobs(2)) == ([1, 3], [2, 4]) and office.staff.room == 0
+    assert office.admission.queued == 2
+    assert office.answered(2) == 2 and office.jobs(2) == [2, 4, 5]
+    assert office.answered(1) == 1 and office.jobs(1) == [1, 3, 6]
+    assert [office.answered(2), office.answered(2), office.answered(1), office.answered(1)] == [4, 5, 3, 6]
+
+
+def test_a_worker_that_is_not_ready_or_has_hung_up_gets_nothing() -> None:
+    office = Office(workers=1)
+    slow = office.hire(ready=False)
+    office.staff.left(1)
+    office.queue(1, 2)
+    assert office.sent == {1: [], slow: []} and office.staff.room == 0 and office.staff.ready_workers == []
+    office.staff.ready(slow)
+    office.assign()
+    assert office.jobs(slow) == [1, 2]
+
+
+def test_clients_take_turns() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, 3, 4)
+    office.queue(11, 12, client=b"other")
+    served = [office.answered(1) for _ in range(6)]
+    assert served == [1, 2, 3, 11, 4, 12], "two had been given before the other came"
+
+
+def test_pipelines_are_built_before_samples_are_made() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, 3)
+    office.build("q")
+    assert office.staff.building == 1 and office.staff.room == 0
+    assert office.answered(1) == 1
+    assert office.sent[1][-2:] == [(words.LEARN, "q"), (words.REGISTER, "q")] and office.staff.building == 0
+    office.answered(1)
+    assert office.staff.built(1) == Build(b"c", "q", b"registration of q")
+
+
+# --- what a worker knows --------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_sent_a_pipeline_once() -> None:
+    office = Office(workers=2)
+    office.build("p")
+    assert office.sent[1] == [(words.LEARN, "p"), (words.REGISTER, "p")]
+    office.staff.built(1)
+    office.queue(1, 2, 3, 4)
+    assert office.sent[1][2:] == [(words.JOB, 1), (words.JOB, 3)]
+    assert office.sent[2] == [(words.LEARN, "p"), (words.JOB, 2), (words.JOB, 4)]
+
+
+def test_a_worker_that_replaces_another_knows_nothing() -> None:
+    office = Office(workers=1)
+    office.queue(1)
+    office.carry_out(office.staff.died(1, "-9"))
+    number = office.hire()
+    office.queue(2)
+    assert office.sent[number] == [(words.LEARN, "p"), (words.JOB, 2)]
+
+
+def test_a_doubled_job_takes_its_pipeline_along() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2)
+    idle = office.hire()
+    office.carry_out(office.staff.relieve(STUCK_S)[0])
+    assert office.sent[idle] == [(words.LEARN, "p"), (words.JOB, 2)]
+
+
+def test_a_worker_forgets_what_it_has_not_used_for_longest() -> None:
+    office = Office(workers=1)
+    digests = [f"{n:02}" for n in range(MAX_KNOWN)]
+    for digest in [*digests, digests[0], "one more", "and another"]:
+        office.pipelines.keep(digest, b"registration")
+        office.queue(1, digest=digest)
+        office.answered(1)
+    said = [(word, what) for word, what in office.sent[1] if word != words.JOB]
+    assert said[:MAX_KNOWN] == [(words.LEARN, digest) for digest in digests]
+    assert said[MAX_KNOWN:] == [
+        (words.LEARN, "one more"), (words.FORGET, digests[1]), (words.LEARN, "and another"), (words.FORGET, digests[2]),
+    ]  # fmt: skip
+    office.queue(2, digest=digests[1])
+    assert office.sent[1][-3:] == [(words.LEARN, digests[1]), (words.FORGET, digests[3]), (words.JOB, 2)]
+
+
+def test_a_queued_job_survives_its_pipeline() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, 3, 4)
+    for n in range(256):  # so many that the agent forgets "p"
+        office.pipelines.keep(f"{n}", b"registration")
+    assert "p" not in office.pipelines
+    office.answered(1)
+    assert office.jobs(1) == [1, 2, 3], "who knows it still runs it"
+    done = office.carry_out(office.staff.died(1, "-9"))
+    assert _reads(done)[0][0] == [2, 3]
+    other = office.hire()
+    done = office.assign()
+    assert _reads(done) == [([4], "its pipeline has been forgotten, as many others have come since")]
+    assert office.sent[other] == [] and office.admission.queued == 0
+
+
+# --- doubled jobs ---------------------------------------------------------------------------------------------
+
+
+def _doubled() -> Office:
+    """Worker 1 is slow with job 1; job 2, which waits behind it, has been given to worker 2 as well."""
+    office = Office(workers=1)
+    office.queue(1, 2)
+    office.hire()
+    assert office.carry_out(office.staff.relieve(STUCK_S)[0]) == [] and office.jobs(2) == [2]
+    return office
+
+
+def test_what_waits_behind_a_slow_job_is_given_to_an_idle_worker() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, now_s=5.0)
+    office.hire()
+    orders, wait_s = office.staff.relieve(5.0 + STUCK_S / 2)
+    assert orders == [] and wait_s == pytest.approx(STUCK_S / 2)
+    orders, wait_s = office.staff.relieve(5.0 + STUCK_S)
+    office.carry_out(orders)
+    assert office.jobs(2) == [2] and wait_s is None
+    assert office.staff.relieve(9.0) == ([], None), "once"
+
+
+def test_nothing_is_doubled_without_an_idle_worker_or_a_slow_job() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4)
+    assert office.staff.relieve(9.0) == ([], None)
+    office = Office(workers=2)
+    office.queue(1)
+    assert office.staff.relieve(9.0) == ([], None), "nothing waits behind it"
+
+
+def test_the_clock_of_a_job_starts_when_the_one_before_it_ends() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, 3)
+    assert office.answered(1, now_s=1.0) == 1
+    office.hire()
+    orders, wait_s = office.staff.relieve(1.0 + 0.4 * STUCK_S)
+    assert orders == [] and wait_s == pytest.approx(0.6 * STUCK_S)
+
+
+def test_a_doubled_job_is_answered_once_whoever_is_first() -> None:
+    office = _doubled()
+    assert [office.answered(2), office.answered(1), office.answered(1)] == [2, 1, None]
+    office = _doubled()
+    assert [office.answered(1), office.answered(1), office.answered(2)] == [1, 2, None]
+
+
+def test_the_death_of_one_of_two_that_have_a_job() -> None:
+    office = _doubled()
+    assert _reads(office.staff.died(2, "-9")) == [], "the other still has it"
+    assert [office.answered(1), office.answered(1)] == [1, 2]
+    office = _doubled()
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1]]
+    assert office.answered(2) == 2
+
+
+def test_the_death_of_both_that_have_a_job() -> None:
+    office = _doubled()
+    office.staff.died(2, "-9")
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1, 2]]
+
+
+def test_a_death_after_the_other_was_faster() -> None:
+    office = _doubled()
+    assert office.answered(2) == 2
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1]]
+
+
+# --- deaths ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_with_two_jobs() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4, 5)
+    done = office.staff.died(1, "-9")
+    assert _reads(done) == [([1, 3], "the agent's worker died on this or its next sample (exit code -9)")]
+    assert _one(Start, done) == Start() and office.staff.deaths == 1
+    assert _one(Log, done) == Log(
+        "worker died", warning=True, details={"worker": 1, "exit_code": "-9", "samples": ["d/1.jpg", "d/3.jpg"]}
+    )
+    number = office.hire()
+    office.assign()
+    assert office.jobs(number) == [5] and office.staff.ready_workers == [2, number]
+
+
+def test_a_worker_that_dies_while_it_builds() -> None:
+    office = Office(workers=1)
+    office.build("q")
+    done = office.carry_out(office.staff.died(1, "1"))
+    assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "building": ["q"]}  # type: ignore[union-attr]
+    assert not [one for one in done if isinstance(one, Refuse)]
+    number = office.hire()
+    office.assign()
+    assert office.sent[number] == [(words.LEARN, "q"), (words.REGISTER, "q")]
+    assert office.staff.built(number).client == b"c" and office.admission.outstanding == 1, "the broker counts answers"
+
+
+def test_two_deaths_of_one_registration() -> None:
+    office = Office(workers=1)
+    office.build("q")
+    office.carry_out(office.staff.died(1, "1"))
+    office.hire()
+    office.assign()
+    done = office.carry_out(office.staff.died(2, "-9"))
+    text = "two of the agent's workers died while they built this pipeline (exit code -9)"
+    assert _one(Refuse, done) == Refuse(b"c", Failed("bad-pipeline", text, digest="q"))
+    assert office.admission.outstanding == 0 and office.staff.building == 0
+    assert _one(Start, done) == Start(), "the worker is replaced all the same"
+
+
+def test_registrations_keep_their_order_when_a_worker_dies() -> None:
+    office = Office(workers=1)
+    for digest in ("q", "r", "s"):
+        office.build(digest)
+    office.carry_out(office.staff.died(1, "-9"))
+    number = office.hire()
+    office.assign()
+    assert [what for word, what in office.sent[number] if word == words.REGISTER] == ["q", "r"]
+
+
+def test_workers_that_end_before_they_are_ready() -> None:
+    office = Office(workers=0)
+    for n in range(1, MAX_EARLY_DEATHS):
+        done = office.staff.died(office.hire(ready=False), f"{n}")
+        assert _one(Start, done) == Start()
+    done = office.staff.died(office.hire(ready=False), "77")
+    assert _one(GiveUp, done) == GiveUp("workers must start, but 3 ended at once (exit code 77)")
+    assert not [one for one in done if isinstance(one, Start)]
+
+
+def test_a_worker_that_is_ready_ends_the_row_of_early_deaths() -> None:
+    office = Office(workers=0)
+    for _ in range(3):
+        for _ in range(MAX_EARLY_DEATHS - 1):
+            assert _one(Start, office.staff.died(office.hire(ready=False), "1"))
+        office.hire()
+    assert _one(Start, office.staff.died(office.hired, "1")), "and later deaths are not early ones"
+
+
+# --- stopping -------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_replaced_when_the_agent_stops() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4, 5)
+    office.build("q")
+    office.staff.stop()
+    done = office.staff.died(1, "0")
+    assert not [one for one in done if isinstance(one, Start)] and [n for n, _ in _reads(done)] == [[1, 3]]
+    office.assign()
+    assert office.answered(2) == 2 and office.sent[2][-1] == (words.REGISTER, "q"), "what was taken is done"
+
+
+def test_what_waits_goes_out_as_files_when_no_worker_is_left() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2, 3, 4)
+    office.queue(11, client=b"other")
+    office.staff.stop()
+    office.carry_out(office.staff.died(1, "0"))
+    assert _reads(office.assign()) == [([3, 11, 4], "the agent is stopping")] and office.admission.queued == 0
+
+
+def test_a_pipeline_is_not_built_again_when_the_agent_stops() -> None:
+    office = Office(workers=1)
+    office.build("q")
+    office.staff.stop()
+    assert _one(Refuse, office.staff.died(1, "0"))
+
+
+def test_early_deaths_do_not_matter_when_the_agent_stops() -> None:
+    office = Office(workers=0)
+    numbers = [office.hire(ready=False) for _ in range(MAX_EARLY_DEATHS)]
+    office.staff.stop()
+    for number in numbers:
+        assert [type(one) for one in office.staff.died(number, "-15")] == [Log]
