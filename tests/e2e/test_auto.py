@@ -131,6 +131,7 @@ def epochs(
 # --- a narrow wire --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_auto_with_an_agent_of_its_own(make: Any) -> None:
     loader = make(agent=LocalAgent(workers=1, limit_mbit=LIMIT_MBIT), options=OffloadOptions(), num_workers=1)
     first, second, third = epochs(loader, 3)
@@ -202,6 +203,7 @@ def test_an_op_that_turns_pictures_by_their_exif_sees_it(root: Path, make: Any, 
         assert any("is not registered" in note for note in report["notes"])
 
 
+@pytest.mark.alone
 def test_pipelines_of_different_lengths(root: Path, make: Any) -> None:
     """A stage that only one of them has is no choice for the other's samples."""
     crop, to_tensor = v1.RandomResizedCrop(20), v1.ToTensor()
@@ -225,6 +227,7 @@ def _shrink(image: Image.Image) -> torch.Tensor:
 # --- what is the bottleneck -----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_slow_training_step_leaves_nothing_to_offload(root: Path, make: Any, fast: Agent) -> None:
     loader = make(Subset(folder(root), range(32)), agent=fast, policy="sophon", num_workers=1)
     for _ in range(2):
@@ -238,6 +241,7 @@ def test_a_slow_training_step_leaves_nothing_to_offload(root: Path, make: Any, f
     assert report["rates"]["wire_bytes_s"] > 1e6, "no epoch waited for it, so a burst has measured it"
 
 
+@pytest.mark.alone
 def test_a_loader_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
     dataset = Subset(folder(root, transform=heavy()), range(32))
     loader = make(dataset, agent=fast, policy="no-off", num_workers=1)
@@ -245,6 +249,7 @@ def test_a_loader_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
         assert report["bottleneck"] == "loader-cpu"
 
 
+@pytest.mark.alone
 def test_an_agent_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
     dataset = Subset(folder(root, transform=heavy()), range(32))
     loader = make(dataset, agent=fast, policy="all-off", num_workers=1)
@@ -470,6 +475,7 @@ class Worst:
         return uniform_plan(self.name, facts.samples, choice, "sends what weighs most")
 
 
+@pytest.mark.alone
 def test_a_plan_that_is_slower_than_not_offloading_is_left(root: Path, make: Any) -> None:
     """How long for is a matter of the machine's mood, and of `tests/unit/profiling/test_guard.py`."""
     loader = make(policy=Worst(), tree="mixed", num_workers=1)

@@ -229,7 +229,7 @@ def test_something_else_listens_there(tree: Path, make: Any) -> None:
 
 def test_an_export_that_the_agent_does_not_have(tree: Path, shared_agent: Agent, make: Any) -> None:
     for build in (lambda a: iter(make(folder(tree), a)), RemoteImageFolder):
-        with pytest.raises(UnknownExport, match=r"\['all'\], got 'imagenet'.*--export NAME=FOLDER"):
+        with pytest.raises(UnknownExport, match=r"\['all', 'cage'\], got 'imagenet'.*--export NAME=FOLDER"):
             build(shared_agent.address("imagenet"))
 
 
@@ -274,7 +274,7 @@ def steps(loader: Any, at: dict[int, Callable[[], object]]) -> list[tuple[str, A
 def test_a_killed_agent_costs_time_and_no_sample(
     root: Path, agent: Agent, make: Any, expected: Any, policy: str, workers: int
 ) -> None:
-    loader = make(folder(root), agent.address(), policy=policy, num_workers=workers, batch_size=2)
+    loader = make(folder(root), agent.ready().address(), policy=policy, num_workers=workers, batch_size=2)
     started_s = time.monotonic()
     assert steps(loader, {2: agent.kill}) == expected
     assert time.monotonic() - started_s < 20

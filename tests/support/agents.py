@@ -194,10 +194,11 @@ class Agent:
 
     def assert_gone(self) -> None:
         """Nothing that the agent has started is left."""
-        _, left = psutil.wait_procs(self.descendants(), timeout=10.0)
-        names = [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left]
-        for process in left:
-            process.kill()
+        names = []
+        for process in psutil.wait_procs(self.descendants(), timeout=10.0)[1]:
+            with contextlib.suppress(psutil.ZombieProcess):  # it has ended, and init has not noticed yet
+                names.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+                process.kill()
         assert not names
 
 

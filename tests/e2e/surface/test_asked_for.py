@@ -21,7 +21,7 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import ConfigError, OffloadWarning
-from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.agents import Agent, agent_for, until
 from tests.support.loaders import QUICK, PlainPictures, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
@@ -434,8 +434,7 @@ def test_a_loader_that_is_never_iterated_over(root: Path, agent: Agent) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_files_read_here_because_the_agent_is_gone(root: Path, workers: int) -> None:
     """Told once; the silence is waited for once, too, and an agent that comes back is used again."""
-    agent = Agent({EXPORT: root})
-    try:
+    with agent_for(root) as agent:
         loader = OffloadingDataLoader(
             folder(root), 5, agent=agent.address(), policy="resize-off", num_workers=workers, options=QUICK, seed=3
         )
@@ -453,20 +452,18 @@ def test_files_read_here_because_the_agent_is_gone(root: Path, workers: int) -> 
         assert seconds[0] and seconds[2] and seconds[4]
         assert max(seconds[3], seconds[5]) < seconds[1] / 3  # not waited for again
         agent.start()
-        for _ in range(20):
+
+        def used_again() -> bool:
             loader.set_epoch(0)
             assert samples_of(loader) == before
-            if loader.report().as_dict()["fallbacks"] == 0:
-                break
-        assert loader.report().as_dict()["fallbacks"] == 0
+            return bool(loader.report().as_dict()["fallbacks"] == 0)
+
+        until(used_again, "the agent is used again")
         loader.close()
-    finally:
-        agent.end()
 
 
 def test_a_remote_folder_has_no_files_here_and_is_asked_again(root: Path) -> None:
-    agent = Agent({EXPORT: root})
-    try:
+    with agent_for(root) as agent:
         dataset = RemoteImageFolder(agent.address(), eval_transform(), options=QUICK)
         loader = OffloadingDataLoader(dataset, 5, agent=agent.address(), policy="resize-off", options=QUICK)
         before = samples_of(loader)
@@ -476,5 +473,3 @@ def test_a_remote_folder_has_no_files_here_and_is_asked_again(root: Path) -> Non
         agent.start()
         assert samples_of(loader) == before
         loader.close()
-    finally:
-        agent.end()
