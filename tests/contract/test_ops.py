@@ -49,7 +49,8 @@ def _input(example: Example, kind: str) -> Any:
 
 
 def _states() -> dict[str, Any]:
-    keys, position, *rest = np.random.get_state()[1:]
+    state: Any = np.random.get_state()
+    keys, position, *rest = state[1:]
     return {
         "torch": torch.default_generator.get_state().numpy().tobytes(),
         "numpy": (keys.tobytes(), position, *rest),

@@ -88,7 +88,7 @@ def profiler_of(
         seed=Seed(1),
         allowed=encoding_names(),
     )
-    arguments = {
+    arguments: dict[str, Any] = {
         "reach": reach,
         "agent_cores": 1.0,
         "encodings": encoding_names(),

@@ -246,7 +246,12 @@ def test_the_part_shows_in_no_pixel(data: bytes, name: str, draw: Draw, flip: st
 def test_large_pictures_too_and_the_part_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
     crop = native.crop
-    monkeypatch.setattr(native, "crop", lambda *arguments: used.append(1) or crop(*arguments))
+
+    def noted(*arguments: Any) -> Any:
+        used.append(1)
+        return crop(*arguments)
+
+    monkeypatch.setattr(native, "crop", noted)
     data = photo(640, 480, subsampling="4:2:0")
     for crop_op in (v1.RandomResizedCrop(64), v2.RandomResizedCrop(64), v1.CenterCrop(224), v1.RandomCrop(200)):
         chain = of(crop_op)

@@ -281,7 +281,7 @@ def test_a_worker_that_dies_while_it_builds() -> None:
     office = Office(workers=1)
     office.build("q")
     done = office.carry_out(office.staff.died(1, "1"))
-    assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "building": ["q"]}  # type: ignore[union-attr]
+    assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "building": ["q"]}
     assert not [one for one in done if isinstance(one, Refuse)]
     number = office.hire()
     office.assign()

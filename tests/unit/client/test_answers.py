@@ -232,7 +232,7 @@ def _polite(root: Path, sample: Callable[[Fetch], Frames]) -> Callable[[Any], Fr
 ])  # fmt: skip
 def test_a_sample_that_breaks_the_rules(liar: Liar, tmp_path: Path, changes: dict[str, Any], rule: str | None) -> None:
     root = make_tree(tmp_path)
-    good = {"cut": 2, "encoding": "pixels", "meta": {"mode": "RGB", "size": [1, 1]}}
+    good: dict[str, Any] = {"cut": 2, "encoding": "pixels", "meta": {"mode": "RGB", "size": [1, 1]}}
     liar.answer = _polite(root, lambda fetch: [pack(replace(_sample(fetch), **(good | changes))), b"xyz"])
     loader = OffloadingDataLoader(folder(root), batch_size=1, agent=str(liar.address), policy="resize-off", seed=3)
     try:

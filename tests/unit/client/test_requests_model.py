@@ -15,8 +15,20 @@ from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=5, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
 STEP_S = 0.1
-FATES = ("answer", "answer", "answer", "drop", "double", "late", "busy", "stopping", "missing", "restart", "die")
-FATES += ("live",)
+FATES: tuple[str, ...] = (
+    "answer",
+    "answer",
+    "answer",
+    "drop",
+    "double",
+    "late",
+    "busy",
+    "stopping",
+    "missing",
+    "restart",
+    "die",
+    "live",
+)
 
 
 class LossyAgent:

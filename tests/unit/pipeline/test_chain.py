@@ -9,7 +9,6 @@ import hashlib
 import io
 import pickle
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +31,7 @@ from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
 from tests.property.strategies import chains, draws, image_files
+from tests.support.loaders import said
 from tests.support.op_examples import same_value, value_of
 
 DRAW = Draw(1, 2, 3)
@@ -72,7 +72,8 @@ def _run(chain: Chain, value: Any, start: int, stop: int, draw: Draw) -> Any:
 
 
 def _states() -> list[Any]:
-    keys, position, *rest = np.random.get_state()[1:]
+    state: Any = np.random.get_state()
+    keys, position, *rest = state[1:]
     return [torch.get_rng_state().tolist(), keys.tolist(), position, rest, random.getstate()]
 
 
@@ -179,7 +180,7 @@ def test_a_failing_op_is_named() -> None:
     with pytest.raises(ValueError, match="Required crop size") as caught:
         _run(chain, _file(), 0, 3, DRAW)
     note = "in op 2 (v1.RandomCrop) of the pipeline"
-    assert note in (caught.value.__notes__ if sys.version_info >= (3, 11) else str(caught.value))
+    assert note in said(caught.value)
 
 
 def test_progress_is_reported_by_stage() -> None:

@@ -18,7 +18,7 @@ from sophon_loader.profiling import store
 from sophon_loader.profiling.store import FORMAT, ProfileKey, StoredProfile, load, save
 
 KEY = ProfileKey("d" * 32, "p" * 32, "local", {"pillow": "11.0", "torch": "2.9"})
-ARRAYS = {
+ARRAYS: dict[str, Any] = {
     "nbytes": np.arange(300, dtype=np.uint32).reshape(60, 5),
     "op_ms": np.linspace(0, 9, 240).reshape(60, 4).astype(np.float16),
     "sides": np.full((60, 2), 7, np.uint16),
