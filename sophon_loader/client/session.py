@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample
 
+log = logging.getLogger(__name__)
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
 
@@ -73,6 +75,7 @@ class Session:
         self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
+        self._told_gone = gone
         self.waited_s = 0.0
 
     @property
@@ -140,6 +143,10 @@ class Session:
     def _wait(self) -> tuple[Message, Payload] | None:
         started_s = now_s()
         self._do(self._requests.tick(started_s))
+        if self._requests.gone != self._told_gone:
+            self._told_gone = self._requests.gone
+            how = "does not answer any more" if self._told_gone else "answers again"
+            log.warning("the agent at %s %s", self.terms.address, how)
         received = self._connection.receive(0 if self._requests.gone else _WAIT_S)
         self.waited_s += now_s() - started_s
         return received
