@@ -64,12 +64,14 @@ class Job:
         return [self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")]
 
     @staticmethod
-    def from_frames(fetch: Payload, item: Payload) -> Job:
+    def from_frames(fetch: Payload, item: Payload, own_upkeep_s: float = 0.0) -> Job:
         """The inverse of `frames`.
 
         Args:
             fetch: the packed header.
             item: the packed item.
+            own_upkeep_s: what the receiving process adds to the header's `upkeep_s`.
         """
-        header = FetchHeader(**msgpack.unpackb(fetch, unicode_errors="surrogateescape"))
-        return Job(header, Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))
+        shared = msgpack.unpackb(fetch, unicode_errors="surrogateescape")
+        shared["upkeep_s"] += own_upkeep_s
+        return Job(FetchHeader(**shared), Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))

@@ -383,6 +383,7 @@ def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
         job = _job(3, key=key, seed=-5, received_s=12.5, keep_info=True)
         again = Job.from_frames(*job.frames())
         assert again == job and isinstance(again.item, Item)
+        assert Job.from_frames(*job.frames(), 0.5).fetch.upkeep_s == job.fetch.upkeep_s + 0.5
 
 
 def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes]]:

@@ -154,7 +154,8 @@ def test_help_shows_examples_that_parse(arguments: list[str], capsys: pytest.Cap
 
 def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("serve", "status"):
-        sub = next(a for a in program._parser()._actions if hasattr(a, "choices") and a.choices).choices[command]
+        commands: Any = next(action for action in program._parser()._actions if action.choices)
+        sub = commands.choices[command]
         assert [action.option_strings for action in sub._actions if not action.help] == []
 
 

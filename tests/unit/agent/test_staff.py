@@ -211,6 +211,7 @@ def test_what_waits_behind_a_slow_job_is_given_to_an_idle_worker() -> None:
     orders, wait_s = office.staff.relieve(5.0 + STUCK_S)
     office.carry_out(orders)
     assert office.jobs(2) == [2] and wait_s is None
+    office.hire()
     assert office.staff.relieve(9.0) == ([], None), "once"
 
 
