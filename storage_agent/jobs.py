@@ -26,6 +26,9 @@ class FetchHeader:
         allowed: encodings that the loader accepts and this agent has.
         received_s: when the Fetch came, by this host's monotonic clock, in seconds.
         upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
+
+    Example:
+        >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
     """
 
     client: bytes
@@ -50,9 +53,12 @@ class FetchHeader:
 class Job:
     """One sample that a loader wants.
 
+    Args:
+        fetch: shared by all samples of its Fetch.
+        item: which sample, at which cut, in which encoding.
+
     Example:
-        >>> again = Job.from_frames(*job.frames())
-        >>> again == job
+        >>> Job.from_frames(*job.frames()) == job
         True
     """
 
