@@ -65,9 +65,9 @@ class Job:
     fetch: FetchHeader
     item: Item
 
-    def frames(self) -> list[Payload]:
-        """For the way to a worker."""
-        return [self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")]
+    def frames(self) -> tuple[bytes, bytes]:
+        """For the way to a worker: the header and the item, packed."""
+        return self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")
 
     @staticmethod
     def from_frames(fetch: Payload, item: Payload, own_upkeep_s: float = 0.0) -> Job:

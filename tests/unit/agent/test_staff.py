@@ -47,7 +47,7 @@ class Office:
         for instruction in instructions:
             if isinstance(instruction, Order):
                 word, *frames = instruction.frames
-                what = Job.from_frames(*frames).item.id if word == words.JOB else bytes(frames[0]).decode()
+                what = Job.from_frames(frames[0], frames[1]).item.id if word == words.JOB else bytes(frames[0]).decode()
                 self.sent[instruction.worker].append((bytes(word), what))
             else:
                 others.append(instruction)
