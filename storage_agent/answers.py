@@ -21,7 +21,16 @@ from storage_agent.stores import Exports
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back to a client."""
+    """What goes back to a client.
+
+    Args:
+        message: its header.
+        payload: the frame behind it, if there is one.
+
+    Example:
+        >>> Answer(Failed(Failure.MISSING, "file must exist", [7])).kind
+        'Failed'
+    """
 
     message: Sample | Failed | Registered | Listing | Sizes
     payload: Payload | None = None

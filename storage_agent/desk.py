@@ -41,6 +41,10 @@ class Load:
         room: jobs that workers would take at once.
         building: pipelines that wait for a worker.
         upkeep_s: CPU seconds that a sample lately cost apart from reading, ops and encoding.
+
+    Example:
+        >>> Load(room=2, building=0, upkeep_s=0.0001)
+        Load(room=2, building=0, upkeep_s=0.0001)
     """
 
     room: int

@@ -26,6 +26,9 @@ class FetchHeader:
         allowed: encodings that the loader accepts and this agent has.
         received_s: when the Fetch came, by this host's monotonic clock, in seconds.
         upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
+
+    Example:
+        >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
     """
 
     client: bytes
@@ -50,26 +53,31 @@ class FetchHeader:
 class Job:
     """One sample that a loader wants.
 
+    Args:
+        fetch: shared by all samples of its Fetch.
+        item: which sample, at which cut, in which encoding.
+
     Example:
-        >>> again = Job.from_frames(*job.frames())
-        >>> again == job
+        >>> Job.from_frames(*job.frames()) == job
         True
     """
 
     fetch: FetchHeader
     item: Item
 
-    def frames(self) -> list[Payload]:
-        """For the way to a worker."""
-        return [self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")]
+    def frames(self) -> tuple[bytes, bytes]:
+        """For the way to a worker: the header and the item, packed."""
+        return self.fetch.packed, msgpack.packb(self.item, unicode_errors="surrogateescape")
 
     @staticmethod
-    def from_frames(fetch: Payload, item: Payload) -> Job:
+    def from_frames(fetch: Payload, item: Payload, own_upkeep_s: float = 0.0) -> Job:
         """The inverse of `frames`.
 
         Args:
             fetch: the packed header.
             item: the packed item.
+            own_upkeep_s: what the receiving process adds to the header's `upkeep_s`.
         """
-        header = FetchHeader(**msgpack.unpackb(fetch, unicode_errors="surrogateescape"))
-        return Job(header, Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))
+        shared = msgpack.unpackb(fetch, unicode_errors="surrogateescape")
+        shared["upkeep_s"] += own_upkeep_s
+        return Job(FetchHeader(**shared), Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))

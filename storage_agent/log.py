@@ -17,9 +17,9 @@ from typing import Any
 LEVELS = ("info", "warning", "error")
 BURST = 20
 """Lines of one kind of event that may be written at once."""
-PER_S = 2.0
-"""Lines of one kind of event that may be written per second in the long run. With the twelve kinds there are and a few
-hundred bytes a line, clients that do their worst write about half a gigabyte a day."""
+PER_S = 1.0
+"""Lines of one kind of event that may be written per second in the long run. Clients can cause five kinds, of at most
+700 bytes a line: 300 MB a day when they do their worst."""
 MAX_TEXT_LENGTH = 300
 """Characters of one detail: a line stays below what a pipe takes at once (4096 bytes)."""
 MAX_ENTRIES = 8

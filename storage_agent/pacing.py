@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 Reply = TypeVar("Reply")
 BURST_S = 0.005
+"""A reply may leave this much before the wire is free for it, which then does not idle while the broker wakes up."""
 
 
 class Pacer(Generic[Reply]):
@@ -14,6 +15,13 @@ class Pacer(Generic[Reply]):
 
     Args:
         limit_mbit: 10**6 bits per second; None lets everything through at once.
+
+    Example:
+        >>> pacer: Pacer[str] = Pacer(limit_mbit=8.0)
+        >>> pacer.put(1_000_000, "first"), pacer.put(1, "second")
+        (None, None)
+        >>> pacer.due(now_s=0.0), pacer.due(now_s=0.5), pacer.due(now_s=1.0)
+        ('first', None, 'second')
     """
 
     def __init__(self, limit_mbit: float | None) -> None:
@@ -25,7 +33,12 @@ class Pacer(Generic[Reply]):
         return len(self._queue)
 
     def put(self, nbytes: int, reply: Reply) -> None:
-        """Queue a reply of `nbytes`."""
+        """Queue a reply.
+
+        Args:
+            nbytes: its size.
+            reply: what `due` gives back.
+        """
         self._queue.append((nbytes, reply))
 
     def due(self, now_s: float) -> Reply | None:

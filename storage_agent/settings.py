@@ -26,6 +26,10 @@ class Settings:
         max_queued: samples waiting for a worker above which further ones are answered with `file`.
         max_file_nbytes: larger files are refused.
         drain_s: how long a stop waits for work in flight.
+
+    Example:
+        >>> Settings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
+        4096
     """
 
     exports: Mapping[str, str]

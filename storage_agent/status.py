@@ -20,6 +20,7 @@ def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
 
     Args:
         address: `tcp://host:port`, with or without an export behind it.
+        timeout_s: how long the agent may take to answer.
 
     Raises:
         AgentUnreachable: nobody answered within `timeout_s`.
@@ -45,7 +46,16 @@ def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
 
 
 def show(address: str, *, as_json: bool, timeout_s: float) -> None:
-    """Print the agent's status as a table or as JSON."""
+    """Print the agent's status.
+
+    Args:
+        address: see `ask_status`.
+        as_json: as JSON, instead of a table.
+        timeout_s: how long the agent may take to answer.
+
+    Raises:
+        AgentUnreachable: nobody answered within that.
+    """
     values = ask_status(address, timeout_s)
     if as_json:
         print(json.dumps(values, indent=2, sort_keys=True))

@@ -1,4 +1,4 @@
-"""What a sample costs beside reading, ops and encoding: taking requests in, passing on, sending."""
+"""What a sample costs apart from reading, ops and encoding: taking requests in, passing on, sending."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 _FIRST, _WINDOW = 4, 32
+"""Samples after which the mean is revised: the first time soon, so that a plan has something to go by."""
 _MAX_S = 5e-3
 """A mean above this is something else: a long listing, say, or a pipeline that was built."""
 _WEIGHT = 0.3
@@ -14,6 +15,15 @@ _WEIGHT = 0.3
 
 class Upkeep:
     """A running mean of this process's CPU seconds per sample that are not its work on samples.
+
+    Args:
+        clock: CPU seconds of this process.
+
+    Example:
+        >>> upkeep = Upkeep()
+        >>> upkeep.count(work_s=0.002)  # after every sample
+        >>> upkeep.per_sample_s
+        0.0
 
     Attributes:
         per_sample_s: the mean; 0 until a few samples have been counted.

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 import traceback
-from dataclasses import replace
 from multiprocessing.process import BaseProcess
 
 import msgpack
@@ -132,8 +131,7 @@ def _serve(broker: Channel, exports: Exports) -> None:
         if word == words.REGISTER:
             message = [words.REGISTERED, *_counted(register(learnt, _digest(said[0])))]
         else:
-            job = Job.from_frames(*said)
-            job = replace(job, fetch=replace(job.fetch, upkeep_s=job.fetch.upkeep_s + upkeep.per_sample_s))
+            job = Job.from_frames(said[0], said[1], upkeep.per_sample_s)
             answer = answer_job(exports, job, learnt)
             upkeep.count(answer.cpu_s)
             message = [words.ANSWER, *_counted(answer)]

@@ -27,7 +27,14 @@ _MAX_AT_ONCE = 4 << 20
 
 
 class Channel:
-    """One end of a socket pair; whether calls wait is the socket's own setting."""
+    """One end of a socket pair; whether calls wait is the socket's own setting.
+
+    Example:
+        >>> ours, theirs = (Channel(end) for end in socket.socketpair())
+        >>> ours.send([b"job", b"..."])
+        >>> [bytes(frame) for frame in theirs.receive()]
+        [b'job', b'...']
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -47,6 +54,9 @@ class Channel:
 
     def send(self, frames: Sequence[Payload]) -> None:
         """Send a message, or keep what the socket does not take.
+
+        Args:
+            frames: at most `MAX_FRAMES`.
 
         Raises:
             OSError: the other end is gone.

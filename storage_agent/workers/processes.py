@@ -28,6 +28,17 @@ class Workers:
 
     Owned by the broker's thread, which calls every method. Stopping climbs: the channel closed (by the broker),
     `join` until the deadline, SIGKILL.
+
+    Args:
+        settings: of the agent.
+        ended: called with the worker's number and its exit code, or why it could not be started.
+
+    Example:
+        >>> workers = Workers(settings, lambda number, exit_code: notices.put((number, exit_code)))
+        >>> number, channel = workers.start()
+        >>> channel.send([words.FORGET, b"digest"])
+        >>> channel.close()
+        >>> workers.stop(5.0, told=[number])
     """
 
     def __init__(self, settings: Settings, ended: Callable[[int, str], None]) -> None:
@@ -60,7 +71,7 @@ class Workers:
     def _watch(self, number: int, process: BaseProcess, theirs: socket.socket) -> None:
         try:
             process.start()
-        except (OSError, EOFError) as error:  # no process or descriptor to be had, or the forkserver is gone
+        except (OSError, EOFError) as error:  # no process or descriptor is left, or the forkserver is gone
             self._say_ended(number, f"{type(error).__name__}: {error}")
             return
         finally:

@@ -125,7 +125,9 @@ def digest_of(registration: bytes) -> str:
 
 
 def test_a_client_that_vanishes(hardy: Agent, key: str, gate: Path) -> None:
-    digest = _gated(hardy.client(), gate)
+    observer = hardy.client()
+    digest = _gated(observer, gate)
+    before = observer.status()["dropped_replies"]
     for n in range(5):
         client = hardy.client()
         client.send(fetch([key] * 3, 2, digest))
@@ -135,6 +137,8 @@ def test_a_client_that_vanishes(hardy: Agent, key: str, gate: Path) -> None:
         client.close()
     gate.touch()
     _recovered(hardy, key)
+    assert observer.status()["dropped_replies"] > before
+    assert 'reason="the loader is gone"' in hardy.errors()
 
 
 def test_a_client_that_never_reads(hardy: Agent, key: str) -> None:

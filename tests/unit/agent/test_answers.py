@@ -1,4 +1,4 @@
-"""What a worker and a reader thread answer, without a socket."""
+"""What goes to a worker and comes back, and what reader threads answer."""
 
 from __future__ import annotations
 
@@ -7,383 +7,38 @@ import io
 import os
 import socket
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgpack
-import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torchvision.transforms import v2
 
-from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.encodings.registry import decode
-from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
-from sophon_loader.pipeline.chain import Chain, chain_of
-from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.pipeline.registry import register_op
-from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
-from sophon_loader.wire.limits import MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
-from storage_agent.answers import Answer, answer_file, answer_question
-from storage_agent.jobs import FetchHeader, Job
-from storage_agent.settings import Settings
+from storage_agent.answers import answer_question
+from storage_agent.jobs import Job
 from storage_agent.stores import Exports
-from storage_agent.stores.folder import Folder
 from storage_agent.workers import body, words
-from storage_agent.workers.body import Learnt, main
 from storage_agent.workers.channel import Channel
-from tests.support.encoding_examples import difference, noise
-
-TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
-CHAIN = chain_of(TRANSFORM)
-ODD = "\U000e0001" * MAX_TEXT_LENGTH
-
-
-def _registration(chain: Chain, **others: str) -> bytes:
-    """What a loader with this software, but for `others`, registers."""
-    return registration_of(chain, {**software(), **others})
-
-
-PIPELINE = _registration(CHAIN)
-
-
-def _exports(root: Path) -> Exports:
-    return Exports({"d": Folder("d", str(root), 1 << 20)})
-
-
-def _learnt(registration: bytes) -> Learnt:
-    learnt = Learnt()
-    learnt.learn(content_hash(registration), registration)
-    return learnt
-
-
-def answer_job(exports: Exports, job: Job, registration: bytes) -> Answer:
-    """What a worker that has been sent the registration answers."""
-    header = replace(job.fetch, digest=content_hash(registration))
-    return body.answer_job(exports, replace(job, fetch=header), _learnt(registration))
-
-
-def register(registration: bytes) -> Answer:
-    """What a worker says to a registration."""
-    return body.register(_learnt(registration), content_hash(registration))
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
-    root = tmp_path_factory.mktemp("export")
-    (root / "a").mkdir()
-    Image.fromarray(noise(40, 60, 3)).save(root / "a" / "x.jpg", comment=b"from a camera")
-    (root / "a" / "broken.jpg").write_bytes(b"\xff\xd8 no more")
-    return _exports(root)
-
-
-def _job(cut: int, encoding: str = "array", **changed: Any) -> Job:
-    place = (changed.pop("id", 7), changed.pop("sample", 3), changed.pop("occurrence", 0))
-    item = Item(*place, cut, encoding, changed.pop("key", "a/x.jpg"))
-    whole: dict[str, Any] = {
-        "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
-        "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0,
-    }  # fmt: skip
-    return Job(FetchHeader(**(whole | changed)), item)
-
-
-def _sample(answer: Answer) -> Sample:
-    assert isinstance(answer.message, Sample)
-    return answer.message
-
-
-def _file(exports: Exports, key: str = "a/x.jpg") -> bytes:
-    return exports["d"].read(key)
-
-
-# --- samples --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cut", range(1, len(CHAIN) + 1))
-@pytest.mark.parametrize("encoding", ["pixels", "array", "webp"])
-def test_the_value_at_the_cut_is_the_chains_own(exports: Exports, cut: int, encoding: str) -> None:
-    answer = answer_job(exports, _job(cut, encoding), PIPELINE)
-    sample = _sample(answer)
-    assert (sample.id, sample.cut, sample.note, sample.file_nbytes) == (7, cut, "", len(_file(exports)))
-    assert len(sample.op_s) == cut + 2 and all(s >= 0 for s in sample.op_s)
-    assert answer.payload is not None
-    with CHAIN.isolated():
-        wanted = CHAIN.run(_file(exports), 0, cut, Draw(11, 2, 3))
-    assert difference(wanted, decode(sample.encoding, sample.meta, answer.payload)) == ""
-
-
-@pytest.mark.parametrize("occurrence", [0, 1, 5, (1 << 64) - 1])
-def test_an_index_that_is_met_again_has_draws_of_its_own(exports: Exports, occurrence: int) -> None:
-    answer = answer_job(exports, _job(3, occurrence=occurrence), PIPELINE)
-    with CHAIN.isolated():
-        wanted, first = (CHAIN.run(_file(exports), 0, 3, Draw(11, 2, 3, n)) for n in (occurrence, 0))
-    assert answer.payload is not None
-    found = decode(_sample(answer).encoding, _sample(answer).meta, answer.payload)
-    assert difference(wanted, found) == ""
-    assert (difference(first, found) == "") == (occurrence == 0)
-
-
-@pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
-def test_the_part_of_a_file_is_that_of_the_occurrence(exports: Exports) -> None:
-    parts = set()
-    for occurrence in range(4):
-        sample = _sample(answer_job(exports, _job(0, "roi-jpeg", occurrence=occurrence), PIPELINE))
-        parts.add(tuple(sample.meta["part"]) if sample.encoding == "roi-jpeg" else ())
-    assert len(parts) > 1
-
-
-# --- what is allowed ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("cut", "asked", "allowed", "sent"), [
-    (1, "webp", ["webp"], "webp"), (1, "webp", ["pixels"], "pixels"), (1, "pixels", ["file", "array"], None),
-    (4, "pixels", ["pixels", "array"], "array"), (4, "pixels", ["file", "pixels"], None), (4, "array", [], None),
-    (1, "of-a-later-release", ["pixels"], "pixels"), (1, "file", [], None), (0, "webp", [], "file"),
-    (0, "file", [], "file"),
-])  # fmt: skip
-def test_nothing_else_than_what_is_allowed_is_sent(
-    exports: Exports, cut: int, asked: str, allowed: list[str], sent: str | None
-) -> None:
-    answer = answer_job(exports, _job(cut, asked, allowed=allowed), PIPELINE)
-    sample = _sample(answer)
-    if sent is not None:
-        assert (sample.cut, sample.encoding, sample.note) == (cut, sent, "")
-        return
-    assert (sample.cut, sample.encoding, answer.payload) == (0, "file", _file(exports))
-    taking = "array" if cut == 4 else "pixels"
-    assert f"{taking}, which would take this" in sample.note and "is not allowed" in sample.note
-    assert "Traceback" not in sample.note and len(sample.note) < 400
-    assert len(sample.op_s) == 1
-
-
-@pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
-@pytest.mark.parametrize("allowed", [[], ["file"], ["file", "pixels", "array", "webp"], ["roi-jpeg"]])
-def test_a_part_of_a_file_must_be_allowed(exports: Exports, allowed: list[str]) -> None:
-    answer = answer_job(exports, _job(0, "roi-jpeg", sample=1, allowed=allowed), PIPELINE)
-    sample = _sample(answer)
-    assert _sample(answer_job(exports, _job(0, "roi-jpeg", sample=1), PIPELINE)).encoding == "roi-jpeg"
-    if "roi-jpeg" in allowed:
-        assert (sample.encoding, sample.note) == ("roi-jpeg", "")
-    else:
-        assert (sample.encoding, answer.payload) == ("file", _file(exports))
-        assert "roi-jpeg" in sample.note and "is not allowed" in sample.note
-
-
-def test_info_goes_along_when_asked_for(exports: Exports) -> None:
-    assert "info" not in _sample(answer_job(exports, _job(1, "pixels"), PIPELINE)).meta
-    answer = answer_job(exports, _job(1, "pixels", keep_info=True), PIPELINE)
-    assert decode("pixels", _sample(answer).meta, answer.payload or b"").info["comment"] == b"from a camera"
-
-
-def test_a_dry_run_leaves_the_payload_behind(exports: Exports) -> None:
-    for cut in (0, 1, 3):
-        jobs = [_job(cut, dry=dry) for dry in (False, True)]
-        if cut == 0:
-            wet, dry = (answer_file(exports, job) for job in jobs)
-        else:
-            wet, dry = (answer_job(exports, job, PIPELINE) for job in jobs)
-        assert _sample(dry).meta == _sample(wet).meta | {"nbytes": len(wet.payload or b"")} and dry.payload == b""
-        assert (_sample(dry).cut, _sample(dry).encoding) == (cut, _sample(wet).encoding)
-
-
-def test_a_file_as_it_is(exports: Exports) -> None:
-    answer = answer_file(exports, _job(0, id=1 << 60), "why so early")
-    sample = _sample(answer)
-    assert (sample.id, sample.cut, sample.encoding, sample.meta) == (1 << 60, 0, "file", {})
-    assert sample.note == "why so early" and len(sample.op_s) == 1 and answer.payload == _file(exports)
-
-
-# --- a shorter chain ------------------------------------------------------------------------------------------
-
-
-class Unheard:
-    """An op that only a loader knows."""
-
-    def __init__(self, strength: int = 3) -> None:
-        self.strength = strength
-
-    def __call__(self, value: Any) -> Any:
-        return value
-
-
-def _described(op: type, name: str, *more: Any) -> bytes:
-    """The registration of a pipeline with an op registered while it is made, and not any more afterwards."""
-    register_op(name, op)
-    try:
-        return _registration(chain_of(v2.Compose([v2.CenterCrop(8), op(), *more])))
-    finally:
-        del _BY_NAME[name], _BY_CLASS[op]
-
-
-def test_an_unknown_op_ends_the_chain(exports: Exports) -> None:
-    description = _described(Unheard, "tests.Unheard", v2.ToImage())
-    assert register(description).message == Registered(content_hash(description), 2)
-    sample = _sample(answer_job(exports, _job(4), description))
-    assert (sample.cut, sample.encoding, sample.note) == (2, "pixels", "this agent knows only the first 2 ops")
-    assert _sample(answer_job(exports, _job(2), description)).note == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "cuts"), [("pillow", True), ("libjpeg", True), ("torch", False), ("default dtype", False)]
+from tests.unit.agent.samples import (
+    CHAIN,
+    ODD,
+    PIPELINE,
+    answer_job,
+    exports_of,
+    file_of,
+    job_at,
+    learnt_of,
 )
-def test_no_op_runs_for_a_loader_of_other_software(exports: Exports, name: str, cuts: bool) -> None:
-    registration = _registration(chain_of(v2.Compose([v2.RandomResizedCrop(8), v2.ToImage()])), **{name: "another"})
-    assert register(registration).message == Registered(content_hash(registration), 0)
-    for cut in (1, 2, 3):
-        sample = _sample(answer_job(exports, _job(cut), registration))
-        assert (sample.cut, sample.encoding) == (0, "file")
-        assert sample.note.endswith(f"other software: {name} differ from its own")
-    if "roi-jpeg" in encoding_names():
-        sample = _sample(answer_job(exports, _job(0, "roi-jpeg"), registration))
-        assert (sample.encoding == "roi-jpeg", sample.note == "") == (cuts, cuts)
-
-
-def test_every_op_is_known() -> None:
-    assert register(PIPELINE).message == Registered(content_hash(PIPELINE), len(CHAIN))
-
-
-@pytest.mark.parametrize("description", [
-    b"", b"\xc1", b"not msgpack", msgpack.packb([]), msgpack.packb([["decode"]]), msgpack.packb([["v2.ToImage", {}]]),
-    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]]),
-    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"nonsense": 1}]]),
-    msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "x" * 100_000}]]),
-    b"\x92" + msgpack.packb(["decode", {}]) + b"\x92\xa1a" + b"\x81\xa1a" * 1000 + b"\x80",
-    b"\x91" * 1000 + b"\x01", b"\x91\x81\x90\x01", b"\x91\x92\x01\xd4\xff\x00",
-])  # fmt: skip
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_a_bad_pipeline(description: bytes, wrapped: bool) -> None:
-    registration = msgpack.packb([software(), description]) if wrapped else description
-    answer = register(registration)
-    assert isinstance(answer.message, Failed), answer
-    assert answer.message.failure == "bad-pipeline" and answer.message.digest == content_hash(registration)
-    assert 10 < len(answer.message.text) < 4000 and answer.message.ids == []
-
-
-# --- what fails -----------------------------------------------------------------------------------------------
-
-
-class Fails:
-    """An op that raises."""
-
-    error: BaseException
-
-    def __call__(self, value: Any) -> Any:
-        raise self.error
-
-
-class Gives:
-    """An op that gives anything at all."""
-
-    value: Any
-
-    def __call__(self, value: Any) -> Any:
-        return self.value
-
-
-class _Unprintable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered() -> Any:
-    register_op("tests.Fails", Fails, draws=())
-    register_op("tests.Gives", Gives, draws=())
-    yield
-    for op, name in ((Fails, "tests.Fails"), (Gives, "tests.Gives")):
-        del _BY_NAME[name], _BY_CLASS[op]
-
-
-@pytest.mark.parametrize("error", [
-    ValueError("the image is too dark"), MemoryError(), RuntimeError("x" * 10_000_000), _Unprintable(),
-    KeyError("\udcff"), RecursionError("deep"),
-], ids=lambda error: type(error).__name__)  # fmt: skip
-def test_an_op_that_fails_gives_the_file_and_the_traceback(exports: Exports, error: BaseException) -> None:
-    Fails.error = error
-    answer = answer_job(exports, _job(2), _registration(chain_of(Fails())))
-    sample = _sample(answer)
-    assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, _file(exports))
-    assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
-    assert len(sample.op_s) == 1 and len(sample.note) < MAX_TEXT_LENGTH
-    assert unpack(answer.header) == sample
-
-
-def test_a_corrupt_image_gives_the_file(exports: Exports) -> None:
-    answer = answer_job(exports, _job(1, key="a/broken.jpg"), PIPELINE)
-    assert "op 0 (decode)" in _sample(answer).note and answer.payload == _file(exports, "a/broken.jpg")
-
-
-@pytest.mark.parametrize("value", [
-    None, {"image": 1}, "text", Image.new("P", (2, 2)), torch.ones(2, requires_grad=True), np.array([None]),
-], ids=lambda value: type(value).__name__)  # fmt: skip
-def test_a_value_that_does_not_travel_gives_the_file(exports: Exports, value: Any) -> None:
-    Gives.value = value
-    answer = answer_job(exports, _job(2), _registration(chain_of(Gives())))
-    assert _sample(answer).cut == 0 and "EncodingError" in _sample(answer).note and answer.payload == _file(exports)
-
-
-def test_info_that_does_not_travel_gives_the_file(exports: Exports) -> None:
-    Gives.value = Image.new("RGB", (2, 2))
-    Gives.value.info = {"big": 1 << 70}
-    answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
-    assert _sample(answer).cut == 0 and "info" in _sample(answer).note
-    assert unpack(answer.header) == answer.message
-
-
-def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sophon_loader.wire.frames.MAX_HEADER_NBYTES", 1000)
-    Gives.value = Image.new("RGB", (2, 2))
-    Gives.value.info = {"icc_profile": bytes(1100)}
-    monkeypatch.setattr("storage_agent.workers.body._NOTE_LIMIT", 300)
-    answer = answer_job(exports, _job(2, keep_info=True), _registration(chain_of(Gives())))
-    assert _sample(answer).cut == 0 and "MessageTooLong" in _sample(answer).note
-    assert unpack(answer.header) == answer.message
-
-
-def test_a_pipeline_that_cannot_be_built_gives_the_file(exports: Exports) -> None:
-    large = msgpack.packb([["decode", {}], ["v2.CenterCrop", {"size": "large"}]])
-    for registration in (b"", msgpack.packb([software(), large]), msgpack.packb([[], large]), msgpack.packb([{}, "x"])):
-        answer = answer_job(exports, _job(1), registration)
-        assert _sample(answer).cut == 0 and "PipelineError" in _sample(answer).note
-
-
-@pytest.mark.parametrize(("changed", "failure"), [
-    ({"key": "a/none.jpg"}, "missing"), ({"key": "../x"}, "outside-export"), ({"key": "a"}, "unreadable"),
-    ({"export": "e"}, "unknown-export"),
-])  # fmt: skip
-def test_a_file_that_cannot_be_had(exports: Exports, changed: dict[str, Any], failure: str) -> None:
-    for answer in (answer_file(exports, _job(0, **changed)), answer_job(exports, _job(1, **changed), PIPELINE)):
-        assert isinstance(answer.message, Failed) and answer.payload is None
-        assert (answer.message.failure, answer.message.ids) == (failure, [7])
-
-
-@pytest.mark.parametrize("ops", [(), ("tests.no_such_module",)], ids=["ready", "broken"])
-def test_a_worker_whose_broker_has_gone_ends_quietly(
-    tmp_path: Path, ops: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another worker has said that the ops are broken before, say."""
-    (tmp_path / "x.jpg").touch()
-    for name in ("signal.signal", "torch.set_num_threads"):  # of this process
-        monkeypatch.setattr(f"storage_agent.workers.body.{name}", lambda *_: None)
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    with ours:
-        main(Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
-
-
-# --- on the way -----------------------------------------------------------------------------------------------
 
 
 def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
     for key in ("a/é.jpg", os.fsdecode(b"caf\xe9.jpg")):
-        job = _job(3, key=key, seed=-5, received_s=12.5, keep_info=True)
+        job = job_at(3, key=key, seed=-5, received_s=12.5, keep_info=True)
         again = Job.from_frames(*job.frames())
         assert again == job and isinstance(again.item, Item)
+        assert Job.from_frames(*job.frames(), 0.5).fetch.upkeep_s == job.fetch.upkeep_s + 0.5
 
 
 def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes]]:
@@ -404,11 +59,11 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
 
 def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Exports) -> None:
     digest = content_hash(PIPELINE)
-    job = _job(2, "pixels", digest=digest)
+    job = job_at(2, "pixels", digest=digest)
     said = _said_by_a_worker(
         exports,
         [words.LEARN, digest.encode(), PIPELINE], [words.REGISTER, digest.encode()],
-        [words.JOB, *job.frames()], [words.JOB, *_job(0, "webp", digest=digest).frames()],
+        [words.JOB, *job.frames()], [words.JOB, *job_at(0, "webp", digest=digest).frames()],
         [words.FORGET, digest.encode()], [words.JOB, *job.frames()],
     )  # fmt: skip
     assert [word for word, *_ in said] == [words.REGISTERED, words.ANSWER, words.ANSWER, words.ANSWER]
@@ -427,7 +82,7 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
 
 
 def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    learnt = _learnt(PIPELINE)
+    learnt = learnt_of(PIPELINE)
     built = learnt.built(content_hash(PIPELINE))
     monkeypatch.setattr(body, "Registration", None)
     assert learnt.built(content_hash(PIPELINE)) is built
@@ -435,7 +90,7 @@ def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sizes(exports: Exports) -> None:
     answer = answer_question(exports, AskSizes("d", ["a/x.jpg", "a/none.jpg", "../x", "a"]))
-    assert answer.message == Sizes(exports["d"].describe(), [len(_file(exports)), -1, -2, -1])
+    assert answer.message == Sizes(exports["d"].describe(), [len(file_of(exports)), -1, -2, -1])
     refused = answer_question(exports, AskSizes("e", ["x"])).message
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
 
@@ -454,13 +109,13 @@ def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / name).touch()
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
-    answer = answer_question(_exports(tmp_path), AskListing("d", ""))
+    answer = answer_question(exports_of(tmp_path), AskListing("d", ""))
     assert unpack(answer.header) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
     files = msgpack.unpackb(zlib.decompress(answer.payload or b""), unicode_errors="surrogateescape")
     assert files == [[name], []]
-    refused = answer_question(_exports(tmp_path), AskListing("d", "none")).message
+    refused = answer_question(exports_of(tmp_path), AskListing("d", "none")).message
     assert isinstance(refused, Failed) and refused.failure == "missing" and refused.ids == []
 
 
 def test_the_images_are_what_they_seem(exports: Exports) -> None:
-    assert Image.open(io.BytesIO(_file(exports))).size == (60, 40)
+    assert Image.open(io.BytesIO(file_of(exports))).size == (60, 40)

@@ -132,7 +132,7 @@ def test_an_export_given_twice(broker: type[_Broker], tmp_path: Path, capsys: py
     ["serve", "--export", "d=/", "--workers", "x"],
     ["status", "tcp://x:1", "--timeout-s", "x"], ["status", "tcp://x:1", "--timeout-s", "0"],
     ["status", "x", "--timeout-s", "nan"],
-    ["unknown"], ["serve", "--export", "d=/", "extra"],
+    ["unknown"], ["serve", "--export", "d=/", "extra"], ["serve", "--export", "d=/", "--log-level", "loud"],
 ])  # fmt: skip
 def test_a_wrong_command_line(broker: type[_Broker], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -47,7 +47,7 @@ class Office:
         for instruction in instructions:
             if isinstance(instruction, Order):
                 word, *frames = instruction.frames
-                what = Job.from_frames(*frames).item.id if word == words.JOB else bytes(frames[0]).decode()
+                what = Job.from_frames(frames[0], frames[1]).item.id if word == words.JOB else bytes(frames[0]).decode()
                 self.sent[instruction.worker].append((bytes(word), what))
             else:
                 others.append(instruction)
@@ -211,6 +211,7 @@ def test_what_waits_behind_a_slow_job_is_given_to_an_idle_worker() -> None:
     orders, wait_s = office.staff.relieve(5.0 + STUCK_S)
     office.carry_out(orders)
     assert office.jobs(2) == [2] and wait_s is None
+    office.hire()
     assert office.staff.relieve(9.0) == ([], None), "once"
 
 
