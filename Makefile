@@ -8,10 +8,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
+# Test processes.
 JOBS ?= 2
-# Test processes. With spread, the tests of a file stay together, since they share an agent.
-UNIT := tests/unit tests/contract tests/native tests/property
-WHOLE := tests/e2e tests/faults
+# What starts no agent, and what starts many processes.
+UNIT := tests/unit tests/contract tests/native tests/property --ignore tests/property/test_held_batches.py
+WHOLE := tests/e2e tests/faults tests/property/test_held_batches.py
 
 .PHONY: test unit demo bench bed lint clean
 
