@@ -30,8 +30,9 @@ test: lint unit
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone and not bed" $(WHOLE)
 	$(BIN)/python -m pytest -m alone $(WHOLE)
 
+# One thread in each process: there is one for each core.
 unit: $(VENV)/.built
-	$(BIN)/python -m pytest -n $(JOBS) $(UNIT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(UNIT)
 
 lint: $(VENV)/.built
 	$(BIN)/ruff check .

@@ -54,6 +54,7 @@ def _recovered(one: Agent, key: str) -> None:
     """Both workers are there, and ops run."""
     client = one.client()
     until(lambda: client.status()["workers"] == 2, "dead workers are replaced")
+    until(lambda: client.status()["outstanding"] == 0, "what was asked for before is done")
     client.send(fetch([key] * 3, 2, client.register(chain_of(Invert()))))
     assert {sample.cut for sample in client.samples(3).values()} == {2}
     until(lambda: client.status()["outstanding"] == 0, "nothing is counted that has been answered")
