@@ -47,7 +47,11 @@ def _read_of(node: Any) -> list[Any]:
 
 
 def same_look(one: list[Any], other: list[Any]) -> bool:
-    """Whether two looks at a dataset found the same."""
+    """Whether two looks at a dataset found the same.
+
+    Args:
+        one, other: what `look` gave.
+    """
     return len(one) == len(other) and all(map(_same_part, one, other))
 
 

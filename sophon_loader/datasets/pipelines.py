@@ -35,7 +35,11 @@ def pipeline_of(owner: Any) -> Pipeline:
 
 
 def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
-    """Whether neither a transform was replaced nor the parameters of one were changed."""
+    """Whether neither a transform was replaced nor the parameters of one were changed.
+
+    Args:
+        before, now: the pipeline of one dataset at two moments.
+    """
     old, new = before.chain, now.chain
     # The objects too: one without a description, or behind such a one, may have been replaced in its Compose.
     return (

@@ -18,6 +18,24 @@ class OffloadableDataset(Protocol):
 
     `dataset[i]` must be `(transform(image), target(i))`, `image` being the file `root/key(i)` as PIL RGB. `key` and
     `target` are called in the loader's workers, so they must not depend on what a worker does.
+
+    Example:
+        class Pairs(torch.utils.data.Dataset):
+            def __init__(self, root, pairs, transform=None):
+                self.root, self.pairs, self.transform = root, pairs, transform
+
+            def __len__(self):
+                return len(self.pairs)
+
+            def key(self, index):
+                return self.pairs[index][0]  # "cats/1.jpg"
+
+            def target(self, index):
+                return self.pairs[index][1]
+
+            def __getitem__(self, index):
+                image = Image.open(os.path.join(self.root, self.key(index))).convert("RGB")
+                return self.transform(image) if self.transform else image, self.target(index)
     """
 
     root: str

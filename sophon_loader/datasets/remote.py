@@ -25,6 +25,11 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         transform, target_transform: as ImageFolder's.
         options: time-outs.
 
+    Example:
+        address = "tcp://fileserver:5555/imagenet/train"
+        dataset = RemoteImageFolder(address, transform)
+        loader = OffloadingDataLoader(dataset, batch_size=256, shuffle=True, agent=address)
+
     Has `classes`, `class_to_idx`, `samples`, `targets` and `imgs` as ImageFolder has them, in the same order; the paths
     in `samples` start with the agent's address. Indexing it fetches one file and works without OffloadingDataLoader.
 

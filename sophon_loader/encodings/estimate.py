@@ -160,7 +160,12 @@ class Fitted:
         return not _OF_THE_PICTURE.isdisjoint(self.features)
 
     def nbytes(self, fit: Fit, given: Features) -> Floats:
-        """float64[n]: estimated sizes in bytes."""
+        """float64[n]: estimated sizes in bytes.
+
+        Args:
+            fit: what trials have shown.
+            given: of the n samples.
+        """
         coefficients = [fit.coefficients[name] for name in self.features]
         if self.logarithmic:
             logs = given.matrix(self.features) @ coefficients
@@ -172,7 +177,12 @@ class Fitted:
         return nbytes
 
     def encode_s(self, fit: Fit, given: Features) -> Floats | float:
-        """Agent CPU seconds to encode: float64[n], or one number for all samples."""
+        """Agent CPU seconds to encode: float64[n], or one number for all samples.
+
+        Args:
+            fit: what trials have shown.
+            given: of the n samples.
+        """
         return given.file_nbytes * fit.encode_s if self.encode_per_file_byte else fit.encode_s
 
     def fit(self, cut: int, given: Features, nbytes: Floats, encode_s: Sequence[float]) -> Fit | None:

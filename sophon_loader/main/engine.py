@@ -172,7 +172,12 @@ class Engine:
         epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """Bring the report up to date, `seconds` into the epoch."""
+        """Bring the report up to date.
+
+        Args:
+            epoch: that goes on.
+            seconds: since it began.
+        """
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
         if totals.fallbacks and not self._warned_of_silence:
@@ -183,7 +188,13 @@ class Engine:
             )
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
-        """A batch has come, `seconds` after the one before."""
+        """A batch has come.
+
+        Args:
+            epoch: whose batch it is.
+            seconds: since the batch before.
+            samples: in the batch.
+        """
         if epoch.measuring or not self._planner.trying:
             return
         totals = epoch.report.totals

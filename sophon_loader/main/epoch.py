@@ -16,6 +16,10 @@ from sophon_loader.workers.counters import NO_TOTALS, Totals
 class Epoch:
     """One iteration: what the sampler, the workers' counters, the iterator and the engine all speak of.
 
+    Example:
+        sampler.epoch = epoch = engine.begin(number=3, lag=5)
+        for batch in EpochIterator(engine, epoch, iter(loader), length=None, tail=None): ...
+
     Args:
         iteration: its serial number at this loader; counters of workers are kept apart by it.
         number: the epoch whose random numbers are drawn.
@@ -67,10 +71,21 @@ class Observer(Protocol):
         """Measures the user's training step."""
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """It is `seconds` old, and workers have counted what they did."""
+        """Workers have counted what they did.
+
+        Args:
+            epoch: that goes on.
+            seconds: since it began.
+        """
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
-        """A batch of `samples` has come, `seconds` after the one before."""
+        """A batch has come.
+
+        Args:
+            epoch: whose batch it is.
+            seconds: since the batch before.
+            samples: in the batch.
+        """
 
     def turned_over(self, epoch: Epoch) -> None:
         """It has delivered as many samples as the dataset has, and goes on."""

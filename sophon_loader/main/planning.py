@@ -134,7 +134,12 @@ class Planner:
         return self._trials is not None and not self._trials.done
 
     def took(self, samples: int, seconds: float) -> None:
-        """A whole epoch, or pass over `samples`, has followed the current plan from beginning to end."""
+        """A whole epoch, or pass, has followed the current plan from beginning to end.
+
+        Args:
+            samples: that it delivered.
+            seconds: that it took.
+        """
         if self.current is not None:
             self._guard.told(samples, seconds, offloading=self.current.offloads)
 

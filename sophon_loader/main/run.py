@@ -42,7 +42,12 @@ class Run:
     seed: Seed
 
     def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any]) -> bool:
-        """Whether these are still the pipelines and the collate_fn that it began with."""
+        """Whether these are still what it began with.
+
+        Args:
+            pipelines: as they are now, one per source of the dataset.
+            collate_fn: the user's.
+        """
         return self.collate_fn is collate_fn and all(map(same_pipeline, self.pipelines, pipelines))
 
     @property

@@ -42,7 +42,10 @@ class Settings:
 
     @staticmethod
     def checked(agent: Any, policy: Any, encodings: Any, seed: Any, profile: Any, tail: Any, options: Any) -> Settings:
-        """The settings that the arguments of an OffloadingDataLoader mean.
+        """The settings that arguments mean.
+
+        Args:
+            agent, policy, encodings, seed, profile, tail, options: of an OffloadingDataLoader, as the user gave them.
 
         Raises:
             ConfigError: one cannot work; the text names rule, value and remedy.

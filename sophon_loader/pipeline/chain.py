@@ -213,9 +213,13 @@ class Chain:
         return Located(width, height, self.region(width, height, draw))
 
     def region(self, width: int, height: int, draw: Draw) -> Region | None:
-        """What op 1 will read of a `width` x `height` px image, drawn anew; None if that is not known beforehand.
+        """What op 1 will read of an image, drawn anew; None if that is not known beforehand.
 
         May seed the global generators: call it within `isolated()`.
+
+        Args:
+            width, height: of the image, in px.
+            draw: decides where the crop lies.
         """
         if self.crop is None:
             return None

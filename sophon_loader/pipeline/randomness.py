@@ -55,7 +55,13 @@ class Seed:
         object.__setattr__(self, "number", self.number & _MASK)
 
     def draw(self, epoch: int, index: int, occurrence: int = 0) -> Draw:
-        """Which random numbers a sample gets; see `Draw`."""
+        """Which random numbers a sample gets.
+
+        Args:
+            epoch: as `set_epoch` counts.
+            index: of the sample in the dataset.
+            occurrence: how often the epoch had met it before.
+        """
         return Draw(self.number, epoch, index, occurrence)
 
 

@@ -101,7 +101,12 @@ class CostModel:
 
     @staticmethod
     def from_plain(profile: SampleProfile, values: dict[str, Any]) -> CostModel:
-        """The inverse of `to_plain`."""
+        """The inverse of `to_plain`.
+
+        Args:
+            profile: of all samples, which every process has already.
+            values: what `to_plain` gave.
+        """
         calibration = Calibration.from_plain(values["calibration"])
         model = CostModel(profile, calibration, 0, (), files_here=values["files_here"])
         model.choices = tuple(Choice(cut, encoding) for cut, encoding in values["choices"])

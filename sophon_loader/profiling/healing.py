@@ -151,7 +151,12 @@ class WireDoubt:
     retry: Retry = field(default_factory=Retry)
 
     def after(self, before: Rates, after: Rates, epoch: EpochMeasure) -> WireDoubt:
-        """After an epoch that has changed the rates from `before` to `after`."""
+        """After an epoch.
+
+        Args:
+            before, after: the rates that it began with, and those it has led to.
+            epoch: what it used.
+        """
         known = [rate for rate in (before.wire_bytes_s, after.wire_bytes_s) if math.isfinite(rate)]
         best = max([self.best_bytes_s, *known])
         did_more = wire_may_do_more(before, after, epoch)

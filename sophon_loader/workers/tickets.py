@@ -54,7 +54,12 @@ class QueuedTickets:
         self._slots.write(batch.number % len(self._slots), _BATCH.pack(batch.iteration, batch.number) + packed)
 
     def get(self, iteration: int, number: int) -> Ticket | None:
-        """The ticket of that batch of that iteration, if it is queued."""
+        """A ticket, if it is queued.
+
+        Args:
+            iteration: serial number of the iteration over the loader.
+            number: of the batch in it, from 0.
+        """
         note = self._slots.read(number % len(self._slots))
         if not note or _BATCH.unpack_from(note) != (iteration, number):
             return None
