@@ -47,7 +47,7 @@ bench: $(VENV)/.built
 	$(BIN)/python -m bench --all $(if $(DATA),--data $(DATA)) $(if $(QUICK),--quick)
 
 bed: $(VENV)/.built
-	$(BIN)/python -m pytest -m bed
+	$(BIN)/python -m pytest -m bed tests/e2e/test_testbed.py
 
 clean:
 	rm -rf $(VENV) .venv-peers build *.egg-info demo-data

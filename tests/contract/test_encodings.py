@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -21,6 +21,7 @@ from sophon_loader.encodings.catalogue import CATALOGUE, PLAIN
 from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
 from sophon_loader.encodings.registry import decode, encode, encodings
 from sophon_loader.errors import EncodingError
+from tests.support.drawn import examples
 from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
 from tests.unit.wire.strategies import PLAIN as ANYTHING
 
@@ -250,7 +251,7 @@ def test_a_payload_of_another_length(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({"webp", "jxl", "roi-jpeg"} & set(encodings())))
 @given(data=st.data())
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 def test_mutated_payload(name: str, data: st.DataObject) -> None:
     encoded = encode(next(iter(ACCEPTED[name].values()))(), name)
     payload = bytearray(encoded.payload)
@@ -265,7 +266,7 @@ def test_mutated_payload(name: str, data: st.DataObject) -> None:
         st.sampled_from(["size", "mode", "kind", "dtype", "shape", "strides", "info", "part"]), ANYTHING
     )
 )
-@settings(max_examples=100)
+@examples(100)
 def test_random_meta(name: str, meta: dict[str, Any]) -> None:
     _decode_anything(name, meta, b"0123456789")
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -38,8 +38,9 @@ from sophon_loader.decide import (
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
 from tests.support.decide_tables import CHOICES, facts_of, linear_optimum
+from tests.support.drawn import examples
 
-quick = settings(max_examples=150, deadline=None)
+quick = examples(150)
 sizes = st.integers(1, 1000).map(float) | st.sampled_from([math.inf, 0.0])
 times = st.integers(0, 100).map(lambda n: n / 10)
 positive = st.floats(1e-3, 1e3)
@@ -169,7 +170,7 @@ def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: Cho
         assert plan.predicted.seconds < base
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
 def test_auto_is_within_half_a_percent_of_the_linear_optimum(
     seed: int, samples: int, factors: tuple[float, ...]
@@ -188,7 +189,7 @@ def test_auto_is_within_half_a_percent_of_the_linear_optimum(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(table=tables(most_samples=8, wild=True), rates=some_rates)
 def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTable, rates: Rates) -> None:
     plan = POLICIES[name]().plan(facts_of(table, rates))

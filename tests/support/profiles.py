@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -55,15 +54,6 @@ def photo_probes(profile: SampleProfile, shares: dict[int, float]) -> list[Probe
         webp = round(0.5 * CROPPED_NBYTES)
         probes.append(Probe(index, 2, "webp", webp, (0.0002, op_s[0], op_s[1], 0.002)))
     return probes
-
-
-def small_tree(root: Path, files: int = 6, side: int = 24) -> Path:
-    """A few JPEG files."""
-    for number in range(files):
-        folder = root / f"c{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (side + number, side), (9 * number, 80, 90)).save(folder / f"{number}.jpg")
-    return root
 
 
 def crop_transform(px: int = 16) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from storage_agent.admission import Admission
+from tests.support.drawn import examples
 
 CLIENTS = [b"a", b"b", b"c"]
 
@@ -109,4 +109,4 @@ class AgainstModel(RuleBasedStateMachine):
 
 
 TestAgainstModel = AgainstModel.TestCase
-TestAgainstModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestAgainstModel.settings = examples(60, stateful_step_count=40)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sophon_loader.errors import (
@@ -24,6 +24,7 @@ from storage_agent.settings import Settings
 from storage_agent.stores import folder, open_exports
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
+from tests.support.drawn import examples
 
 LIMIT = 1000
 
@@ -217,7 +218,7 @@ _PARTS = st.sampled_from(
 
 
 @given(st.lists(_PARTS, max_size=7).map("/".join) | st.text(max_size=12))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_key_reads_anything_else(root: Path, store: Store, key: str) -> None:
     if not (root / "far").is_symlink():
         (root / "far").symlink_to(root.parent)

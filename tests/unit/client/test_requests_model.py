@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered
+from tests.support.drawn import examples
 from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=5, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
@@ -141,7 +142,7 @@ def batches_of(sizes: Sequence[int]) -> list[tuple[BatchId, list[Wanted]]]:
     return found
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     script=st.lists(st.sampled_from(FATES), max_size=80),

@@ -23,7 +23,8 @@ from sophon_loader.profiling.probes import ProbeRequest
 from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.workers.counters import NO_TOTALS
 from tests.support.loaders import times_two
-from tests.support.profiles import crop_transform, fill, profiler_of, small_tree
+from tests.support.pictures import make_tree
+from tests.support.profiles import crop_transform, fill, profiler_of
 
 COUNT = 6
 Asked = Callable[[Profiler], list[ProbeRequest]]
@@ -33,7 +34,7 @@ needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return small_tree(tmp_path / "tree", COUNT)
+    return make_tree(tmp_path / "tree", COUNT, classes=2, sides=(24, 32), plain=True)
 
 
 def epoch(**changes: Any) -> EpochMeasure:
@@ -168,7 +169,7 @@ def test_what_is_tried_is_all_ops_and_what_cannot_be_told_otherwise(root: Path, 
     tried = {(request.cut, request.encoding) for request in requests}
     assert tried == {(4, "pixels"), (2, "webp"), (0, "roi-jpeg")} | ({(2, "jxl")} if LOADED_JXL else set())
     assert {request.index for request in requests} == set(range(COUNT))
-    assert {request.key for request in requests} == {f"c{n % 2}/{n}.jpg" for n in range(COUNT)}
+    assert {request.key for request in requests} == {f"class_{n % 2}/{n:03}.jpg" for n in range(COUNT)}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_a_profile_of_something_else_is_not(
 
 
 def test_a_file_more_is_another_dataset(root: Path, path: Path, kept: Profiler) -> None:
-    small_tree(root, COUNT + 1)
+    make_tree(root, COUNT + 1, classes=2, sides=(24, 32), plain=True)
     assert "another dataset" in profiler_of(root, path).notes[0]
 
 

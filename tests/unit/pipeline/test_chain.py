@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
@@ -31,6 +31,7 @@ from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
 from tests.property.strategies import chains, draws, image_files
+from tests.support.drawn import examples
 from tests.support.loaders import said
 from tests.support.op_examples import same_value, value_of
 
@@ -110,7 +111,7 @@ def test_the_value_depends_on_nothing_but_the_draw(chain: Chain, data: bytes, dr
         assert same_value(chain.run(data, 0, n, draw), first)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(chains(), image_files(), draws(), st.booleans())
 def test_the_caller_does_not_notice(chain: Chain, data: bytes, draw: Draw, fails: bool) -> None:
     before, threads = _states(), torch.get_num_threads()
@@ -357,7 +358,7 @@ _PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(st.sampled_from(["v2.Resize", "v1.RandomApply", "nn.Sequential", "x"]) | _PLAIN, _PLAIN)))
 def test_any_rows_are_read_or_refused(rows: list[tuple[Any, Any]]) -> None:
     _read(_described(*rows))

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
@@ -23,6 +23,7 @@ from sophon_loader.pipeline.op import OpSpec
 from sophon_loader.pipeline.plain import MAX_PLAIN_DEPTH, MAX_PLAIN_NBYTES, from_plain, to_plain
 from sophon_loader.pipeline.registry import build_op
 from sophon_loader.pipeline.state import same_state
+from tests.support.drawn import examples
 
 # --- there and back -------------------------------------------------------------------------------------------
 
@@ -154,14 +155,14 @@ _GARBAGE = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(_GARBAGE)
 def test_garbage_is_read_or_refused(value: Any) -> None:
     with contextlib.suppress(PipelineError):
         from_plain(value)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(_NAMES, st.dictionaries(st.sampled_from(_PARAMS), _GARBAGE, max_size=3))
 def test_ops_of_garbage_are_built_or_refused(name: str, params: dict[str, Any]) -> None:
     with contextlib.suppress(PipelineError):

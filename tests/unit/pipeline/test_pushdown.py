@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torchvision import transforms as v1
@@ -21,6 +21,7 @@ from sophon_loader.pipeline.op import Region
 from sophon_loader.pipeline.pushdown import NotCut, PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from tests.property.strategies import draws, image_files
+from tests.support.drawn import examples
 from tests.support.loaders import digest_of
 from tests.support.pictures import picture
 
@@ -175,7 +176,7 @@ def test_a_part_comes_back() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_wrong_bytes_are_an_error_of_the_encoding_or_a_part(data: st.DataObject) -> None:
     encoded = encode(_PART, "roi-jpeg")
     payload, meta = bytearray(encoded.payload), {k: list(v) for k, v in encoded.meta.items()}
@@ -229,7 +230,7 @@ def both(data: bytes, chain: Chain, draw: Draw, keep_info: bool = False) -> tupl
 
 
 @given(data=image_files(8, 200), name=st.sampled_from(sorted(CROPS)), draw=draws(), flip=st.sampled_from(["v1", "v2"]))
-@settings(max_examples=200)
+@examples(200)
 def test_the_part_shows_in_no_pixel(data: bytes, name: str, draw: Draw, flip: str) -> None:
     chain = chain_of(v1.Compose([CROPS[name], FLIP[flip], v1.ToTensor()]))
     whole, other = both(data, chain, draw)

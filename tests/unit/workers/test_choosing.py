@@ -21,7 +21,8 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.profiling.costs import Calibration, CostModel
 from sophon_loader.workers.tickets import Ticket
-from tests.support.profiles import crop_transform, small_tree
+from tests.support.pictures import make_tree
+from tests.support.profiles import crop_transform
 from tests.support.workers import Parts, parts_of
 
 BATCH = BatchId(3, 5, 0)
@@ -30,7 +31,7 @@ COUNT = 6
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return small_tree(tmp_path / "tree", COUNT)
+    return make_tree(tmp_path / "tree", COUNT, classes=2, sides=(24, 32), plain=True)
 
 
 def terms(folder: str = "", seed: int = 9) -> Terms:

@@ -15,7 +15,8 @@ from torchvision.datasets import ImageFolder
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.workers.batches import BatchMemory, Use
 from sophon_loader.workers.collate import Collate
-from tests.support.profiles import crop_transform, small_tree
+from tests.support.pictures import make_tree
+from tests.support.profiles import crop_transform
 
 
 class Pictures(Dataset[Any]):
@@ -50,7 +51,7 @@ def test_without_memory_no_piece_is_lent_and_the_bits_are_the_same(monkeypatch: 
 
 
 def test_the_option_switches_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = ImageFolder(str(small_tree(tmp_path / "tree")), crop_transform())
+    dataset = ImageFolder(str(make_tree(tmp_path / "tree", 6, classes=2, sides=(24, 32), plain=True)), crop_transform())
     kept = [list(OffloadingDataLoader(dataset, 2, num_workers=workers, seed=1)) for workers in (0, 1)]
     monkeypatch.setattr(BatchMemory, "lend", refuse)
     with pytest.raises(AssertionError, match="must not be called"):

@@ -16,7 +16,8 @@ from sophon_loader.errors import AgentUnreachable
 from sophon_loader.workers import dataset as module
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
-from tests.support.profiles import crop_transform, small_tree
+from tests.support.pictures import make_tree
+from tests.support.profiles import crop_transform
 from tests.support.workers import Parts, parts_of
 from tests.unit.workers.test_choosing import terms
 
@@ -60,7 +61,10 @@ class SessionStandIn:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Parts:
-    return parts_of(ImageFolder(str(small_tree(tmp_path / "tree", COUNT)), crop_transform()), terms())
+    return parts_of(
+        ImageFolder(str(make_tree(tmp_path / "tree", COUNT, classes=2, sides=(24, 32), plain=True)), crop_transform()),
+        terms(),
+    )
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ every_job = pytest.mark.parametrize("job", JOBS)
 
 
 @every_job
-@pytest.mark.parametrize("samples", [100, 1000, 10_000])
+@pytest.mark.parametrize("samples", [100, 1000, 4000])
 def test_the_epoch_is_within_half_a_percent_of_the_linear_optimum(job: str, samples: int) -> None:
     table = random_table(samples, seed=samples)
     plan = Auto(slack=0).plan(facts_of(table, JOBS[job]))
