@@ -59,7 +59,7 @@ def test_samples_are_wanted_as_planned_in_the_ticket_s_order(root: Path) -> None
     found = wanted(parts, 4, -6, 4, occurrences=[0, 0, 1])
     assert [(one.sample, one.occurrence) for one in found] == [(4, 0), (0, 0), (4, 1)]
     assert [one.key for one in found] == [parts.locations.key_in_export(index) for index in (4, 0, 4)]
-    assert found[1].key == "train/c0/0.jpg"
+    assert found[1].key == "train/class_0/000.jpg"
     assert {(one.source, one.cut, one.encoding) for one in found} == {(0, 2, "pixels")}
 
 
