@@ -21,7 +21,7 @@ class Prober(threading.Thread):
     A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
 
     Example:
-        >>> prober = Prober(address, requests, seed=1, timeout_s=5.0)
+        >>> prober = Prober(address, requests, Seed(1), timeout_s=5.0)
         >>> prober.start()
         >>> probes = prober.finish(timeout_s=5.0)
 

@@ -207,3 +207,14 @@ class Fitted:
             seconds = np.mean(encode_s)
         found = {name: float(one) for name, one in zip(self.features, coefficients, strict=True)}
         return Fit(cut, found, scale, float(seconds))
+
+
+def compressed_image(decode_per_encode: float) -> Fitted:
+    """The estimate of a lossless compression of images.
+
+    Args:
+        decode_per_encode: see `Fitted`.
+    """
+    return Fitted(
+        COMPRESSED_IMAGE, logarithmic=True, max_growth=MAX_COMPRESSED_GROWTH, decode_per_encode=decode_per_encode
+    )

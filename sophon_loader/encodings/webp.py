@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image, UnidentifiedImageError
 
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
-from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, MAX_COMPRESSED_GROWTH, Fitted, UsedAt
+from sophon_loader.encodings.estimate import UsedAt, compressed_image
 from sophon_loader.errors import EncodingError
 
 MAX_WEBP_SIDE_PX = 16383
@@ -24,12 +24,7 @@ class WebpEncoding(Encoding):
 
     name = "webp"
     used_at = UsedAt.RESIZED
-    estimate = Fitted(
-        COMPRESSED_IMAGE,
-        logarithmic=True,
-        max_growth=MAX_COMPRESSED_GROWTH,
-        decode_per_encode=_DECODE_PER_ENCODE,
-    )
+    estimate = compressed_image(_DECODE_PER_ENCODE)
 
     def accepts(self, value: Any) -> bool:
         return (

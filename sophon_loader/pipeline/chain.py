@@ -23,8 +23,7 @@ from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.pipeline.registry import build_op, knows, op_of
 from sophon_loader.pipeline.state import same_state
-from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES
-from sophon_loader.wire.limits import MAX_OPS as MAX_OPS  # which others take from here
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
 
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from sophon_loader.shared import SharedArray
 
-MAX_OPS = 9
+MAX_MEASURED_OPS = 9
 """Ops that are measured one by one: 10 sizes of 4 bytes, 9 times and 2 sides of 2 bytes make 62 bytes a sample."""
 UNKNOWN_NBYTES = 0xFFFFFFFF
 """The size of what cannot cross the wire."""
@@ -45,7 +45,7 @@ class SampleProfile:
     """
 
     def __init__(self, samples: int, ops: int) -> None:
-        self.ops = min(ops, MAX_OPS)
+        self.ops = min(ops, MAX_MEASURED_OPS)
         self._nbytes = SharedArray(np.zeros((samples, self.ops + 1), np.uint32))
         self._op_ms = SharedArray(np.zeros((samples, self.ops), np.float16))
         self._sides = SharedArray(np.zeros((samples, 2), np.uint16))
@@ -94,7 +94,7 @@ class SampleProfile:
     def recording(self, value: bool) -> None:
         self._recording.array[0] = value
 
-    def measure(self, file_nbytes: int, reach: int = MAX_OPS) -> Measurement:
+    def measure(self, file_nbytes: int, reach: int = MAX_MEASURED_OPS) -> Measurement:
         """Start measuring a sample whose op 0 is about to run.
 
         Args:
@@ -144,7 +144,7 @@ class Measurement:
         file_nbytes, reach: as for `SampleProfile.measure`.
     """
 
-    def __init__(self, ops: int, file_nbytes: int, reach: int = MAX_OPS) -> None:
+    def __init__(self, ops: int, file_nbytes: int, reach: int = MAX_MEASURED_OPS) -> None:
         self._reach = reach
         self.nbytes = np.zeros(ops + 1, np.uint32)
         self.op_ms = np.zeros(ops, np.float16)

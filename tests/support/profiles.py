@@ -22,10 +22,14 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
+from sophon_loader.profiling.calibration import Calibration, calibrated
 from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.samples import SampleProfile
 
 CROPPED_NBYTES = 96 * 96 * 3
+
+SHARES = {index: 0.1 + 0.035 * index for index in range(24)}
+"""What the first crop reads of each picture of `photo_profile`."""
 
 
 def photo_profile(samples: int = 24, seed: int = 0) -> SampleProfile:
@@ -95,3 +99,9 @@ def fill(profiler: Profiler, file_nbytes: int = 5000) -> None:
     samples.op_ms[:] = 1.5
     samples.nbytes[:, 1:] = 3000
     samples.nbytes[:, 0] = file_nbytes + np.arange(len(samples.nbytes))
+
+
+def calibration_of(profile: SampleProfile, probes: list[Probe] | None = None) -> Calibration:
+    """What `photo_probes`, or others, say of `photo_profile`."""
+    found = photo_probes(profile, SHARES) if probes is None else probes
+    return calibrated(profile, found, SHARES, 0.004, crops_first=True)

@@ -15,20 +15,14 @@ from sophon_loader.errors import SampleMissing, SampleOutsideExport
 from storage_agent.listing import image_classes
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
+from tests.unit.agent.folders import export_folder
 
 LIMIT = 1000
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    (folder / "a" / "deep").mkdir(parents=True)
-    (folder / "a" / "x.jpg").write_bytes(b"pixels")
-    (folder / "a" / "deep" / "y.png").write_bytes(b"more")
-    (folder / "empty.jpg").touch()
-    (tmp_path / "data-too").mkdir()
-    (tmp_path / "data-too" / "secret.jpg").write_bytes(b"secret")
-    return folder
+    return export_folder(tmp_path)
 
 
 @pytest.fixture

@@ -25,21 +25,14 @@ from storage_agent.stores import folder, open_exports
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 from tests.support.drawn import examples
+from tests.unit.agent.folders import export_folder
 
 LIMIT = 1000
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    (folder / "a" / "deep").mkdir(parents=True)
-    (folder / "a" / "x.jpg").write_bytes(b"pixels")
-    (folder / "a" / "deep" / "y.png").write_bytes(b"more")
-    (folder / "empty.jpg").touch()
-    (tmp_path / "secret.jpg").write_bytes(b"secret")
-    (tmp_path / "data-too").mkdir()
-    (tmp_path / "data-too" / "secret.jpg").write_bytes(b"secret")
-    return folder
+    return export_folder(tmp_path)
 
 
 @pytest.fixture

@@ -16,19 +16,12 @@ from sophon_loader.profiling.costs import CostModel
 from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.samples import SampleProfile
 from tests.support.outside import outside_installed
-from tests.support.profiles import photo_probes, photo_profile
-
-SHARES = {index: 0.1 + 0.035 * index for index in range(24)}
+from tests.support.profiles import SHARES, calibration_of, photo_probes, photo_profile
 
 
 @pytest.fixture
 def profile() -> SampleProfile:
     return photo_profile()
-
-
-def calibration_of(profile: SampleProfile, probes: list[Probe] | None = None) -> Calibration:
-    found = photo_probes(profile, SHARES) if probes is None else probes
-    return calibrated(profile, found, SHARES, 0.004, crops_first=True)
 
 
 def test_what_probes_say(profile: SampleProfile) -> None:

@@ -14,26 +14,19 @@ from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, Fit
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.profiling.calibration import Calibration, calibrated
+from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.costs import HEADER_NBYTES, CostModel, region_share
-from sophon_loader.profiling.probes import Probe
 from sophon_loader.profiling.samples import SampleProfile
-from tests.support.profiles import CROPPED_NBYTES, photo_probes, photo_profile
+from tests.support.profiles import CROPPED_NBYTES, SHARES, calibration_of, photo_profile
 
 ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")
 PIXELS = [Choice(cut, "pixels") for cut in (1, 2, 3, 4)]
 ROI = Choice(0, "roi-jpeg")
-SHARES = {index: 0.1 + 0.035 * index for index in range(24)}
 
 
 @pytest.fixture
 def profile() -> SampleProfile:
     return photo_profile()
-
-
-def calibration_of(profile: SampleProfile, probes: list[Probe] | None = None) -> Calibration:
-    found = photo_probes(profile, SHARES) if probes is None else probes
-    return calibrated(profile, found, SHARES, 0.004, crops_first=True)
 
 
 # --- which choices --------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 from torchvision import transforms as v1
 
-from sophon_loader.pipeline.chain import MAX_OPS, chain_of
+from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling import samples as module
-from sophon_loader.profiling.samples import MAX_OPS as MEASURED_OPS
+from sophon_loader.profiling.samples import MAX_MEASURED_OPS as MEASURED_OPS
 from sophon_loader.profiling.samples import Measurement, SampleProfile, nbytes_of
+from sophon_loader.wire.limits import MAX_OPS
 
 UNKNOWN = module.UNKNOWN_NBYTES
 

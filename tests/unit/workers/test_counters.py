@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sophon_loader.pipeline.chain import MAX_OPS
+from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.counters import Statistics
 from tests.support.loaders import sample_message
