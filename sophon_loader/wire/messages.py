@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from sophon_loader.wire.fields import Cores, FileSize, KeySize, Natural, Positive, Seconds, Stage, Times
+from sophon_loader.wire.fields import Cores, FileSize, KeySize, Natural, Positive, Prices, Seconds, Stage, Times
 
 
 class Failure:
@@ -28,6 +28,10 @@ class Failure:
     UNREADABLE = "unreadable"
 
 
+CHEAPEST = "*"
+"""Stands in `Item.encoding` for whatever is cheapest at the Fetch's prices, at any cut up to the item's."""
+
+
 class Item(NamedTuple):
     """One wanted sample of a Fetch.
 
@@ -41,6 +45,20 @@ class Item(NamedTuple):
     cut: Stage
     encoding: str
     key: str
+
+
+class Offer(NamedTuple):
+    """A choice that the agent weighed for a sample, and what it takes by the agent's estimate.
+
+    `nbytes` is the payload's size, `agent_s` are CPU seconds at the agent beside reading and upkeep, `rest_s` those of
+    what is left to the loader, as if they were the agent's: only the loader knows how the two compare.
+    """
+
+    cut: Stage
+    encoding: str
+    nbytes: Natural
+    agent_s: Seconds
+    rest_s: Seconds
 
 
 @dataclass(frozen=True)
@@ -101,7 +119,9 @@ class Fetch:
     """Loader: asks for samples. The agent may answer each with an earlier cut or another encoding that is allowed.
 
     `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
-    `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not.
+    `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not. `prices` are for
+    items whose encoding is `CHEAPEST`: of a byte that crosses the wire, of a CPU second at the agent, and of one that is
+    left to the loader (in the agent's seconds, see `Offer`); only their proportions count.
     """
 
     KIND: ClassVar[int] = 6
@@ -113,6 +133,7 @@ class Fetch:
     dry: bool
     allowed: list[str]
     items: list[Item]
+    prices: Prices = field(default_factory=list)
 
     @staticmethod
     def of_files(export: str, keys: Mapping[int, str]) -> Fetch:
@@ -141,7 +162,9 @@ class Sample:
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
     encoding (reading alone at cut 0). `upkeep_s` are the CPU seconds per sample that the agent has lately spent on
     anything else, `queued_s` the seconds that this one waited for a worker. `note` says why the cut is earlier than
-    asked, or why the file is whole ("" otherwise).
+    asked, or why the file is whole ("" otherwise). `read_s` and `work_s` are seconds by the clock on the wall: of reading,
+    and of ops and encoding. `cores` are those that this loader can count on among those who ask now. `offers` is what
+    the agent chose from, if it chose; it is left out of most answers.
     """
 
     KIND: ClassVar[int] = 7
@@ -154,6 +177,10 @@ class Sample:
     upkeep_s: Seconds
     queued_s: Seconds
     note: str
+    read_s: Seconds = 0.0
+    work_s: Seconds = 0.0
+    cores: Cores = 1.0
+    offers: list[Offer] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
