@@ -25,6 +25,7 @@ class Report:
         seconds: since it began, or as long as it took.
         bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
+        limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
         predicted_seconds: what the cost model expected; None if the costs were not known.
         totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
@@ -43,6 +44,7 @@ class Report:
     seconds: float = 0.0
     bottleneck: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     predicted_seconds: float | None = None
     totals: Totals = NO_TOTALS
     passes: int = 0
@@ -61,7 +63,7 @@ class Report:
 
     def snapshot(self) -> Report:
         """A copy that stays as it is while the epoch goes on."""
-        return replace(self, rates=dict(self.rates))
+        return replace(self, rates=dict(self.rates), limits=dict(self.limits))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
@@ -74,6 +76,7 @@ class Report:
             "samples": totals.samples,
             "passes": self.passes,
             "bottleneck": self.bottleneck,
+            "limits": dict(self.limits),
             "rates": dict(self.rates),
             "file_bytes": totals.file_bytes,
             "wire_bytes": totals.wire_bytes,

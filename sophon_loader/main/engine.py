@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.profiling.live import Conditions
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
@@ -49,7 +52,10 @@ class Engine:
         self._settings = settings
         where = settings.agent or own_address(data)
         self._agent = None if where is None else Agent(where, data, settings.options)
-        self._plan = SharedPlan(len(data), encoding_names())
+        # The agent chooses for itself at the prices of `auto`: no plan, and nothing else per sample.
+        self._lives = self._agent is not None and isinstance(settings.policy, Auto)
+        self._live: LivePlan | None = None
+        self._plan = SharedPlan(0 if self._lives else len(data), encoding_names())
         self._run: Run | None = None
         self._planner = Planner(settings.policy, len(data))
         self._set_processes(1)
@@ -86,18 +92,43 @@ class Engine:
             self._end_run()
             run = self._run = self._new_run(pipelines, collate_fn, seed)
             self._planner = Planner(self._settings.policy, len(self.data))
+            self._live = None
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        self._dataset = run.dataset(self._plan, self._statistics)
+        self._live = self._live_plan(run)
+        self._dataset = run.dataset(self._plan, self._statistics, self._live.shared if self._live else None)
         return self._dataset
+
+    def _live_plan(self, run: Run) -> LivePlan | None:
+        """What `auto` follows; it goes on from what has been learnt with another number of processes."""
+        policy, agreement = self._settings.policy, run.agreement
+        if agreement is None or not isinstance(policy, Auto):
+            return None
+        rates = run.profiler.rates
+        if self._live is None:
+            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores, rates.wire_bytes_s)
+        else:
+            conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
+        return LivePlan(
+            policy,
+            len(self.data),
+            self._statistics,
+            self._processes,
+            encoding_names(),
+            conditions,
+            files_here=agreement.terms.files_here,
+        )
 
     def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed) -> Run:
         settings, agreement = self._settings, None
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
         if self._agent is not None and len(self.data):
             agreement = self._agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        profiler = Profiler(self.data, divided.chains, agreement, self._processes, settings.profile)
+        lives = self._lives and agreement is not None
+        profiler = Profiler(
+            self.data, divided.chains, agreement, self._processes, settings.profile, per_sample=not lives
+        )
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed)
 
     def _set_processes(self, processes: int) -> None:
@@ -142,7 +173,10 @@ class Engine:
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
-        if run.agreement is not None:
+        if self._live is not None:
+            self._live.begin()
+            self._tell_live(epoch, self._live)
+        elif run.agreement is not None:
             if self._settings.policy.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
                 profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
             self._follow_plan(epoch)
@@ -171,8 +205,17 @@ class Engine:
         epoch.report.plan_reason = now.plan.reason
         epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
 
+    def _tell_live(self, epoch: Epoch, live: LivePlan) -> None:
+        """Tell the report what is followed now, and what limits."""
+        report = epoch.report
+        report.plan_reason = live.tariff.reason
+        report.predicted_seconds = live.predicted_s
+        report.rates = _finite(asdict(live.conditions.rates))
+        report.limits = live.limits()
+        report.bottleneck = next(iter(report.limits), None)
+
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """Bring the report up to date.
+        """Bring the report up to date, and what is followed, where that goes by the moment.
 
         Args:
             epoch: that goes on.
@@ -180,6 +223,8 @@ class Engine:
         """
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
+        if self._live is not None and self._live.progressed(seconds, totals, self.step_clock.samples_s):
+            self._tell_live(epoch, self._live)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
@@ -208,6 +253,9 @@ class Engine:
         """The epoch has delivered as many samples as the dataset has, and goes on: learn, and plan what follows."""
         if epoch.measuring:
             return
+        if self._live is not None:
+            epoch.turn_over()
+            return
         self._learn(epoch, whole=True)
         epoch.turn_over()
         if self.run.agreement is not None:
@@ -229,6 +277,9 @@ class Engine:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
             epoch.learnt = True
+            if self._live is not None:
+                self._tell_live(epoch, self._live)
+                return
             self._learn(epoch, whole=whole and not epoch.report.passes)
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:

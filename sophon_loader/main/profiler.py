@@ -51,6 +51,7 @@ class Profiler:
         agreement: None without an agent; then nothing is planned, but rates are still reported.
         processes: loader processes.
         path: where profiles are kept, or None.
+        per_sample: whether to keep what each sample takes; otherwise nothing grows with the dataset.
 
     Attributes:
         learnt: what epochs have shown.
@@ -67,13 +68,15 @@ class Profiler:
         agreement: Agreement | None,
         processes: int,
         path: Path | None,
+        *,
+        per_sample: bool = True,
     ) -> None:
         self._data = data
         self._agreement = agreement
         self._allowed = frozenset(agreement.encodings if agreement else ())
         self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
         self.clock = StepClock()
-        self.samples = SampleProfile(len(data), max((len(chain) for chain in chains), default=1))
+        self.samples = SampleProfile(len(data) if per_sample else 0, max((len(chain) for chain in chains), default=1))
         loader_cores = min(cores_available(), float(processes))
         self.learnt = Learnt.nothing(Bounds(loader_cores, agreement.agent_cores if agreement else None, len(data)))
         seed = agreement.terms.seed if agreement else None
@@ -83,7 +86,7 @@ class Profiler:
         self._calibration: Calibration | None = None
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
-        if path is not None:
+        if path is not None and per_sample:
             self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else "none"))
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):

@@ -15,7 +15,7 @@ from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.workers.counters import Statistics
-from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
 
@@ -63,12 +63,13 @@ class Run:
             notes += self.agreement.notes
         return (*notes, *self.profiler.notes)
 
-    def dataset(self, plan: SharedPlan, statistics: Statistics) -> OffloadedDataset:
+    def dataset(self, plan: SharedPlan, statistics: Statistics, live: Live | None = None) -> OffloadedDataset:
         """What the workers of this run shall use.
 
         Args:
             plan: that they follow.
             statistics: that they count into.
+            live: that they follow in place of the plan.
         """
         steps = [
             Steps(chain, reach, one.target_transform, len(one.chain))
@@ -84,4 +85,5 @@ class Run:
             agreement.locations if agreement else Locations(self.data, None),
             agreement.terms if agreement else None,
             self.seed,
+            live,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
@@ -18,12 +19,28 @@ from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
 from sophon_loader.workers.finishing import Finisher
+from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the main process and the workers share where the agent chooses.
+
+    Args:
+        tariff: what requests go out at.
+        offers: what the agent has weighed of late.
+    """
+
+    tariff: SharedTariff
+    offers: SharedOffers
 
 
 class OffloadedDataset(Dataset[Any]):
@@ -38,6 +55,7 @@ class OffloadedDataset(Dataset[Any]):
         locations: of the files.
         terms: agreed on with the agent; None to read all files below the sources' roots.
         seed: of the run.
+        live: shared with the main process where the agent chooses; None where a plan is followed.
 
     Attributes:
         chooser: says what to ask for.
@@ -54,8 +72,10 @@ class OffloadedDataset(Dataset[Any]):
         locations: Locations,
         terms: Terms | None,
         seed: Seed,
+        live: Live | None = None,
     ) -> None:
-        self.chooser = Chooser(data, steps, locations, plan, profile, seed)
+        self._offers = None if live is None else live.offers
+        self.chooser = Chooser(data, steps, locations, plan, profile, seed, live.tariff if live else None)
         self.queued: QueuedTickets | None = None
         self._finisher = Finisher(data, steps, locations, profile, terms, seed)
         self._length = len(data)
@@ -75,19 +95,22 @@ class OffloadedDataset(Dataset[Any]):
         session, row = self._session_and_row()
         row.begin(ticket.batch.iteration)
         clock = _clock()
-        started_s = clock()
-        before = (session.received_nbytes, session.retries, session.waited_s) if session else (0, 0, 0.0)
+        cpu_s, started_s = clock(), time.monotonic()
+        before = _counted(session) if session else {}
         try:
             with isolated(self._generators):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row)
         except AgentUnreachable:
             self.close()  # so that the next attempt begins with some patience
             raise
+        waited_s = 0.0
         if session is not None:
-            row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
-            row.add(waited_s=session.waited_s - before[2])
+            added = {name: value - before[name] for name, value in _counted(session).items()}
+            waited_s = added["waited_s"]
+            row.add(**added)
             self._statistics.agent_gone.array[_worker()] = session.gone
-        row.add(loader_cpu_s=clock() - started_s)
+            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
+        row.add(loader_cpu_s=clock() - cpu_s, busy_s=time.monotonic() - started_s - waited_s)
         return samples
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,10 +136,19 @@ class OffloadedDataset(Dataset[Any]):
                     if following is not None:
                         self._look_ahead(session, following)
                 reply = session.next(batch)
+                if reply.sample is not None:
+                    self._note(reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
         finally:
             session.keep([] if following is None else [following.batch])
         return samples
+
+    def _note(self, sample: Sample) -> None:
+        """Keep what the agent said of itself."""
+        worker = _worker()
+        self._statistics.agent_cores.array[worker] = sample.cores
+        if sample.offers and self._offers is not None:
+            self._offers.write(worker, sample.offers)
 
     def _queued_behind(self, batch: BatchId) -> Ticket | None:
         """This worker's next ticket, if it is known by now."""
@@ -149,6 +181,17 @@ class OffloadedDataset(Dataset[Any]):
         if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
             self._process[1].close()
         self._process = None
+
+
+def _counted(session: Session) -> dict[str, float]:
+    """What a session has counted, by the names of the counters."""
+    return {
+        "wire_bytes": session.received_nbytes,
+        "retries": session.retries,
+        "waited_s": session.waited_s,
+        "fresh": session.fresh,
+        "net_s": session.net_s,
+    }
 
 
 def _worker() -> int:

@@ -25,15 +25,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloading
+from sophon_loader.decide.cost import EpochTime, EpochWork, epoch_time, time_without_offloading
 from sophon_loader.decide.dual import EQUAL, Column, Mix, Problem, column_at, file_column, least_time, least_traffic
-from sophon_loader.decide.facts import FILE, Facts
+from sophon_loader.decide.facts import FILE, ChoiceTable, Facts
 from sophon_loader.decide.plan import Plan, Prices
 from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
 from sophon_loader.decide.policies.fixed import AllOff, ResizeOff
 from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.rounding import MIN_SHARE, mixed, repaired
 from sophon_loader.decide.simplex import Vector
+from sophon_loader.decide.tariff import FILES, Part, Tariff
 from sophon_loader.errors import PlanError
 
 LEVELS = (1 << 14, 1 << 17)
@@ -52,6 +53,8 @@ REPAIRED = 1 << 14
 """Samples up to which single ones are worth a look after rounding."""
 LEFT_TO_ROUNDING = 0.05
 """Share of the slack that the linear programme leaves unused, for what is lost in rounding."""
+LEAST_PART = 0.01
+"""Share of the requests below which a part of a tariff is left out."""
 AGENT_EXCHANGE = 1e-3
 """What agent CPU of one average choice for every sample counts as, as a share of the files' bytes."""
 LOADER_EXCHANGE = 1e-5
@@ -112,6 +115,32 @@ class Auto:
             return self._nothing(facts, base, solution.time.lower)
         return self._rounded(facts, problem, goal, base, solution)
 
+    def tariff(self, facts: Facts) -> Tariff:
+        """The prices at which an agent chooses by the module's rule, for samples like those of the table.
+
+        Args:
+            facts: of some samples, with a table.
+        """
+        table = measured(facts)
+        base = time_without_offloading(table, facts.rates)
+        if self._is_near(base.seconds, base.gpu_s):
+            return self._files(base, base.gpu_s)
+        problem = Problem.of(facts)
+        solution = self._solve(problem, _goal(problem))
+        if self._is_near(base.seconds, solution.time.lower):
+            return self._files(base, solution.time.lower)
+        columns, shares = solution.columns, solution.traffic.shares
+        used = [k for k in range(len(shares)) if shares[k] > LEAST_PART]
+        total = float(sum(shares[k] for k in used))
+        parts = tuple(Part(float(shares[k]) / total, _prices_of(columns[k])) for k in used)
+        sums = np.sum([float(shares[k]) / total * columns[k].sums for k in used], axis=0)
+        work = EpochWork(wire_bytes=float(sums[0]), loader_s=float(sums[1]), agent_s=float(sums[2]))
+        predicted = work.time(facts.samples, facts.rates)
+        return Tariff(parts, _reason(base, predicted, work.wire_bytes, table), predicted, base)
+
+    def _files(self, base: EpochTime, best_s: float) -> Tariff:
+        return Tariff((FILES,), _why_not(base, best_s), base, base)
+
     def _is_near(self, seconds: float, best: float) -> bool:
         return seconds <= (1 + self._slack) * best * (1 + EQUAL)
 
@@ -167,21 +196,36 @@ class Auto:
         sums = problem.sums(chosen)
         bill = float(prices @ sums) or 1.0
         wire, loader, agent = (float(price) for price in prices * (predicted.seconds / bill))
-        files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
-        sent = f"{sums[0] / files:.0%} of the files' bytes" if files else f"{sums[0] / 1e6:.4g} MB"
-        reason = (
-            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-            f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
-            f"sending {sent}{facts.caveats()}"
-        )
+        reason = _reason(base, predicted, float(sums[0]), table) + facts.caveats()
         return Plan(self.name, table.choices, chosen, reason, predicted, Prices(wire, loader, agent))
 
     def _nothing(self, facts: Facts, base: EpochTime, best_s: float) -> Plan:
-        why = (
-            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-            f"at best {best_s:.4g} s with it: nothing is offloaded"
-        )
-        return replace(same_for_all(self.name, facts, FILE, why), prices=Prices(0.0, 0.0, 0.0))
+        plan = same_for_all(self.name, facts, FILE, _why_not(base, best_s))
+        return replace(plan, prices=Prices(0.0, 0.0, 0.0))
+
+
+def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: ChoiceTable) -> str:
+    files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
+    sent = f"{wire_bytes / files:.0%} of the files' bytes" if files else f"{wire_bytes / 1e6:.4g} MB"
+    return (
+        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+        f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
+        f"sending {sent}"
+    )
+
+
+def _why_not(base: EpochTime, best_s: float) -> str:
+    return (
+        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+        f"at best {best_s:.4g} s with it: nothing is offloaded"
+    )
+
+
+def _prices_of(column: Column) -> Prices | None:
+    if column.prices is None:
+        return None
+    wire, loader, agent = (float(price) for price in column.prices)
+    return Prices(wire=wire, loader=loader, agent=agent)
 
 
 def _goal(problem: Problem) -> Vector:

@@ -1,0 +1,242 @@
+"""A plan that lives: what requests go out at, revised every second from what the last seconds have shown.
+
+The agent chooses for each sample, at the prices that are set here. They are the duals of a linear programme over the
+samples of late, at the rates of late, so nothing is kept per sample of the dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sophon_loader.decide.cost import EpochTime
+from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
+from sophon_loader.decide.plan import Prices
+from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import FILES, Part, Tariff
+from sophon_loader.profiling.live import Conditions, Window
+from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.dataset import Live
+from sophon_loader.workers.offers import SharedOffers
+from sophon_loader.workers.tariff import SharedTariff
+
+FIRST_WINDOW_S = 0.25
+"""The first window of an iteration is short, because nothing is known yet."""
+WINDOW_S = 1.0
+MIN_WINDOW_SAMPLES = 32
+"""Of fewer, a large one decides."""
+MIN_OFFERS = 8
+"""Samples without which no prices are worked out: those at first are as good."""
+TRIED_SHARE = 1 / 64
+"""Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+LIKELY_WIRE_BYTES_S = 12.5e6
+"""The wire's rate that the first prices are for: 100 Mbit/s. A faster one is found within the first second."""
+MAX_RATIO = 4.0
+"""Times as fast or slow that a core of the loader may be, compared with one of the agent."""
+
+
+class LivePlan:
+    """Revises a tariff while an iteration runs.
+
+    Args:
+        policy: works prices out.
+        samples: of the dataset.
+        statistics: what the workers count.
+        processes: of the loader.
+        encodings: all names.
+        conditions: at first.
+        files_here: files are read by the loader itself.
+
+    Attributes:
+        shared: what the workers need.
+        conditions: what the resources give.
+        tariff: what requests go out at.
+    """
+
+    def __init__(
+        self,
+        policy: Auto,
+        samples: int,
+        statistics: Statistics,
+        processes: int,
+        encodings: Sequence[str],
+        conditions: Conditions,
+        *,
+        files_here: bool,
+    ) -> None:
+        self._policy = policy
+        self._samples = samples
+        self._statistics = statistics
+        self._processes = processes
+        self._files_here = files_here
+        self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
+        self.conditions = conditions
+        self.tariff = at_first(conditions.rates, files_here=files_here)
+        self._loader_per_rest = 1.0
+        self._loader_s = 0.0
+        self._file_s = self._agent_s = 0.0
+        self._mark = (0.0, NO_TOTALS)
+        self._share()
+
+    def begin(self) -> None:
+        """An iteration begins; its counters start from nothing."""
+        self._mark = (0.0, NO_TOTALS)
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Seconds that an epoch takes by the cost model."""
+        time = self.tariff.predicted
+        rows = len(self.shared.offers)
+        return None if time is None or not rows else time.seconds * self._samples / rows
+
+    def limits(self) -> dict[str, float]:
+        """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
+        time = self.tariff.predicted
+        return {} if time is None else shares_of(time)
+
+    def progressed(self, seconds: float, totals: Totals, gpu_samples_s: float) -> bool:
+        """Look whether a window is full, and revise the tariff if so.
+
+        Args:
+            seconds: since the iteration began.
+            totals: counted since then.
+            gpu_samples_s: of the training step; inf while that is not known.
+
+        Returns:
+            Whether the tariff was revised.
+        """
+        since_s, before = self._mark
+        length_s = seconds - since_s
+        if length_s < (WINDOW_S if before.samples else FIRST_WINDOW_S):
+            return False
+        if totals.samples - before.samples < MIN_WINDOW_SAMPLES and length_s < 4 * WINDOW_S:
+            return False
+        self._mark = (seconds, totals)
+        now = totals.since(before)
+        self._learn(now)
+        self.conditions = self.conditions.after(self._window(length_s, now, gpu_samples_s))
+        return self._revise()
+
+    def _window(self, seconds: float, now: Totals, gpu_samples_s: float) -> Window:
+        return Window(
+            seconds=seconds,
+            processes=self._processes,
+            samples=now.samples,
+            wire_bytes=now.wire_bytes,
+            waited_s=now.waited_s,
+            busy_s=now.busy_s,
+            loader_cpu_s=now.loader_cpu_s,
+            work_cpu_s=now.work_cpu_s,
+            work_s=now.work_s,
+            read_bytes=now.read_bytes,
+            read_s=now.read_s,
+            fresh=now.fresh,
+            net_s=now.net_s,
+            gpu_samples_s=gpu_samples_s,
+            agent_cores=float(self._statistics.agent_cores.array.sum()),
+            shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
+        )
+
+    def _learn(self, now: Totals) -> None:
+        """What goes beside ops and encodings, at either end."""
+        if now.weighed and now.weighed_rest_s > 0:
+            ratio = now.weighed_loader_s / now.weighed_rest_s
+            ratio = min(max(ratio, 1 / MAX_RATIO), MAX_RATIO)
+            self._loader_per_rest += 0.5 * (ratio - self._loader_per_rest)
+        files = now.samples - now.offloaded
+        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / max(1, now.samples)
+        if files:
+            self._file_s = read_s + (now.upkeep_s - now.offloaded_upkeep_s) / files
+        if now.offloaded:
+            self._agent_s = read_s + now.offloaded_upkeep_s / now.offloaded
+        if now.samples:
+            rest_s = self._mean_rest_s(files / now.samples, now)
+            if rest_s is not None:
+                beside_s = now.loader_cpu_s / now.samples - self._loader_per_rest * rest_s
+                self._loader_s = max(0.0, beside_s)
+
+    def _mean_rest_s(self, files: float, now: Totals) -> float | None:
+        """CPU seconds left to the loader per sample, by the agent's estimates; None before there is one."""
+        table = self._table(loader_s=0.0)
+        if table is None:
+            return None
+        of_files = float(table.loader_s[:, 0].mean()) / self._loader_per_rest
+        taken = now.weighed_rest_s / now.weighed if now.weighed else of_files
+        return files * of_files + (1 - files) * taken
+
+    def _table(self, loader_s: float) -> ChoiceTable | None:
+        return self.shared.offers.table(
+            loader_per_rest=self._loader_per_rest,
+            loader_s=loader_s,
+            file_s=self._file_s,
+            agent_s=self._agent_s,
+            files_here=self._files_here,
+        )
+
+    def _revise(self) -> bool:
+        table = self._table(self._loader_s)
+        if table is None or table.samples < MIN_OFFERS:
+            return False
+        rates = self.conditions.rates
+        facts = Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
+        self.tariff = self._policy.tariff(facts)
+        self._share()
+        return True
+
+    def _share(self) -> None:
+        """Have the workers follow the tariff."""
+        tariff = self.tariff
+        if not tariff.offloads:
+            priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
+            tariff = Tariff((Part(1 - TRIED_SHARE, None), Part(TRIED_SHARE, priced)), "")
+        self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
+
+
+def at_first(rates: Rates, *, files_here: bool) -> Tariff:
+    """What requests go out at before anything is known: as if wire, loader and agent were equally scarce.
+
+    Args:
+        rates: cores of either end, and the wire if it is known.
+        files_here: files need neither wire nor agent, so nothing is offloaded.
+    """
+    if files_here:
+        return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
+    wire = rates.wire_bytes_s if math.isfinite(rates.wire_bytes_s) else LIKELY_WIRE_BYTES_S
+    prices = Prices(wire=1 / wire, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+    return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
+
+
+def _in_units_of_the_agent(tariff: Tariff, loader_per_rest: float) -> Tariff:
+    """The same tariff at prices of at most 1, with the loader's for a second as the agent estimates it.
+
+    Args:
+        loader_per_rest: CPU seconds of the loader per second that the agent estimates for what is left to it.
+    """
+    parts = []
+    for part in tariff.parts:
+        prices = part.prices
+        if prices is not None:
+            rest = prices.loader * loader_per_rest
+            most = max(prices.wire, rest, prices.agent) or 1.0
+            prices = replace(prices, wire=prices.wire / most, loader=rest / most, agent=prices.agent / most)
+        parts.append(Part(part.share, prices))
+    return Tariff(tuple(parts), tariff.reason)
+
+
+def shares_of(time: EpochTime, disk_s: float = 0.0) -> dict[str, float]:
+    """For each resource the share of the time for which it is busy, the busiest first.
+
+    Args:
+        time: under the cost model.
+        disk_s: seconds of the agent's disk.
+    """
+    busy = {
+        "gpu": time.gpu_s,
+        "wire": time.wire_s,
+        "loader-cpu": time.loader_cpu_s,
+        "agent-cpu": time.agent_cpu_s,
+        "agent-disk": disk_s,
+    }
+    longest = max(busy.values()) or 1.0
+    return {name: seconds / longest for name, seconds in sorted(busy.items(), key=lambda item: -item[1])}
