@@ -26,6 +26,7 @@ class Report:
         bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
         limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
+        would_bring: how many times as many images/s twice of each resource would give, by the cost model.
         predicted_seconds: what the cost model expected; None if the costs were not known.
         totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
@@ -45,6 +46,7 @@ class Report:
     bottleneck: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    would_bring: dict[str, float] = field(default_factory=dict)
     predicted_seconds: float | None = None
     totals: Totals = NO_TOTALS
     passes: int = 0
@@ -63,7 +65,7 @@ class Report:
 
     def snapshot(self) -> Report:
         """A copy that stays as it is while the epoch goes on."""
-        return replace(self, rates=dict(self.rates), limits=dict(self.limits))
+        return replace(self, rates=dict(self.rates), limits=dict(self.limits), would_bring=dict(self.would_bring))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
@@ -77,6 +79,7 @@ class Report:
             "passes": self.passes,
             "bottleneck": self.bottleneck,
             "limits": dict(self.limits),
+            "would_bring": dict(self.would_bring),
             "rates": dict(self.rates),
             "file_bytes": totals.file_bytes,
             "wire_bytes": totals.wire_bytes,

@@ -110,7 +110,7 @@ class Engine:
             conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores, rates.wire_bytes_s)
         else:
             conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
-        return LivePlan(
+        live = LivePlan(
             policy,
             len(self.data),
             self._statistics,
@@ -119,6 +119,10 @@ class Engine:
             conditions,
             files_here=agreement.terms.files_here,
         )
+        kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
+        if kept is not None:
+            live.take_over(kept)
+        return live
 
     def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed) -> Run:
         settings, agreement = self._settings, None
@@ -279,6 +283,7 @@ class Engine:
             epoch.learnt = True
             if self._live is not None:
                 self._tell_live(epoch, self._live)
+                self.run.profiler.keep_live(self._live.kept())
                 return
             self._learn(epoch, whole=whole and not epoch.report.passes)
 
@@ -303,6 +308,8 @@ class Engine:
         """The report of the newest epoch as it is now; it does not change any more."""
         if self._epoch is None:
             return Report(policy=self._settings.policy.name)
+        if self._live is not None:
+            self._epoch.report.would_bring = self._live.would_bring()
         return self._epoch.report.snapshot()
 
     # --- the end ----------------------------------------------------------------------------------------------

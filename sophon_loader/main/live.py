@@ -10,12 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Prices
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import FILES, Part, Tariff
-from sophon_loader.profiling.live import Conditions, Window
+from sophon_loader.main.keeping import KeptLive
+from sophon_loader.profiling.live import Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import SharedOffers
@@ -32,6 +35,15 @@ TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
 LIKELY_WIRE_BYTES_S = 12.5e6
 """The wire's rate that the first prices are for: 100 Mbit/s. A faster one is found within the first second."""
+KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
+"""What is kept for another run, beside the samples."""
+DOUBLED = {
+    "gpu": "gpu_samples_s",
+    "wire": "wire_bytes_s",
+    "loader-cpu": "loader_cores",
+    "agent-cpu": "agent_cores",
+}
+"""What `would_bring` tells of, and the rate that is doubled for it."""
 MAX_RATIO = 4.0
 """Times as fast or slow that a core of the loader may be, compared with one of the agent."""
 
@@ -77,7 +89,29 @@ class LivePlan:
         self._loader_s = 0.0
         self._file_s = self._agent_s = 0.0
         self._mark = (0.0, NO_TOTALS)
+        self._facts: Facts | None = None
+        self._guard = Guard()
         self._share()
+
+    def take_over(self, kept: KeptLive) -> None:
+        """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
+        try:
+            self.shared.offers.load(kept.arrays)
+            found = [float(kept.figures[name]) for name in KEPT]
+        except (KeyError, ValueError):
+            return
+        wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s = found
+        if 0 < wire_bytes_s < math.inf:
+            rates = replace(self.conditions.rates, wire_bytes_s=wire_bytes_s)
+            self.conditions = replace(self.conditions, rates=rates)
+        self._revise()
+
+    def kept(self) -> KeptLive:
+        """What another run may go on from."""
+        wire_bytes_s = self.conditions.rates.wire_bytes_s
+        values = (wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s)
+        figures = {name: value if math.isfinite(value) else 0.0 for name, value in zip(KEPT, values, strict=True)}
+        return KeptLive(figures, self.shared.offers.arrays())
 
     def begin(self) -> None:
         """An iteration begins; its counters start from nothing."""
@@ -86,14 +120,46 @@ class LivePlan:
     @property
     def predicted_s(self) -> float | None:
         """Seconds that an epoch takes by the cost model."""
-        time = self.tariff.predicted
-        rows = len(self.shared.offers)
-        return None if time is None or not rows else time.seconds * self._samples / rows
+        if self.tariff.predicted is None or not self._rows:
+            return None
+        return max(self.tariff.predicted.seconds, self._disk_s()) * self._samples / self._rows
+
+    @property
+    def _rows(self) -> int:
+        """Samples that the tariff was worked out from."""
+        return 0 if self._facts is None else self._facts.samples
+
+    def _disk_s(self) -> float:
+        """Seconds for which the agent's disk is busy with these samples."""
+        table = None if self._facts is None else self._facts.table
+        if table is None or self._files_here:
+            return 0.0
+        return float(table.wire_bytes[:, 0].sum(dtype=np.float64)) / self.conditions.disk_bytes_s
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
         time = self.tariff.predicted
-        return {} if time is None else shares_of(time)
+        return {} if time is None else shares_of(time, self._disk_s())
+
+    def would_bring(self) -> dict[str, float]:
+        """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
+        if self._facts is None:
+            return {}
+        now_s = self._least_s(self.conditions.rates, self._disk_s())
+        found = {}
+        for name, field in DOUBLED.items():
+            rates = self.conditions.rates
+            doubled = replace(rates, **{field: 2 * getattr(rates, field)})
+            found[name] = now_s / self._least_s(doubled, self._disk_s())
+        found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
+        return found
+
+    def _least_s(self, rates: Rates, disk_s: float) -> float:
+        """Seconds that the known samples take at some rates, under the best tariff for them."""
+        assert self._facts is not None, "nothing is known yet"
+        predicted = self._policy.tariff(replace(self._facts, rates=rates)).predicted
+        assert predicted is not None, "a tariff of a table has a prediction"
+        return max(predicted.seconds, disk_s)
 
     def progressed(self, seconds: float, totals: Totals, gpu_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
@@ -116,7 +182,9 @@ class LivePlan:
         now = totals.since(before)
         self._learn(now)
         self.conditions = self.conditions.after(self._window(length_s, now, gpu_samples_s))
-        return self._revise()
+        revised = self._revise()
+        self._guard.after(now.samples / length_s, self.tariff, self._rows)
+        return revised
 
     def _window(self, seconds: float, now: Totals, gpu_samples_s: float) -> Window:
         return Window(
@@ -178,19 +246,26 @@ class LivePlan:
         table = self._table(self._loader_s)
         if table is None or table.samples < MIN_OFFERS:
             return False
-        rates = self.conditions.rates
-        facts = Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
-        self.tariff = self._policy.tariff(facts)
+        self._facts = _facts_of(table, self.conditions)
+        self.tariff = self._policy.tariff(self._facts)
         self._share()
         return True
 
     def _share(self) -> None:
         """Have the workers follow the tariff."""
-        tariff = self.tariff
+        tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
         if not tariff.offloads:
             priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
             tariff = Tariff((Part(1 - TRIED_SHARE, None), Part(TRIED_SHARE, priced)), "")
         self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
+
+
+def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
+    """What a tariff is worked out from; the agent's disk holds all choices up alike, as a training step does."""
+    files = float(table.wire_bytes[:, 0].mean(dtype=np.float64)) or 1.0
+    steps_s = min(conditions.rates.gpu_samples_s, conditions.disk_bytes_s / files)
+    rates = replace(conditions.rates, gpu_samples_s=steps_s)
+    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
 
 
 def at_first(rates: Rates, *, files_here: bool) -> Tariff:

@@ -6,7 +6,7 @@
 | loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
 | agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a tenth a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
-| disk of the agent | bytes/s of reading files, times its readers | as before |
+| disk of the agent | bytes/s while files were read | as before |
 
 Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
 has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is.
@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sophon_loader.decide.facts import Rates
+from sophon_loader.decide.tariff import Tariff
 
 MIN_WAITING = 0.1
 """Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
@@ -36,6 +37,16 @@ RECOVERY = 1.1
 MIN_WORK_S = 0.01
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 MIN_CORES = 1e-3
+DOUBTED_BELOW = 0.95
+"""Of what the model says of not offloading. Windows scatter by a few percent."""
+DOUBTED_FOR = 3
+"""Windows in a row, so that a pause of the training (a checkpoint, an evaluation) is no reason."""
+PATIENCE_MOST = 48
+HELD_FIRST = 3
+"""Windows for which files are tried: one until what was asked for before has come, and two to measure."""
+HELD_MOST = 96
+MUST_GAIN = 1.03
+"""Times as many images/s that files must have given, to be kept."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Conditions:
     Args:
         rates: of GPU, wire and cores.
         max_loader_cores: that the loader may use.
-        disk_bytes_s: at which one reader of the agent gets files.
+        disk_bytes_s: at which the agent gets files from its disk.
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
     """
@@ -130,7 +141,8 @@ class Conditions:
             rates = replace(rates, agent_cores=max(MIN_CORES, speed * window.agent_cores))
         disk = self.disk_bytes_s
         if window.read_s > 0 and window.read_bytes > 0:
-            disk = _mean(disk, window.read_bytes / window.read_s)
+            # Readers that together waited longer than the window has lasted had the disk busy all the time.
+            disk = _mean(disk, window.read_bytes / min(window.read_s, window.seconds))
         now = replace(self, rates=rates, agent_speed=speed, disk_bytes_s=disk)
         return now._after_wire(window)
 
@@ -153,6 +165,67 @@ class Conditions:
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:
         rates = self.rates if not 0 < bytes_s < math.inf else replace(self.rates, wire_bytes_s=bytes_s)
         return replace(self, rates=rates, growth=growth)
+
+
+class Guard:
+    """Holds a tariff to what not offloading was measured to give, and goes back to that while it gives more.
+
+    A tariff that gives less than the model says of not offloading is not believed: files are asked for, for some
+    windows, and what they give is measured. If that was more, the next time is twice as long; if not, the model was
+    wrong about files, and the tariff is doubted only after twice as many windows.
+
+    Example:
+        >>> guard = Guard()
+        >>> guard.after(samples_s=100.0, tariff=tariff, rows=64)
+        >>> guard.must_not_offload
+        False
+    """
+
+    def __init__(self) -> None:
+        self._doubts = 0  # windows in a row in which the tariff gave too little
+        self._patience = DOUBTED_FOR
+        self._held = 0  # windows for which files are still asked for
+        self._hold = HELD_FIRST
+        self._offloading_s = math.inf  # samples/s while offloading
+        self._files_s = math.inf  # and while not; inf while that is not known
+
+    @property
+    def must_not_offload(self) -> bool:
+        """Whether to ask for files, whatever the tariff."""
+        return self._held > 0
+
+    def after(self, samples_s: float, tariff: Tariff, rows: int) -> None:
+        """A window has passed.
+
+        Args:
+            samples_s: what it gave.
+            tariff: what is worked out now.
+            rows: samples that it was worked out from.
+        """
+        if self._held > 0:
+            if self._held < self._hold:  # in the first one, replies to requests of before were still coming
+                self._files_s = _mean(self._files_s, samples_s)
+            self._held -= 1
+            if not self._held:
+                self._compare()
+            return
+        if not tariff.offloads or tariff.without is None or not tariff.without.seconds > 0:
+            self._doubts = 0
+            return
+        self._offloading_s = _mean(self._offloading_s, samples_s)
+        expected_s = rows / tariff.without.seconds
+        self._doubts = self._doubts + 1 if samples_s < DOUBTED_BELOW * expected_s else 0
+        if self._doubts >= self._patience:
+            self._held, self._files_s = self._hold, math.inf
+
+    def _compare(self) -> None:
+        """Files have been asked for; which of the two was better?"""
+        self._doubts = 0
+        if self._files_s > MUST_GAIN * self._offloading_s:
+            self._hold, self._patience = min(2 * self._hold, HELD_MOST), DOUBTED_FOR
+        else:
+            self._hold, self._patience = HELD_FIRST, min(2 * self._patience, PATIENCE_MOST)
+        self._offloading_s = math.inf
 
 
 def _mean(known: float, now: float) -> float:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.shared import SharedArray
+from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Offer
 
 KEPT = 2048
@@ -108,6 +109,29 @@ class SharedOffers:
             wire = wire.copy()
             wire[:, 0] = 0.0
         return ChoiceTable(choices, wire, agent, rest * np.float32(loader_per_rest) + np.float32(loader_s))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is remembered, for saving: uint16[n, K], the choices, and float32[n, K, 3], what they take."""
+        there = self._serial.array > 0
+        return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there]}
+
+    def load(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays` gave, before workers write.
+
+        Raises:
+            KeyError, ValueError: an array is missing, or of another shape or dtype, or holds what is no size or time.
+        """
+        kinds, costs = arrays["offer_kinds"], arrays["offer_costs"]
+        if kinds.dtype != np.uint16 or kinds.shape[1:] != (MAX_OFFERS,) or costs.shape != (*kinds.shape, 3):
+            raise ValueError(f"offers must be uint16[n, {MAX_OFFERS}] and float32 of that, got {kinds.shape}")
+        stages = (MAX_OPS + 1) * len(self._encodings)
+        if costs.dtype != np.float32 or not (np.isfinite(costs) & (costs >= 0)).all() or (kinds > stages).any():
+            raise ValueError("offers must be of known encodings, and hold sizes and times")
+        workers, rows = self._serial.array.shape
+        for n in range(min(len(kinds), workers * rows)):
+            worker, place = n % workers, n // workers
+            self._kinds.array[worker, place], self._costs.array[worker, place] = kinds[n], costs[n]
+            self._serial.array[worker, place] = 1 + place
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_next": 0}
