@@ -19,10 +19,11 @@ from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy
-from sophon_loader.errors import OffloadWarning, warn_user
+from sophon_loader.errors import ConfigError, OffloadWarning, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.randomness import Seed
@@ -239,6 +240,31 @@ class OffloadingDataLoader(DataLoader[T_co]):
             self._next_epoch = epoch
             source.set_state(state)
         return self.report()
+
+    def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
+        """How many images/s the training step alone could take, replaying batches, against what it gets.
+
+        Args:
+            step: the training step, called with every batch. Use a copy of the model if its weights must not change.
+            batches: held at a time, all in memory; what it gets is measured over as many.
+
+        Leaves the epoch count and the generator's state as they were.
+
+        Raises:
+            ConfigError: no agent or dataset to offload, or an epoch of too few batches.
+        """
+        source = torch.default_generator if self.generator is None else self.generator
+        state, epoch = source.get_state(), self._next_epoch
+        try:
+            found = self._iterate()
+            if not isinstance(found, EpochIterator):
+                raise ConfigError(
+                    "a dataset that can be offloaded must be given to measure with; report() says why not"
+                )
+            return measured_headspace(found, step, batches, self._lag)
+        finally:
+            self._next_epoch = epoch
+            source.set_state(state)
 
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.main.agent import Agent
@@ -117,6 +119,7 @@ class Engine:
             self._processes,
             encoding_names(),
             conditions,
+            Traffic(agreement.terms.options.traffic_weight, agreement.terms.options.cost_per_gb),
             files_here=agreement.terms.files_here,
         )
         kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
@@ -227,7 +230,7 @@ class Engine:
         """
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
-        if self._live is not None and self._live.progressed(seconds, totals, self.step_clock.samples_s):
+        if self._live is not None and self._live.progressed(seconds, totals, epoch.awaited_s, self._gpu_samples_s()):
             self._tell_live(epoch, self._live)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
@@ -235,6 +238,10 @@ class Engine:
                 f"the agent at {self._agent} does not answer: files are read on this host until it does; report() "
                 "counts them as fallbacks"
             )
+
+    def _gpu_samples_s(self) -> float:
+        """The training step's rate where only its first steps can be measured, with the device synchronised."""
+        return self.step_clock.samples_s if torch.cuda.is_initialized() else math.inf  # type: ignore[no-untyped-call]
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.

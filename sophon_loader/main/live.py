@@ -16,7 +16,7 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Prices
 from sophon_loader.decide.policies.auto import Auto
-from sophon_loader.decide.tariff import FILES, Part, Tariff
+from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
@@ -58,6 +58,7 @@ class LivePlan:
         processes: of the loader.
         encodings: all names.
         conditions: at first.
+        traffic: what saving traffic may cost.
         files_here: files are read by the loader itself.
 
     Attributes:
@@ -74,6 +75,7 @@ class LivePlan:
         processes: int,
         encodings: Sequence[str],
         conditions: Conditions,
+        traffic: Traffic,
         *,
         files_here: bool,
     ) -> None:
@@ -81,6 +83,7 @@ class LivePlan:
         self._samples = samples
         self._statistics = statistics
         self._processes = processes
+        self._traffic = traffic
         self._files_here = files_here
         self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
@@ -88,7 +91,7 @@ class LivePlan:
         self._loader_per_rest = 1.0
         self._loader_s = 0.0
         self._file_s = self._agent_s = 0.0
-        self._mark = (0.0, NO_TOTALS)
+        self._mark = (0.0, NO_TOTALS, 0.0)
         self._facts: Facts | None = None
         self._guard = Guard()
         self._share()
@@ -115,7 +118,7 @@ class LivePlan:
 
     def begin(self) -> None:
         """An iteration begins; its counters start from nothing."""
-        self._mark = (0.0, NO_TOTALS)
+        self._mark = (0.0, NO_TOTALS, 0.0)
 
     @property
     def predicted_s(self) -> float | None:
@@ -161,27 +164,30 @@ class LivePlan:
         assert predicted is not None, "a tariff of a table has a prediction"
         return max(predicted.seconds, disk_s)
 
-    def progressed(self, seconds: float, totals: Totals, gpu_samples_s: float) -> bool:
+    def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
 
         Args:
             seconds: since the iteration began.
             totals: counted since then.
-            gpu_samples_s: of the training step; inf while that is not known.
+            awaited_s: of these, seconds for which the training waited for batches.
+            most_samples_s: that the training step takes at most, where that was measured otherwise; inf if not.
 
         Returns:
             Whether the tariff was revised.
         """
-        since_s, before = self._mark
+        since_s, before, awaited_before_s = self._mark
         length_s = seconds - since_s
         if length_s < (WINDOW_S if before.samples else FIRST_WINDOW_S):
             return False
         if totals.samples - before.samples < MIN_WINDOW_SAMPLES and length_s < 4 * WINDOW_S:
             return False
-        self._mark = (seconds, totals)
+        self._mark = (seconds, totals, awaited_s)
         now = totals.since(before)
         self._learn(now)
-        self.conditions = self.conditions.after(self._window(length_s, now, gpu_samples_s))
+        stepping_s = length_s - (awaited_s - awaited_before_s)
+        steps_s = now.samples / stepping_s if stepping_s > 0 else math.inf
+        self.conditions = self.conditions.after(self._window(length_s, now, min(steps_s, most_samples_s)))
         revised = self._revise()
         self._guard.after(now.samples / length_s, self.tariff, self._rows)
         return revised
@@ -247,7 +253,7 @@ class LivePlan:
         if table is None or table.samples < MIN_OFFERS:
             return False
         self._facts = _facts_of(table, self.conditions)
-        self.tariff = self._policy.tariff(self._facts)
+        self.tariff = self._policy.tariff(self._facts, self._traffic)
         self._share()
         return True
 

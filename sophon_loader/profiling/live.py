@@ -2,7 +2,7 @@
 
 | resource | measured as | when nothing shows it |
 | --- | --- | --- |
-| GPU | samples/s of the training step, by the step clock | unlimited |
+| GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
 | agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a tenth a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
