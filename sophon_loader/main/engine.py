@@ -109,7 +109,7 @@ class Engine:
             return None
         rates = run.profiler.rates
         if self._live is None:
-            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores, rates.wire_bytes_s)
+            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores)
         else:
             conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
         live = LivePlan(
@@ -218,6 +218,8 @@ class Engine:
         report.plan_reason = live.tariff.reason
         report.predicted_seconds = live.predicted_s
         report.rates = _finite(asdict(live.conditions.rates))
+        if not live.conditions.wire_seen:
+            del report.rates["wire_bytes_s"]
         report.limits = live.limits()
         report.bottleneck = next(iter(report.limits), None)
 

@@ -25,7 +25,7 @@ from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
-"""The first window of an iteration is short, because nothing is known yet."""
+"""Windows are short at the beginning of an iteration, and until the wire has shown its limit."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 32
 """Of fewer, a large one decides."""
@@ -33,8 +33,6 @@ MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
 TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
-LIKELY_WIRE_BYTES_S = 12.5e6
-"""The wire's rate that the first prices are for: 100 Mbit/s. A faster one is found within the first second."""
 KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
 """What is kept for another run, beside the samples."""
 DOUBLED = {
@@ -104,17 +102,15 @@ class LivePlan:
         except (KeyError, ValueError):
             return
         wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s = found
-        if 0 < wire_bytes_s < math.inf:
-            rates = replace(self.conditions.rates, wire_bytes_s=wire_bytes_s)
-            self.conditions = replace(self.conditions, rates=rates)
+        if wire_bytes_s > 0:
+            self.conditions = self.conditions.with_wire(wire_bytes_s)
         self._revise()
 
     def kept(self) -> KeptLive:
         """What another run may go on from."""
-        wire_bytes_s = self.conditions.rates.wire_bytes_s
+        wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
         values = (wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s)
-        figures = {name: value if math.isfinite(value) else 0.0 for name, value in zip(KEPT, values, strict=True)}
-        return KeptLive(figures, self.shared.offers.arrays())
+        return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
 
     def begin(self) -> None:
         """An iteration begins; its counters start from nothing."""
@@ -178,7 +174,7 @@ class LivePlan:
         """
         since_s, before, awaited_before_s = self._mark
         length_s = seconds - since_s
-        if length_s < (WINDOW_S if before.samples else FIRST_WINDOW_S):
+        if length_s < (WINDOW_S if before.samples and self.conditions.wire_seen else FIRST_WINDOW_S):
             return False
         if totals.samples - before.samples < MIN_WINDOW_SAMPLES and length_s < 4 * WINDOW_S:
             return False
@@ -278,13 +274,12 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     """What requests go out at before anything is known: as if wire, loader and agent were equally scarce.
 
     Args:
-        rates: cores of either end, and the wire if it is known.
+        rates: of the wire and of the cores at either end.
         files_here: files need neither wire nor agent, so nothing is offloaded.
     """
     if files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    wire = rates.wire_bytes_s if math.isfinite(rates.wire_bytes_s) else LIKELY_WIRE_BYTES_S
-    prices = Prices(wire=1 / wire, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+    prices = Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
     return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
 
 

@@ -32,8 +32,14 @@ within four."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
+FIRST_GROWTH = 1.0
+"""Before the wire has held anything up, it is tried with twice as much each time."""
+LIKELY_WIRE_BYTES_S = 12.5e6
+"""Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
 RECOVERY = 1.1
 """Times per window by which the agent's cores are believed to come back while nothing runs there."""
+MAX_WIRE_BYTES_S = 1e12
+"""Beyond any wire; a rate that nothing contradicts stays finite."""
 MIN_WORK_S = 0.01
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 MIN_CORES = 1e-3
@@ -108,25 +114,30 @@ class Conditions:
         disk_bytes_s: at which the agent gets files from its disk.
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
+        wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
     """
 
     rates: Rates
     max_loader_cores: float
     disk_bytes_s: float = math.inf
     agent_speed: float = 1.0
-    growth: float = GROWTH
+    growth: float = FIRST_GROWTH
+    wire_seen: bool = False
 
     @staticmethod
-    def at_first(loader_cores: float, agent_cores: float, wire_bytes_s: float = math.inf) -> Conditions:
+    def at_first(loader_cores: float, agent_cores: float) -> Conditions:
         """Before anything was measured.
 
         Args:
             loader_cores: that the loader's processes may use.
             agent_cores: that the agent has.
-            wire_bytes_s: as an earlier run has found it; inf if none has.
         """
-        rates = Rates(math.inf, wire_bytes_s, loader_cores, max(agent_cores, MIN_CORES))
+        rates = Rates(math.inf, LIKELY_WIRE_BYTES_S, loader_cores, max(agent_cores, MIN_CORES))
         return Conditions(rates, loader_cores)
+
+    def with_wire(self, bytes_s: float) -> Conditions:
+        """With the wire as an earlier run has found it."""
+        return self._with_wire(bytes_s, GROWTH)
 
     def after(self, window: Window) -> Conditions:
         """After a window; one without samples changes nothing."""
@@ -156,15 +167,17 @@ class Conditions:
         net_s = window.net_s / window.fresh if window.fresh else 0.0
         lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
         if lay_behind_others and window.waiting >= MIN_WAITING:
-            wire = got if got > known or not math.isfinite(known) else _mean(known, got)
+            wire = got if got > known or not self.wire_seen else _mean(known, got)
             return self._with_wire(wire, GROWTH)
-        if not math.isfinite(known):
-            return self
-        return self._with_wire(max(known * (1 + self.growth), got), min(2 * self.growth, MAX_GROWTH))
+        growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
+        tried = max(known * (1 + self.growth), got)
+        rates = replace(self.rates, wire_bytes_s=min(tried, MAX_WIRE_BYTES_S))
+        return replace(self, rates=rates, growth=growth)
 
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:
-        rates = self.rates if not 0 < bytes_s < math.inf else replace(self.rates, wire_bytes_s=bytes_s)
-        return replace(self, rates=rates, growth=growth)
+        if not 0 < bytes_s < math.inf:
+            return self
+        return replace(self, rates=replace(self.rates, wire_bytes_s=bytes_s), growth=growth, wire_seen=True)
 
 
 class Guard:
