@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
-"""Windows are short at the beginning of an iteration, and until the wire has shown its limit."""
+"""Windows are short until the wire has shown its limit."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 32
 """Of fewer, a large one decides."""
@@ -44,6 +44,30 @@ DOUBLED = {
 """What `would_bring` tells of, and the rate that is doubled for it."""
 MAX_RATIO = 4.0
 """Times as fast or slow that a core of the loader may be, compared with one of the agent."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far an iteration has come, or what passed between two such moments.
+
+    Args:
+        seconds: since it began.
+        totals: counted since then.
+        awaited_s: of these, seconds for which the training waited for batches.
+    """
+
+    seconds: float
+    totals: Totals
+    awaited_s: float
+
+    def with_what_passed(self, before: Moment, after: Moment) -> Moment:
+        """This, and what passed from one moment of an iteration to another."""
+        passed = after.totals.since(before.totals)
+        return Moment(
+            self.seconds + after.seconds - before.seconds,
+            self.totals.scalars_with(passed),
+            self.awaited_s + after.awaited_s - before.awaited_s,
+        )
 
 
 class LivePlan:
@@ -89,7 +113,9 @@ class LivePlan:
         self._loader_per_rest = 1.0
         self._loader_s = 0.0
         self._file_s = self._agent_s = 0.0
-        self._mark = (0.0, NO_TOTALS, 0.0)
+        self._mark: Moment | None = None
+        self._latest: Moment | None = None
+        self._carried = Moment(0.0, NO_TOTALS, 0.0)
         self._facts: Facts | None = None
         self._guard = Guard()
         self._share()
@@ -113,8 +139,10 @@ class LivePlan:
         return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
 
     def begin(self) -> None:
-        """An iteration begins; its counters start from nothing."""
-        self._mark = (0.0, NO_TOTALS, 0.0)
+        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over."""
+        if self._mark is not None and self._latest is not None:
+            self._carried = self._carried.with_what_passed(self._mark, self._latest)
+        self._mark = self._latest = None
 
     @property
     def predicted_s(self) -> float | None:
@@ -172,25 +200,29 @@ class LivePlan:
         Returns:
             Whether the tariff was revised.
         """
-        since_s, before, awaited_before_s = self._mark
-        length_s = seconds - since_s
-        if length_s < (WINDOW_S if before.samples and self.conditions.wire_seen else FIRST_WINDOW_S):
+        now = Moment(seconds, totals, awaited_s)
+        if self._mark is None:  # what was before the first batch is no measure: workers had to start
+            self._mark = now
             return False
-        if totals.samples - before.samples < MIN_WINDOW_SAMPLES and length_s < 4 * WINDOW_S:
+        self._latest = now
+        window = self._carried.with_what_passed(self._mark, now)
+        if window.seconds < (WINDOW_S if self.conditions.wire_seen else FIRST_WINDOW_S):
             return False
-        self._mark = (seconds, totals, awaited_s)
-        now = totals.since(before)
-        self._learn(now)
-        stepping_s = length_s - (awaited_s - awaited_before_s)
-        steps_s = now.samples / stepping_s if stepping_s > 0 else math.inf
-        self.conditions = self.conditions.after(self._window(length_s, now, min(steps_s, most_samples_s)))
+        if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
+            return False
+        self._mark, self._carried = now, Moment(0.0, NO_TOTALS, 0.0)
+        self._learn(window.totals)
+        stepping_s = window.seconds - window.awaited_s
+        steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
+        self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         revised = self._revise()
-        self._guard.after(now.samples / length_s, self.tariff, self._rows)
+        self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
         return revised
 
-    def _window(self, seconds: float, now: Totals, gpu_samples_s: float) -> Window:
+    def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
+        now = passed.totals
         return Window(
-            seconds=seconds,
+            seconds=passed.seconds,
             processes=self._processes,
             samples=now.samples,
             wire_bytes=now.wire_bytes,

@@ -85,6 +85,10 @@ class Totals:
             encodings=_added(self.encodings, before.encodings),
         )
 
+    def scalars_with(self, other: Totals) -> Totals:
+        """The sums of both, without `cuts` and `encodings`."""
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _PLACES})
+
 
 def _added(now: dict[_Key, int], before: dict[_Key, int]) -> dict[_Key, int]:
     """What has been added to some counts; those that are as before are left out."""
