@@ -51,7 +51,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
             `torch.manual_seed` or `generator` reproduce a run.
         profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
-            first epoch measures and saves one there.
+            first epoch measures and saves one there. Under `"auto"` it holds rates, and sizes and times of some samples.
         tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
             sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
             to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
@@ -213,7 +213,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 return
 
     def profile(self, step: Callable[[Any], object] | None = None) -> Report:
-        """Measure before training: one pass over the data without offloading, then plan for the epochs to come.
+        """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
+
+        A policy that plans for each sample offloads nothing in it. `auto` needs no such pass; it measures as it goes.
 
         Args:
             step: the training step, called with every batch, so that the GPU's rate is measured too. Use a copy of the
