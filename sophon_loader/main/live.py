@@ -231,6 +231,7 @@ class LivePlan:
             loader_cpu_s=now.loader_cpu_s,
             work_cpu_s=now.work_cpu_s,
             work_s=now.work_s,
+            upkeep_s=now.upkeep_s,
             read_bytes=now.read_bytes,
             read_s=now.read_s,
             fresh=now.fresh,

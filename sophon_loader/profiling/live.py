@@ -68,6 +68,7 @@ class Window:
         busy_s: seconds for which they worked on samples, all together.
         loader_cpu_s: CPU seconds of the workers.
         work_cpu_s, work_s: CPU seconds and seconds of ops and encoding at the agent.
+        upkeep_s: CPU seconds of the agent for anything else.
         read_bytes, read_s: bytes and seconds of reading files there.
         fresh: replies that came while a worker waited.
         net_s: seconds that those were neither queued, read nor worked on, all together.
@@ -85,6 +86,7 @@ class Window:
     loader_cpu_s: float
     work_cpu_s: float
     work_s: float
+    upkeep_s: float
     read_bytes: float
     read_s: float
     fresh: int
@@ -160,7 +162,9 @@ class Conditions:
     def _speed(self, window: Window) -> float:
         if window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
-        return min(1.0, _mean(self.agent_speed, window.work_cpu_s / max(window.work_s, window.work_cpu_s)))
+        # What the agent's upkeep has taken meanwhile was not lost to others: it is counted with every sample.
+        got_s = window.work_cpu_s + window.upkeep_s
+        return min(1.0, _mean(self.agent_speed, min(1.0, got_s / max(window.work_s, MIN_WORK_S))))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
