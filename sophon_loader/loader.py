@@ -51,7 +51,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
             `torch.manual_seed` or `generator` reproduce a run.
         profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
-            first epoch measures and saves one there. Under `"auto"` it holds rates, and sizes and times of some samples.
+            first epoch measures and saves one there; under `"auto"` that is of some samples.
         tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
             sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
             to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
