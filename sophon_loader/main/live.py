@@ -236,6 +236,7 @@ class LivePlan:
             read_s=now.read_s,
             fresh=now.fresh,
             net_s=now.net_s,
+            queued_s=now.fresh_queued_s,
             gpu_samples_s=gpu_samples_s,
             agent_cores=float(self._statistics.agent_cores.array.sum()),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),

@@ -22,8 +22,9 @@ from sophon_loader.decide.tariff import Tariff
 
 MIN_WAITING = 0.1
 """Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
-QUEUED_ON_WIRE = 2.0
-"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time."""
+QUEUED_ON_WIRE = 1.3
+"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. A window
+that has grown to twice what the wire holds makes it 2."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
@@ -72,6 +73,7 @@ class Window:
         read_bytes, read_s: bytes and seconds of reading files there.
         fresh: replies that came while a worker waited.
         net_s: seconds that those were neither queued, read nor worked on, all together.
+        queued_s: seconds that those waited at the agent, all together.
         gpu_samples_s: of the training step; inf while that is not known.
         agent_cores: that the agent promised; 0 while it has said nothing.
         shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
@@ -91,6 +93,7 @@ class Window:
     read_s: float
     fresh: int
     net_s: float
+    queued_s: float
     gpu_samples_s: float
     agent_cores: float
     shortest_net_s: float = math.inf
@@ -170,7 +173,8 @@ class Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
         net_s = window.net_s / window.fresh if window.fresh else 0.0
         lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
-        if lay_behind_others and window.waiting >= MIN_WAITING:
+        # Of what is asked for ahead, most lies where it is held up: on the wire, or at the agent.
+        if lay_behind_others and window.net_s >= window.queued_s and window.waiting >= MIN_WAITING:
             wire = got if got > known or not self.wire_seen else _mean(known, got)
             return self._with_wire(wire, GROWTH)
         growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
