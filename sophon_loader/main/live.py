@@ -117,6 +117,7 @@ class LivePlan:
         self._latest: Moment | None = None
         self._carried = Moment(0.0, NO_TOTALS, 0.0)
         self._facts: Facts | None = None
+        self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
         self._guard = Guard()
         self._share()
 
@@ -172,8 +173,10 @@ class LivePlan:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
         if self._facts is None:
             return {}
+        if self._brought is not None:
+            return self._brought
         now_s = self._least_s(self.conditions.rates, self._disk_s())
-        found = {}
+        found = self._brought = {}
         for name, field in DOUBLED.items():
             rates = self.conditions.rates
             doubled = replace(rates, **{field: 2 * getattr(rates, field)})
@@ -282,7 +285,7 @@ class LivePlan:
         table = self._table(self._loader_s)
         if table is None or table.samples < MIN_OFFERS:
             return False
-        self._facts = _facts_of(table, self.conditions)
+        self._facts, self._brought = _facts_of(table, self.conditions), None
         self.tariff = self._policy.tariff(self._facts, self._traffic)
         self._share()
         return True

@@ -23,8 +23,8 @@ from sophon_loader.decide.tariff import Tariff
 MIN_WAITING = 0.1
 """Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
 QUEUED_ON_WIRE = 1.3
-"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. A window
-that has grown to twice what the wire holds makes it 2."""
+"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. Where
+twice as much is asked for as the wire holds, it is 2 times."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
