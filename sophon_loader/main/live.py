@@ -184,6 +184,18 @@ class LivePlan:
         found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
         return found
 
+    def weighed(self) -> dict[str, dict[str, float]]:
+        """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
+        table = None if self._facts is None else self._facts.table
+        if table is None:
+            return {}
+        found = {}
+        for column, choice in enumerate(table.choices):
+            rows = table.has(column)
+            costs = {"wire_bytes": table.wire_bytes, "agent_s": table.agent_s, "loader_s": table.loader_s}
+            found[str(choice)] = {name: float(values[rows, column].mean()) for name, values in costs.items()}
+        return found
+
     def _least_s(self, rates: Rates, disk_s: float) -> float:
         """Seconds that the known samples take at some rates, under the best tariff for them."""
         assert self._facts is not None, "nothing is known yet"
