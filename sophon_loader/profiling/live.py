@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
-| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a tenth a window |
+| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
 
@@ -28,8 +28,8 @@ twice as much is asked for as the wire holds, it is 2 times."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
-"""Of the newest window in a rate. Windows are about a second long: after a change, a rate is off by less than a tenth
-within four."""
+"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within a
+tenth after three."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
@@ -37,11 +37,11 @@ FIRST_GROWTH = 1.0
 """Before the wire has held anything up, it is tried with twice as much each time."""
 LIKELY_WIRE_BYTES_S = 12.5e6
 """Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
-RECOVERY = 1.1
+RECOVERY = 1.15
 """Times per window by which the agent's cores are believed to come back while nothing runs there."""
 MAX_WIRE_BYTES_S = 1e12
 """Beyond any wire; a rate that nothing contradicts stays finite."""
-MIN_WORK_S = 0.01
+MIN_WORK_S = 0.003
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
@@ -250,4 +250,7 @@ class Guard:
 
 
 def _mean(known: float, now: float) -> float:
-    return now if not math.isfinite(known) else known + WEIGHT * (now - known)
+    """The geometric mean: a rate that has fallen to a twentieth is found as soon as one that has risen to twenty times."""
+    if not (math.isfinite(known) and known > 0 and now > 0):
+        return now
+    return known * (now / known) ** WEIGHT
