@@ -28,8 +28,8 @@ twice as much is asked for as the wire holds, it is 2 times."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
-"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within a
-tenth after three."""
+"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within
+a tenth after three."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
@@ -250,7 +250,7 @@ class Guard:
 
 
 def _mean(known: float, now: float) -> float:
-    """The geometric mean: a rate that has fallen to a twentieth is found as soon as one that has risen to twenty times."""
+    """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
     if not (math.isfinite(known) and known > 0 and now > 0):
         return now
     return known * (now / known) ** WEIGHT

@@ -69,8 +69,11 @@ class Pictures:
         self.rest_s = np.stack([part_s + ops_s, roi_s + ops_s, 0 * files + 0.0007, 0 * files + 0.0017], 1)
 
     def offers(self, row: int) -> list[Offer]:
-        costs = zip(self.nbytes[row], self.agent_s[row], self.rest_s[row], strict=True)
-        return [Offer(choice.cut, choice.encoding, int(n), float(a), float(r)) for choice, (n, a, r) in zip(CHOICES, costs, strict=True)]
+        found = []
+        for column, choice in enumerate(CHOICES):
+            agent_s, rest_s = float(self.agent_s[row, column]), float(self.rest_s[row, column])
+            found.append(Offer(choice.cut, choice.encoding, int(self.nbytes[row, column]), agent_s, rest_s))
+        return found
 
     def taken(self, tariff: Tariff) -> tuple[np.ndarray, float]:
         """Means of (bytes, agent seconds, loader seconds) per sample under a tariff, and the share of files."""
