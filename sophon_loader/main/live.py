@@ -166,7 +166,7 @@ class LivePlan:
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
-        time = self.tariff.predicted
+        time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
         return {} if time is None else shares_of(time, self._disk_s())
 
     def would_bring(self) -> dict[str, float]:
