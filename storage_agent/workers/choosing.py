@@ -7,6 +7,7 @@ time and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections import deque
@@ -127,13 +128,19 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         keep_info: whether an op may look at an image's `info`; then files are not cut.
 
     Raises:
-        Exception: whatever an op or an encoding raises.
+        Exception: whatever an op raises.
     """
     op_s: list[float] = []
     nbytes: list[int] = []
     plain: list[str] = []
     encoded: dict[str, tuple[int, int, float]] = {}
     last_s = time.thread_time()
+
+    def note(name: str, value: Any, value_nbytes: int, since_s: float) -> None:
+        with contextlib.suppress(Exception):  # of an encoding of somebody else's: it is left out, and no other one
+            if encodings()[name].accepts(value):
+                payload = encodings()[name].encode(value).payload
+                encoded[name] = value_nbytes, len(payload), time.thread_time() - since_s
 
     def after(stage: int, value: Any) -> None:
         nonlocal last_s
@@ -143,8 +150,8 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         plain.append(name)
         if stage == chain.resize_cut:
             for other in names:
-                if used_at(other) is UsedAt.RESIZED and encodings()[other].accepts(value):
-                    encoded[other] = _encoding_of(value, other, nbytes[-1])
+                if used_at(other) is UsedAt.RESIZED:
+                    note(other, value, nbytes[-1], time.thread_time())
         last_s = time.thread_time()
 
     for name in names:
@@ -152,18 +159,12 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
             part = part_of(data, chain, draw, located=picture.located)
             if isinstance(part, PartOfFile):
-                encoded[name] = _encoding_of(part, name, len(data), since_s)
-        elif place is UsedAt.FILE and encodings()[name].accepts(data):
-            encoded[name] = _encoding_of(data, name, len(data))
+                note(name, part, len(data), since_s)
+        elif place is UsedAt.FILE:
+            note(name, data, len(data), since_s)
     last_s = time.thread_time()
     chain.run(data, 0, len(chain), draw, after=after)
     return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
-
-
-def _encoding_of(value: Any, name: str, nbytes: int, since_s: float | None = None) -> tuple[int, int, float]:
-    since_s = time.thread_time() if since_s is None else since_s
-    payload = encodings()[name].encode(value).payload
-    return nbytes, len(payload), time.thread_time() - since_s
 
 
 def _nbytes_of(value: Any) -> int:
@@ -240,7 +241,6 @@ class Appraiser:
         self._plain = trial.plain
         self._decode_s = _decoding(trials)
         for name in trial.encoded:
-            self._fits.pop(name, None)
             if fit := self._fit(fitted()[name], name, trials):
                 self._fits[name] = fit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,9 @@ class SessionStandIn:
     received_nbytes: int = 0
     retries: int = 0
     waited_s: float = 0.0
+    fresh: int = 0
+    net_s: float = 0.0
+    shortest_net_s: float = math.inf
     gone: bool = True
 
     def keep(self, batches: Iterable[BatchId]) -> None:
