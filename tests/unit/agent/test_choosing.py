@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_every_sample_is_tried_at_first_and_one_in_256_later(fails: bool) -> Non
     """Also where no trial comes to its end, so that a broken op does not double the work for ever."""
     found = due_at(Appraiser(CHAIN, 4), 5000, fails)
     assert found[:MIN_PROBES] == list(range(MIN_PROBES))
-    gaps = [after - before for before, after in zip(found, found[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(found)]
     assert gaps[:MIN_PROBES] == [1] * MIN_PROBES
     assert gaps[MIN_PROBES : MIN_PROBES + 9] == [2, 4, 8, 16, 32, 64, 128, 256, 256]
     assert set(gaps[MIN_PROBES + 8 :]) == {MOST_JOBS_BETWEEN} and len(found) < 40
