@@ -29,8 +29,6 @@ from sophon_loader.wire.messages import Offer
 
 FILE = (0, "file")
 """The choice that every sample has."""
-HEADER_NBYTES = 120
-"""Bytes of an answer apart from its payload."""
 MOST_JOBS_BETWEEN = 256
 """Jobs between two trials, once they are only to notice a change. A trial takes 3 to 8 ms, about as long as two jobs,
 so trials are at most a hundredth of the work."""
@@ -328,14 +326,14 @@ def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
 
 
 def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
-    """The cheapest of some choices; of equal ones the first.
+    """The cheapest of some choices; of equal ones the first. What all answers take alike decides nothing.
 
     Args:
         offers: at least one.
         prices: of what they take.
     """
     wire, agent, rest = prices
-    return min(offers, key=lambda one: wire * (one.nbytes + HEADER_NBYTES) + agent * one.agent_s + rest * one.rest_s)
+    return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
 
 
 def unproven(picture: Picture, allowed: Collection[str], *, keep_info: bool) -> tuple[int, str]:

@@ -199,7 +199,7 @@ def test_one_answer_in_sixteen_tells_what_it_was_chosen_from(ends: Ends) -> None
 
 
 def test_a_choice_of_the_loader_s_own_tells_nothing_and_is_not_tried(ends: Ends) -> None:
-    case = ends.case("training")
+    case = fresh(ends)
     done = ends.asked(case, 1, id=0, cut=2, encoding="pixels")
     assert sample_of(done.answer).offers == [] and done.picture is None
     assert try_out(ends.job(case, 1, cut=2, encoding="pixels"), done, case.learnt) == 0.0
