@@ -31,6 +31,9 @@ within four."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
+MOST_OVER = 2.0
+"""Times what a wire that was busy gave, that it is believed to give at most: while nobody waits for it, it is tried with
+ever more, and after ten minutes of that the mean alone would take three to come down."""
 RECOVERY = 1.1
 """Times per window by which the agent's cores are believed to come back while nothing runs there."""
 MIN_WORK_S = 0.01
@@ -144,7 +147,7 @@ class Conditions:
         net_s = window.net_s / window.fresh if window.fresh else 0.0
         lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
         if lay_behind_others and window.waiting >= MIN_WAITING:
-            wire = got if got > known or not math.isfinite(known) else _mean(known, got)
+            wire = got if got > known else min(_mean(known, got), MOST_OVER * got)
             return self._with_wire(wire, GROWTH)
         if not math.isfinite(known):
             return self
