@@ -19,7 +19,7 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement
-from sophon_loader.main.keeping import ProfileFile, profile_key
+from sophon_loader.main.keeping import KeptLive, ProfileFile, profile_key
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_choices
 from sophon_loader.profiling.costs import CostModel
@@ -86,8 +86,9 @@ class Profiler:
         self._calibration: Calibration | None = None
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
-        if path is not None and per_sample:
+        if path is not None:
             self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else "none"))
+        if self._file is not None and per_sample:
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):
                 self.notes = (f"measuring anew: {found}",)
@@ -96,6 +97,20 @@ class Profiler:
                 self._calibration = found.calibration
                 self.learnt = replace(self.learnt, rates=found.rates, overhead_s=found.calibration.overhead_s)
         self.samples.recording = agreement is not None and self.samples.coverage < 1
+
+    def reuse_live(self) -> KeptLive | None:
+        """What an earlier run has kept for a plan that lives; None without any, and `notes` then say why."""
+        if self._file is None:
+            return None
+        found = self._file.reuse_live()
+        fits = isinstance(found, KeptLive)
+        self.notes = (f"reusing the profile at {self._file.path}" if fits else f"measuring anew: {found}",)
+        return found if isinstance(found, KeptLive) else None
+
+    def keep_live(self, kept: KeptLive) -> None:
+        """Write what a plan that lives knows, if a profile is kept."""
+        if self._file is not None and (failure := self._file.save_live(kept)) and failure not in self.notes:
+            self.notes = (*self.notes, failure)
 
     def resize(self, processes: int) -> None:
         """There is another number of loader processes now."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.shared import SharedArray
+from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Offer
 
 KEPT = 2048
@@ -39,7 +40,7 @@ class SharedOffers:
         self._serial = SharedArray(np.zeros((workers, rows), np.int64))  # 0: nothing there yet
         self._kinds = SharedArray(np.zeros((workers, rows, MAX_OFFERS), np.uint16))  # 0: none, else 1 + the choice
         self._costs = SharedArray(np.zeros((workers, rows, MAX_OFFERS, 3), np.float32))
-        self._next = 0
+        self._written: int | None = None  # by this process's worker, and those before it in its place
 
     def write(self, worker: int, offers: Sequence[Offer]) -> None:
         """Remember a sample in place of this worker's oldest.
@@ -48,8 +49,10 @@ class SharedOffers:
             worker: who writes; nobody else writes there.
             offers: the choices of the sample.
         """
-        place = self._next % self._serial.array.shape[1]
-        self._next += 1
+        if self._written is None:
+            self._written = int(self._serial.array[worker].max())
+        place = self._written % self._serial.array.shape[1]
+        self._written += 1
         kinds, costs = self._kinds.array[worker, place], self._costs.array[worker, place]
         self._serial.array[worker, place] = 0  # half written
         kinds[:] = 0
@@ -57,7 +60,7 @@ class SharedOffers:
             if offer.encoding in self._encodings:
                 kinds[n] = 1 + self._encodings.index(offer.encoding) + len(self._encodings) * offer.cut
                 costs[n] = offer.nbytes, offer.agent_s, offer.rest_s
-        self._serial.array[worker, place] = self._next
+        self._serial.array[worker, place] = self._written
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._serial.array))
@@ -109,5 +112,32 @@ class SharedOffers:
             wire[:, 0] = 0.0
         return ChoiceTable(choices, wire, agent, rest * np.float32(loader_per_rest) + np.float32(loader_s))
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is remembered, for saving: uint16[n, K], the choices, float32[n, K, 3], what they take; and the names."""
+        there = self._serial.array > 0
+        names = np.array(self._encodings)
+        return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there], "offer_names": names}
+
+    def load(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over what `arrays` gave, before workers write.
+
+        Raises:
+            KeyError, ValueError: an array is missing, or of another shape or dtype, or holds what is no size or time;
+                or this host has other encodings.
+        """
+        if arrays["offer_names"].tolist() != list(self._encodings):
+            raise ValueError(f"offers must be of the encodings {self._encodings}")
+        kinds, costs = arrays["offer_kinds"], arrays["offer_costs"]
+        if kinds.dtype != np.uint16 or kinds.shape[1:] != (MAX_OFFERS,) or costs.shape != (*kinds.shape, 3):
+            raise ValueError(f"offers must be uint16[n, {MAX_OFFERS}] and float32 of that, got {kinds.shape}")
+        stages = (MAX_OPS + 1) * len(self._encodings)
+        if costs.dtype != np.float32 or not (np.isfinite(costs) & (costs >= 0)).all() or (kinds > stages).any():
+            raise ValueError("offers must be of known encodings, and hold sizes and times")
+        workers, rows = self._serial.array.shape
+        for n in range(min(len(kinds), workers * rows)):
+            worker, place = n % workers, n // workers
+            self._kinds.array[worker, place], self._costs.array[worker, place] = kinds[n], costs[n]
+            self._serial.array[worker, place] = 1 + place
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_next": 0}
+        return {**self.__dict__, "_written": None}

@@ -188,7 +188,7 @@ def test_prices_lead_to_many_choices(ends: Ends) -> None:
 # --- what is told ---------------------------------------------------------------------------------------------
 
 
-def test_one_answer_in_sixteen_tells_what_it_was_chosen_from(ends: Ends) -> None:
+def test_one_answer_in_some_tells_what_it_was_chosen_from(ends: Ends) -> None:
     case = ends.case("training")
     told = {id: sample_of(ends.asked(case, 1, id=id).answer) for id in range(48)}
     assert [id for id, sample in told.items() if sample.offers] == list(range(0, 48, OFFERED_EVERY))

@@ -116,7 +116,7 @@ def test_a_reply_that_was_waited_for_shows_how_long_it_was_on_its_way(
     assert (session.fresh, session.net_s) == (1, pytest.approx(0.015))
     session.next(BATCH)
     assert (session.fresh, session.net_s) == (2, pytest.approx(0.040))
-    assert session.shortest_net_s == pytest.approx(0.015)
+    assert session.shortest_net_s == pytest.approx(0.015) and session.queued_s == pytest.approx(0.040)
     assert session.waited_s == pytest.approx(0.080)
 
 

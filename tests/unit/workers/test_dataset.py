@@ -43,6 +43,7 @@ class SessionStandIn:
     waited_s: float = 0.0
     fresh: int = 0
     net_s: float = 0.0
+    queued_s: float = 0.0
     shortest_net_s: float = math.inf
     gone: bool = True
 

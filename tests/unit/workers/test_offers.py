@@ -59,8 +59,7 @@ def test_the_newest_of_each_worker_are_kept(workers: int) -> None:
         offers.write(workers - 1, offers_of(number))
     assert kept(offers) == set(range(11, each + 11)) and len(offers) == each
     if workers > 1:
-        other = pickle_of(offers)  # another process counts for itself
-        other.write(0, offers_of(1))
+        pickle_of(offers).write(0, offers_of(1))
         assert kept(offers) == {1, *range(11, each + 11)} and len(offers) == each + 1
     assert offers._costs.array.nbytes == nbytes
 
@@ -139,7 +138,7 @@ def _writes(offers: SharedOffers, worker: int, numbers: Sequence[int]) -> None:
 def test_what_workers_write_the_main_process_reads(how: str) -> None:
     context = torch.multiprocessing.get_context(how)
     offers = SharedOffers(2, NAMES)
-    offers.write(0, offers_of(1))  # a worker that begins writes where it is told, whatever has been written here
+    offers.write(0, offers_of(1))
     processes = [
         context.Process(target=_writes, args=(offers, worker, range(10 * worker + 10, 10 * worker + 14)))
         for worker in range(2)
@@ -149,12 +148,36 @@ def test_what_workers_write_the_main_process_reads(how: str) -> None:
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    assert kept(offers) - {1} == {10, 11, 12, 13, 20, 21, 22, 23}
+    assert kept(offers) == {1, 10, 11, 12, 13, 20, 21, 22, 23}
 
 
-def test_a_copy_begins_at_its_own_first_place() -> None:
-    offers = SharedOffers(1, NAMES)
-    for number in range(1, 4):
-        offers.write(0, offers_of(number))
-    pickle_of(offers).write(0, offers_of(9))
-    assert kept(offers) == {9, 2, 3}
+def test_a_worker_goes_on_behind_the_one_before_it_in_its_place() -> None:
+    """As in every epoch whose workers are started anew."""
+    offers = SharedOffers(2, NAMES)
+    rows = offers._serial.array.shape[1]
+    for number in range(1, rows + 6):
+        offers.write(1, offers_of(number))
+    again = pickle_of(offers)
+    again.write(1, offers_of(3000))
+    again.write(1, offers_of(3001))
+    assert kept(offers) == {3000, 3001, *range(8, rows + 6)}
+
+
+@pytest.mark.parametrize(("there", "here"), [(1, 1), (1, 8), (8, 1), (3, 2)])
+def test_what_was_saved_is_taken_over_by_any_number_of_workers(there: int, here: int) -> None:
+    first, second = SharedOffers(there, NAMES), SharedOffers(here, NAMES)
+    for number in range(1, 101):
+        first.write(number % there, offers_of(number))
+    second.load(first.arrays())
+    assert kept(second) == kept(first) == set(range(1, 101)) and second.choices() == first.choices()
+    second.write(0, offers_of(500))
+    assert 500 in kept(second)
+    second.load(SharedOffers(1, NAMES).arrays())  # of nothing
+
+
+def test_more_than_there_is_room_for_is_taken_over_as_far_as_it_goes() -> None:
+    first, second = SharedOffers(64, NAMES), SharedOffers(1, NAMES)
+    for number in range(1, 64 * MIN_PER_WORKER + 1):
+        first.write(number % 64, offers_of(number))
+    second.load(first.arrays())
+    assert len(second) == KEPT
