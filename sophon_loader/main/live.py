@@ -174,7 +174,11 @@ class LivePlan:
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
         time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
-        return {} if time is None else shares_of(time, self._disk_s())
+        if time is None:
+            return {}
+        # What tariffs are worked out from counts the disk among the training steps.
+        time = replace(time, gpu_s=self._rows / self.conditions.rates.gpu_samples_s)
+        return shares_of(time, self._disk_s())
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""

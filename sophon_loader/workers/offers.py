@@ -113,7 +113,7 @@ class SharedOffers:
         return ChoiceTable(choices, wire, agent, rest * np.float32(loader_per_rest) + np.float32(loader_s))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is remembered, for saving: uint16[n, K], the choices, float32[n, K, 3], what they take; and the names."""
+        """What is remembered, to save: uint16[n, K], the choices, float32[n, K, 3], what they take, and the names."""
         there = self._serial.array > 0
         names = np.array(self._encodings)
         return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there], "offer_names": names}

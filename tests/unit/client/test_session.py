@@ -21,6 +21,8 @@ from tests.support.clocks import FakeClock
 from tests.support.loaders import sample_message
 
 BATCH = BatchId(1, 0, 0)
+FIRST = 1
+"""The number of the first request."""
 TERMS = Terms(
     Address("tcp://127.0.0.1:1", "d"), OffloadOptions(), "i", (b"a", b"b"), (False, True), Seed(9), ("file", "pixels")
 )
@@ -109,8 +111,8 @@ def test_a_reply_that_was_waited_for_shows_how_long_it_was_on_its_way(
     asked_s = clock.now_s
     session.want(BATCH, [wanted(0), wanted(1)])
     connection.coming += [
-        (asked_s + 0.050, answer(0, queued_s=0.010, read_s=0.005, work_s=0.020)),
-        (asked_s + 0.080, answer(1, queued_s=0.030, read_s=0.005, work_s=0.020)),
+        (asked_s + 0.050, answer(FIRST, queued_s=0.010, read_s=0.005, work_s=0.020)),
+        (asked_s + 0.080, answer(FIRST + 1, queued_s=0.030, read_s=0.005, work_s=0.020)),
     ]
     session.next(BATCH)
     assert (session.fresh, session.net_s) == (1, pytest.approx(0.015))
@@ -124,7 +126,7 @@ def test_a_reply_that_lay_there_says_nothing_about_its_way(connection: Connectio
     """It came some time while this process worked on another."""
     session = Session(TERMS)
     session.want(BATCH, [wanted(0)])
-    connection.coming.append((clock.now_s + 0.01, answer(0)))
+    connection.coming.append((clock.now_s + 0.01, answer(FIRST)))
     clock.now_s += 1.0
     session.next(BATCH)
     assert (session.fresh, session.net_s, session.shortest_net_s, session.waited_s) == (0, 0.0, math.inf, 0.0)
@@ -133,7 +135,7 @@ def test_a_reply_that_lay_there_says_nothing_about_its_way(connection: Connectio
 def test_clocks_of_two_hosts_make_no_negative_way(connection: ConnectionStandIn, clock: FakeClock) -> None:
     session = Session(TERMS)
     session.want(BATCH, [wanted(0)])
-    connection.coming.append((clock.now_s + 0.01, answer(0, work_s=0.5)))
+    connection.coming.append((clock.now_s + 0.01, answer(FIRST, work_s=0.5)))
     session.next(BATCH)
     assert (session.fresh, session.net_s, session.shortest_net_s) == (1, 0.0, 0.0)
 
@@ -141,6 +143,6 @@ def test_clocks_of_two_hosts_make_no_negative_way(connection: ConnectionStandIn,
 def test_a_reply_that_nobody_waits_for_does_not_count(connection: ConnectionStandIn, clock: FakeClock) -> None:
     session = Session(TERMS)
     session.want(BATCH, [wanted(0)])
-    connection.coming += [(clock.now_s + 0.01, answer(77)), (clock.now_s + 0.02, answer(0))]
+    connection.coming += [(clock.now_s + 0.01, answer(77)), (clock.now_s + 0.02, answer(FIRST))]
     session.next(BATCH)
     assert session.fresh == 1 and session.net_s == pytest.approx(0.02)

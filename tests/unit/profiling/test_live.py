@@ -262,13 +262,20 @@ def test_a_window_s_waiting_is_a_share_of_all_workers_time() -> None:
 
 amounts = st.floats(0, 1e12) | st.sampled_from([0.0, 1e-300, 5e-324, 1.0])
 seconds = st.floats(0, 1e6) | st.sampled_from([0.0, 1e-9, 1e-300])
+times = ("seconds", "waited_s", "busy_s", "loader_cpu_s", "work_cpu_s", "work_s", "upkeep_s", "read_s", "net_s")
 windows = st.builds(
     Window,
-    seconds=seconds, processes=st.integers(1, 64), samples=st.integers(0, 10**6), wire_bytes=amounts, waited_s=seconds,
-    busy_s=seconds, loader_cpu_s=seconds, work_cpu_s=seconds, work_s=seconds, upkeep_s=seconds, read_bytes=st.integers(0, 10**12), read_s=seconds,
-    fresh=st.integers(0, 1000), net_s=seconds, queued_s=seconds, gpu_samples_s=st.floats(1e-3, 1e9) | st.just(math.inf),
-    agent_cores=st.floats(0, 1e6), shortest_net_s=seconds | st.just(math.inf),
-)  # fmt: skip
+    processes=st.integers(1, 64),
+    samples=st.integers(0, 10**6),
+    wire_bytes=amounts,
+    read_bytes=st.integers(0, 10**12),
+    fresh=st.integers(0, 1000),
+    gpu_samples_s=st.floats(1e-3, 1e9) | st.just(math.inf),
+    agent_cores=st.floats(0, 1e6),
+    shortest_net_s=seconds | st.just(math.inf),
+    queued_s=seconds,
+    **dict.fromkeys(times, seconds),
+)
 
 
 @examples(300)

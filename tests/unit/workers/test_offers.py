@@ -177,7 +177,7 @@ def test_what_was_saved_is_taken_over_by_any_number_of_workers(there: int, here:
 
 def test_more_than_there_is_room_for_is_taken_over_as_far_as_it_goes() -> None:
     first, second = SharedOffers(64, NAMES), SharedOffers(1, NAMES)
-    for number in range(1, 64 * MIN_PER_WORKER + 1):
-        first.write(number % 64, offers_of(number))
+    for worker in range(64):
+        _writes(pickle_of(first), worker, range(1, MIN_PER_WORKER + 1))
     second.load(first.arrays())
     assert len(second) == KEPT
