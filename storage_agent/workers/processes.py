@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,8 @@ class Workers:
         for number, process in self._processes.items():
             if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
+        if any(process.pid is None for process in self._processes.values()):
+            _end_forkserver()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -120,6 +123,14 @@ class Workers:
                 process.kill()
         for thread in self._threads:
             thread.join(2.0)
+
+
+def _end_forkserver() -> None:
+    """Kill it: while it imports torch it starts no worker, and does not notice for seconds that it is not needed."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _worker_main(settings: Settings, end: socket.socket) -> None:
