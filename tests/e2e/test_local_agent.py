@@ -212,7 +212,7 @@ def test_data_that_is_not_on_this_host(agent: Agent, make: Make, cores: Callable
 @pytest.mark.parametrize("how", ["close", "collect"])
 @pytest.mark.parametrize("gated", [True, False])
 def test_nothing_is_left_of_one_that_still_starts(root: Path, make: Any, gate: Path, how: str, gated: bool) -> None:
-    """`gated`: its worker runs and is not ready. Else it is imported torch into, most likely."""
+    """`gated`: its worker runs, and is not ready. Else torch is still being imported, most likely."""
     settings = GATED if gated else LOCAL
     loader = OffloadingDataLoader(folder(root), 3, agent=settings, num_workers=1, seed=3)
     batches = iter(loader)
