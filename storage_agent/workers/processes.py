@@ -121,12 +121,13 @@ class Workers:
         for process in self._processes.values():
             if process.pid is not None and process.is_alive():
                 process.kill()
+        _end_forkserver()
         for thread in self._threads:
             thread.join(2.0)
 
 
 def _end_forkserver() -> None:
-    """Kill it: while it imports torch it starts no worker, and does not notice for seconds that it is not needed."""
+    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent."""
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):

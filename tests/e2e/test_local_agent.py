@@ -36,7 +36,7 @@ Make = Callable[..., OffloadingDataLoader[Any]]
 @pytest.fixture
 def make(make: Any) -> Make:
     """As elsewhere, with an agent of the loader's own unless told otherwise."""
-    return lambda dataset=None, agent=LOCAL, **arguments: make(dataset, agent, **arguments)  # type: ignore[no-any-return]
+    return lambda dataset=None, agent=LOCAL, **arguments: make(dataset, agent, **arguments)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_nothing_is_left_of_one_that_still_starts(root: Path, make: Any, gate: P
         loader.close()
     del batches, loader
     gc.collect()
-    psutil.wait_procs(started, timeout=3.0)  # of what nobody waits for: the kernel may take a moment
+    psutil.wait_procs(started, timeout=3.0)  # the kernel may take a moment for those that nobody waits for
     assert not left_of(started)
 
 
