@@ -137,6 +137,7 @@ class Conditions:
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
         wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
+        max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
     """
 
     rates: Rates
@@ -145,6 +146,7 @@ class Conditions:
     agent_speed: float = 1.0
     growth: float = FIRST_GROWTH
     wire_seen: bool = False
+    max_agent_cores: float = math.inf
 
     @staticmethod
     def at_first(loader_cores: float, agent_cores: float) -> Conditions:
@@ -171,7 +173,8 @@ class Conditions:
             rates = replace(rates, loader_cores=_mean(rates.loader_cores, min(cores, self.max_loader_cores)))
         speed = self._speed(window)
         if window.agent_cores > 0:
-            rates = replace(rates, agent_cores=max(MIN_CORES, speed * window.agent_cores))
+            promised = min(window.agent_cores, self.max_agent_cores)
+            rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
         disk = self.disk_bytes_s
         if window.read_s > 0 and window.read_bytes > 0:
             # Readers that together waited longer than the window has lasted had the disk busy all the time.
