@@ -215,7 +215,7 @@ def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(dr
     assert driven.live.conditions == known and driven.live.limits() != {}
     assert not driven.progress(WINDOW_S - 0.01, totals_of(90))
     assert driven.progress(WINDOW_S, totals_of(100))
-    assert driven.live.conditions.rates.wire_bytes_s == pytest.approx(1.2e6, rel=0.1), "2, 1.4, 1.2 MB/s"
+    assert driven.live.conditions.rates.wire_bytes_s == pytest.approx(1.05e6, rel=0.05), "from 2 MB/s"
 
 
 def test_iterations_shorter_than_a_window_still_fill_one(driven: Driven) -> None:
@@ -270,7 +270,7 @@ def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
     driven.progress(3.0, totals_of(300, read_bytes=12_000_000, read_s=30.0))
     disk_bytes_s = driven.live.conditions.disk_bytes_s
     assert 1e6 < disk_bytes_s < 2e6
-    assert next(iter(driven.live.limits())) == "agent-disk" and not driven.live.tariff.offloads
+    assert next(iter(driven.live.limits())) == "agent-disk"
     assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
     found = driven.live.would_bring()
     assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)
