@@ -185,7 +185,7 @@ class Conditions:
     def _speed(self, window: Window) -> float:
         got_s = window.work_cpu_s + window.upkeep_s
         by_cpu = window.held_up_by_agent and window.work_s > window.read_s
-        if by_cpu and window.agent_cores > 0 and got_s > 0:
+        if by_cpu and window.agent_cores > MIN_CORES and got_s > 0:
             speed = got_s / (window.seconds * window.agent_cores)  # it has had no more, though it was asked for more
         elif window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
@@ -274,7 +274,8 @@ class Guard:
 
 def _mean(known: float, now: float) -> float:
     """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
-    if not (math.isfinite(known) and known > 0 and now > 0):
+    if now == known or not (math.isfinite(known) and known > 0 and 0 < now < math.inf):
         return now
-    weight = WEIGHT if 0.5 < now / known < 2.0 else WEIGHT_OF_CHANGE
-    return known * (now / known) ** weight
+    change = math.log(now) - math.log(known)
+    weight = WEIGHT if abs(change) < math.log(2) else WEIGHT_OF_CHANGE
+    return math.exp(math.log(known) + weight * change)

@@ -18,6 +18,7 @@ from sophon_loader.decide.tariff import FILES, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
+    FIRST_TRIED_SHARE,
     FIRST_WINDOW_S,
     KEPT,
     MAX_RATIO,
@@ -318,8 +319,8 @@ def test_while_nothing_is_offloaded_a_few_samples_are_still_tried() -> None:
     driven = Driven(files_here=True)
     files, priced = driven.told.parts
     assert not driven.live.tariff.offloads
-    assert (files.share, files.prices) == (1 - TRIED_SHARE, None)
-    assert priced.share == TRIED_SHARE and priced.prices is not None
+    assert (files.share, files.prices) == (1 - FIRST_TRIED_SHARE, None)
+    assert priced.share == FIRST_TRIED_SHARE and priced.prices is not None
 
 
 def test_a_job_that_the_training_limits_offloads_nothing(driven: Driven) -> None:
