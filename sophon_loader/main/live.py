@@ -27,7 +27,7 @@ from sophon_loader.workers.tariff import SharedTariff
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
 WINDOW_S = 1.0
-MIN_WINDOW_SAMPLES = 32
+MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
 MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
