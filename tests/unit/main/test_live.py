@@ -215,7 +215,7 @@ def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(dr
     assert driven.live.conditions == known and driven.live.limits() != {}
     assert not driven.progress(WINDOW_S - 0.01, totals_of(90))
     assert driven.progress(WINDOW_S, totals_of(100))
-    assert driven.live.conditions.rates.wire_bytes_s == pytest.approx(1.2e6, rel=0.1), "2, 1.4, 1.2 MB/s"
+    assert 1e6 < driven.live.conditions.rates.wire_bytes_s < known.rates.wire_bytes_s < 2e6
 
 
 def test_iterations_shorter_than_a_window_still_fill_one(driven: Driven) -> None:
