@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -261,7 +261,7 @@ BY_HAND = {
 }
 
 
-def assert_near(found: dict[Any, tuple[float, ...]], wanted: dict[Any, tuple[float, ...]]) -> None:
+def assert_near(found: Mapping[Any, tuple[float, ...]], wanted: Mapping[Any, tuple[float, ...]]) -> None:
     assert found.keys() == wanted.keys()
     for choice, costs in wanted.items():
         assert found[choice] == pytest.approx(costs, rel=1e-3, abs=1e-9), choice
