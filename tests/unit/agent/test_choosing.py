@@ -241,7 +241,7 @@ def offers_of(
     return appraiser.offers(picture or sample(), allowed, furthest=furthest, keep_info=keep_info)
 
 
-def by_choice(offers: Sequence[Offer]) -> dict[tuple[int, str], tuple[float, float, float]]:
+def by_choice(offers: Sequence[Offer]) -> dict[tuple[int, str], tuple[int, float, float]]:
     found = {(one.cut, one.encoding): (one.nbytes, one.agent_s, one.rest_s) for one in offers}
     assert len(found) == len(offers), "each choice once"
     return found
