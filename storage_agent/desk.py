@@ -34,9 +34,9 @@ from storage_agent.instructions import Build, Greet, Instruction, Log, LookUp, Q
 from storage_agent.jobs import FetchHeader, Job
 from storage_agent.pipelines import Pipelines
 
-ACTIVE_S = 2.0
-"""A connection that has asked for samples within so many seconds has its share of the agent's cores; a training step or
-a checkpoint of a few seconds leaves its share to others."""
+ACTIVE_S = 0.5
+"""A connection that has asked for work within so many seconds has its share of the agent's cores; whoever pauses for
+longer (a training step, a checkpoint) leaves its share to others."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Desk:
             allowed=[name for name in self._encodings if name in fetch.allowed],
             received_s=now_s,
             upkeep_s=load.upkeep_s,
-            cores=load.cores / self._active(client, now_s),
+            cores=load.cores / self._active(client, now_s, fetch),
             prices=fetch.prices,
         )
         files, work = [], []
@@ -212,13 +212,14 @@ class Desk:
             done.append(Read(work[space:], note))
         return done
 
-    def _active(self, client: bytes, now_s: float) -> int:
-        """How many connections ask for samples now, this one among them."""
-        self._asked_s[client] = now_s
-        self._asked_s.move_to_end(client)
-        while next(iter(self._asked_s.values())) < now_s - ACTIVE_S:
+    def _active(self, client: bytes, now_s: float, fetch: Fetch) -> int:
+        """How many connections have the workers' cores to themselves, this one among them if it asks for work."""
+        if any(item.cut or item.encoding != "file" for item in fetch.items):
+            self._asked_s[client] = now_s
+            self._asked_s.move_to_end(client)
+        while self._asked_s and next(iter(self._asked_s.values())) < now_s - ACTIVE_S:
             self._asked_s.popitem(last=False)
-        return len(self._asked_s)
+        return max(1, len(self._asked_s))
 
     def _fetch_refused(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
         """The failure and why; None when the samples are admitted and counted."""

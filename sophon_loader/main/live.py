@@ -272,8 +272,8 @@ class LivePlan:
 
     def _learn(self, now: Totals) -> None:
         """What goes beside ops and encodings, at either end."""
-        if now.weighed and now.weighed_rest_s > 0:
-            ratio = now.weighed_loader_s / now.weighed_rest_s
+        if now.compared_rest_s > 0:
+            ratio = now.compared_loader_s / now.compared_rest_s
             ratio = min(max(ratio, 1 / MAX_RATIO), MAX_RATIO)
             self._loader_per_rest += 0.5 * (ratio - self._loader_per_rest)
         files = now.samples - now.offloaded

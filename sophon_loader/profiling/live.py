@@ -106,16 +106,11 @@ class Window:
         return self.waited_s / (self.seconds * self.processes)
 
     @property
-    def held_up_by_agent(self) -> bool:
-        """Whether workers waited for replies that themselves waited at the agent.
-
-        Of what is asked for ahead, most lies where it is held up: there, or on the wire.
-        """
-        return self.waiting >= MIN_WAITING and self.queued_s > max(self.net_s, self.fresh * NET_JITTER_S)
-
-    @property
     def held_up_by_wire(self) -> bool:
-        """Whether workers waited for replies that lay behind others on their way."""
+        """Whether workers waited for replies that lay behind others on their way.
+
+        Of what is asked for ahead, most lies where it is held up: there, or at the agent.
+        """
         if not self.fresh or self.waiting < MIN_WAITING or self.net_s < self.queued_s:
             return False
         return self.net_s / self.fresh > QUEUED_ON_WIRE * self.shortest_net_s + NET_JITTER_S
@@ -183,17 +178,12 @@ class Conditions:
         return now._after_wire(window)
 
     def _speed(self, window: Window) -> float:
-        got_s = window.work_cpu_s + window.upkeep_s
-        by_cpu = window.held_up_by_agent and window.work_s > window.read_s
-        if by_cpu and window.agent_cores > MIN_CORES and got_s > 0:
-            speed = got_s / (window.seconds * window.agent_cores)  # it has had no more, though it was asked for more
-        elif window.work_cpu_s < MIN_WORK_S:
+        if window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
-        else:
-            # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
-            alone = min(1.0, window.work_cpu_s / max(window.work_s, MIN_WORK_S))
-            speed = alone * (1 + window.upkeep_s / max(window.work_s, MIN_WORK_S))
-        return min(1.0, _mean(self.agent_speed, min(1.0, speed)))
+        # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
+        at_work_s = max(window.work_s, MIN_WORK_S)
+        alone = min(1.0, window.work_cpu_s / at_work_s)
+        return min(1.0, _mean(self.agent_speed, min(1.0, alone * (1 + window.upkeep_s / at_work_s))))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s

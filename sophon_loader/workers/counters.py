@@ -46,7 +46,8 @@ class Totals:
         fresh_queued_s: seconds that those waited at the agent, all together.
         weighed: samples for which the agent told what it had chosen from.
         weighed_rest_s: CPU seconds that were left to the loader for these, by the agent's estimate.
-        weighed_loader_s: CPU seconds that decoding and ops of these took at the loader.
+        compared_rest_s: part of that: of samples that crossed at cut 0, for which all ops were left.
+        compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -74,7 +75,8 @@ class Totals:
     fresh_queued_s: float = 0.0
     weighed: int = 0
     weighed_rest_s: float = 0.0
-    weighed_loader_s: float = 0.0
+    compared_rest_s: float = 0.0
+    compared_loader_s: float = 0.0
     cuts: dict[int, int] = field(default_factory=dict)
     encodings: dict[str, int] = field(default_factory=dict)
 

@@ -234,7 +234,7 @@ class Appraiser:
         self._trials.append(trial)
         trials = list(self._trials)
         ops = range(1, len(self._chain))
-        self._op_s = [0.0, *(float(np.mean([one.op_s[op] for one in trials])) for op in ops)]
+        self._op_s = [0.0, *(float(np.median([one.op_s[op] for one in trials])) for op in ops)]
         self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(len(self._chain))]
         self._plain = trial.plain
         self._decode_s = _decoding(trials)
@@ -254,7 +254,8 @@ class Appraiser:
             np.array([one.picture.share for one in some]),
         )
         cut = self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
-        return estimate.fit(cut, given, np.array([float(row[1]) for row in rows]), [row[2] for row in rows])
+        nbytes = np.array([float(row[1]) for row in rows])
+        return estimate.fit(cut, given, nbytes, _without_outliers([row[2] for row in rows]))
 
     def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
         """Every choice of a sample, the file first; nothing before enough has been tried.
@@ -313,9 +314,16 @@ class Appraiser:
         return [Offer(0, name, round(float(estimate.nbytes(fit, given))), encode_s, decode_s + after_s)]
 
 
+def _without_outliers(seconds: Sequence[float]) -> list[float]:
+    """Times, none of them longer than twice the median: the first of a process loads libraries and takes many times as
+    long as the others."""
+    most_s = 2 * float(np.median(seconds))
+    return [min(one, most_s) for one in seconds]
+
+
 def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
     """CPU seconds of decoding a file: per px, per byte of it, and for each."""
-    seconds = np.array([one.op_s[0] for one in trials])
+    seconds = np.array(_without_outliers([one.op_s[0] for one in trials]))
     sizes = np.array([[float(one.picture.px), float(one.picture.nbytes)] for one in trials])
     if not sizes[:, 0].all():
         return 0.0, 0.0, float(seconds.mean())

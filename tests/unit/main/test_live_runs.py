@@ -162,7 +162,8 @@ class Play:
             fresh_queued_s=rate * (BACKLOG_S if held_up in ("agent", "read") else 0.0),
             weighed=20,
             weighed_rest_s=20 * rest_s,
-            weighed_loader_s=20 * rest_s,
+            compared_rest_s=20 * rest_s,
+            compared_loader_s=20 * rest_s,
         )
         for row, _ in zip(self._rows, range(20), strict=False):
             self.live.shared.offers.write(0, self._pictures.offers(row))
