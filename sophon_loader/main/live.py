@@ -26,6 +26,8 @@ from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
+FIRST_WINDOWS = 12
+"""So many at most: then it is a hundred times what it was taken for."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
@@ -123,6 +125,7 @@ class LivePlan:
         self._facts: Facts | None = None
         self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
         self._guard = Guard()
+        self._windows = 0
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
@@ -234,7 +237,8 @@ class LivePlan:
             return False
         self._latest = now
         window = self._carried.with_what_passed(self._mark, now)
-        if window.seconds < (WINDOW_S if self.conditions.wire_seen else FIRST_WINDOW_S):
+        settled = self.conditions.wire_seen or self._windows >= FIRST_WINDOWS
+        if window.seconds < (WINDOW_S if settled else FIRST_WINDOW_S):
             return False
         if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
             return False
@@ -244,7 +248,9 @@ class LivePlan:
         steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         revised = self._revise()
-        self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
+        self._windows += 1
+        if settled:
+            self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
         return revised
 
     def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
