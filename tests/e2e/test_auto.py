@@ -271,7 +271,6 @@ def test_an_interrupted_first_epoch_is_planned_with_as_far_as_it_went(make: Any,
     assert second["samples"] == third["samples"] == FILES
     assert "% of the samples are profiled" in second["plan_reason"]
     assert "are profiled" not in third["plan_reason"], "the second epoch measured the rest"
-    assert third["wire_bytes"] < third["file_bytes"]
 
 
 def test_an_epoch_without_a_batch_changes_nothing(make: Any) -> None:
@@ -300,7 +299,6 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
             assert found == samples_of(reference)
         report = loader.report().as_dict()
         assert "only 95.8 % of the samples are profiled" in report["plan_reason"]
-        assert report["wire_bytes"] < report["file_bytes"]
         loader.close()
 
 
