@@ -49,13 +49,13 @@ class OffloadedDataset(Dataset[Any]):
     Args:
         data: the user's dataset, taken apart.
         steps: one per source of `data`.
-        plan: which choice each sample gets.
+        plan: which choice each sample gets; None where nothing is planned.
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
         locations: of the files.
         terms: agreed on with the agent; None to read all files below the sources' roots.
         seed: of the run.
-        live: shared with the main process where the agent chooses; None where a plan is followed.
+        live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
 
     Attributes:
         chooser: says what to ask for.
@@ -66,7 +66,7 @@ class OffloadedDataset(Dataset[Any]):
         self,
         data: Offloadable,
         steps: Sequence[Steps],
-        plan: SharedPlan,
+        plan: SharedPlan | None,
         statistics: Statistics,
         profile: SampleProfile,
         locations: Locations,
@@ -75,7 +75,7 @@ class OffloadedDataset(Dataset[Any]):
         live: Live | None = None,
     ) -> None:
         self._offers = None if live is None else live.offers
-        self.chooser = Chooser(data, steps, locations, plan, profile, seed, live.tariff if live else None)
+        self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None)
         self.queued: QueuedTickets | None = None
         self._finisher = Finisher(data, steps, locations, profile, terms, seed)
         self._length = len(data)
