@@ -5,7 +5,7 @@ choices) this is a linear programme of N * C variables but three coupling rows: 
 is three prices. At given prices each sample takes its cheapest choice on its own (`sweep`, one pass over the table),
 and what all samples then need together is a `Column`: three numbers. A master problem of a few rows mixes columns and
 yields new prices, until no sweep improves the mix (Dantzig-Wolfe decomposition; Dantzig and Wolfe, Operations Research
-8(1), 1960). A dozen sweeps are enough; the sweeps are all that touches the samples.
+8(1), 1960). A dozen or two are enough, and they are all that touches the samples.
 
 Vectors over resources are float64[3] in the order wire, loader, agent.
 """
@@ -238,7 +238,8 @@ class _Search:
     The weights of a master that knows few columns swing about, so the next ones lie half way between its own and the
     best so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those for which a
     sweep has proved the highest bound, even if a still higher bound is known from elsewhere: if the centre waited for a
-    higher one, the search could stand still.
+    higher one, the search could stand still. And half way between, prices do not lie where samples have two choices
+    that cost the same, as the master's often do: an agent would take another one there than the sweep did.
 
     Attributes:
         bound: the highest lower bound that a sweep has proved.

@@ -319,6 +319,7 @@ class Engine:
             return Report(policy=self._settings.policy.name)
         if self._live is not None:
             self._epoch.report.would_bring = self._live.would_bring()
+            self._epoch.report.weighed = self._live.weighed()
         return self._epoch.report.snapshot()
 
     # --- the end ----------------------------------------------------------------------------------------------

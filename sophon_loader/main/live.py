@@ -17,7 +17,7 @@ from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
-from sophon_loader.profiling.live import Conditions, Guard, Window
+from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import SharedOffers
@@ -26,7 +26,7 @@ from sophon_loader.workers.tariff import SharedTariff
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
 WINDOW_S = 1.0
-MIN_WINDOW_SAMPLES = 32
+MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
 MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
@@ -41,6 +41,8 @@ DOUBLED = {
     "agent-cpu": "agent_cores",
 }
 """What `would_bring` tells of, and the rate that is doubled for it."""
+MAX_BESIDE_S = 10.0
+"""CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
 MAX_RATIO = 4.0
 """Times as fast or slow that a core of the loader may be, compared with one of the agent."""
 
@@ -116,18 +118,24 @@ class LivePlan:
         self._latest: Moment | None = None
         self._carried = Moment(0.0, NO_TOTALS, 0.0)
         self._facts: Facts | None = None
+        self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
         self._guard = Guard()
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
         """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
         try:
+            wire_bytes_s, per_rest, *beside_s = (float(kept.figures[name]) for name in KEPT)
+            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and 1 / MAX_RATIO <= per_rest <= MAX_RATIO):
+                return
+            if not all(0 <= seconds <= MAX_BESIDE_S for seconds in beside_s):
+                return
             self.shared.offers.load(kept.arrays)
-            found = [float(kept.figures[name]) for name in KEPT]
         except (KeyError, ValueError):
             return
-        wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s = found
-        if wire_bytes_s > 0:
+        self._loader_per_rest = per_rest
+        self._loader_s, self._file_s, self._agent_s = beside_s
+        if wire_bytes_s >= 1:
             self.conditions = self.conditions.with_wire(wire_bytes_s)
         self._revise()
 
@@ -164,20 +172,38 @@ class LivePlan:
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
-        time = self.tariff.predicted
-        return {} if time is None else shares_of(time, self._disk_s())
+        time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
+        if time is None:
+            return {}
+        # What tariffs are worked out from counts the disk among the training steps.
+        time = replace(time, gpu_s=self._rows / self.conditions.rates.gpu_samples_s)
+        return shares_of(time, self._disk_s())
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
         if self._facts is None or self.tariff.predicted is None:
             return {}
+        if self._brought is not None:
+            return self._brought
         now_s = self._least_s(self.conditions.rates, self._disk_s())
-        found = {}
+        found = self._brought = {}
         for name, field in DOUBLED.items():
             rates = self.conditions.rates
             doubled = replace(rates, **{field: 2 * getattr(rates, field)})
             found[name] = now_s / self._least_s(doubled, self._disk_s())
         found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
+        return found
+
+    def weighed(self) -> dict[str, dict[str, float]]:
+        """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
+        table = None if self._facts is None else self._facts.table
+        if table is None:
+            return {}
+        found = {}
+        for column, choice in enumerate(table.choices):
+            rows = table.has(column)
+            costs = {"wire_bytes": table.wire_bytes, "agent_s": table.agent_s, "loader_s": table.loader_s}
+            found[str(choice)] = {name: float(values[rows, column].mean()) for name, values in costs.items()}
         return found
 
     def _least_s(self, rates: Rates, disk_s: float) -> float:
@@ -235,6 +261,7 @@ class LivePlan:
             read_s=now.read_s,
             fresh=now.fresh,
             net_s=now.net_s,
+            queued_s=now.fresh_queued_s,
             gpu_samples_s=gpu_samples_s,
             agent_cores=float(self._statistics.agent_cores.array.sum()),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
@@ -280,7 +307,7 @@ class LivePlan:
         table = self._table(self._loader_s)
         if table is None or table.samples < MIN_OFFERS:
             return False
-        self._facts = _facts_of(table, self.conditions)
+        self._facts, self._brought = _facts_of(table, self.conditions), None
         self.tariff = self._policy.tariff(self._facts, self._traffic)
         self._share()
         return True

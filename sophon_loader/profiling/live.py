@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
-| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a tenth a window |
+| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
 
@@ -22,13 +22,16 @@ from sophon_loader.decide.tariff import Tariff
 
 MIN_WAITING = 0.1
 """Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
-QUEUED_ON_WIRE = 2.0
-"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time."""
+QUEUED_ON_WIRE = 1.3
+"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. Where
+twice as much is asked for as the wire holds, it is 2 times."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
-"""Of the newest window in a rate. Windows are about a second long: after a change, a rate is off by less than a tenth
-within four."""
+"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within
+a tenth after three."""
+WEIGHT_OF_CHANGE = 0.85
+"""The same where a window shows less than half or more than twice: that is no scatter."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
@@ -36,11 +39,11 @@ FIRST_GROWTH = 1.0
 """Before the wire has held anything up, it is tried with twice as much each time."""
 LIKELY_WIRE_BYTES_S = 12.5e6
 """Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
-RECOVERY = 1.1
+RECOVERY = 1.15
 """Times per window by which the agent's cores are believed to come back while nothing runs there."""
 MAX_WIRE_BYTES_S = 1e12
 """Beyond any wire; a rate that nothing contradicts stays finite."""
-MIN_WORK_S = 0.01
+MIN_WORK_S = 0.003
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
@@ -72,6 +75,7 @@ class Window:
         read_bytes, read_s: bytes and seconds of reading files there.
         fresh: replies that came while a worker waited.
         net_s: seconds that those were neither queued, read nor worked on, all together.
+        queued_s: seconds that those waited at the agent, all together.
         gpu_samples_s: of the training step; inf while that is not known.
         agent_cores: that the agent promised; 0 while it has said nothing.
         shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
@@ -91,6 +95,7 @@ class Window:
     read_s: float
     fresh: int
     net_s: float
+    queued_s: float
     gpu_samples_s: float
     agent_cores: float
     shortest_net_s: float = math.inf
@@ -99,6 +104,21 @@ class Window:
     def waiting(self) -> float:
         """Share of their time for which the workers waited for replies."""
         return self.waited_s / (self.seconds * self.processes)
+
+    @property
+    def held_up_by_agent(self) -> bool:
+        """Whether workers waited for replies that themselves waited at the agent.
+
+        Of what is asked for ahead, most lies where it is held up: there, or on the wire.
+        """
+        return self.waiting >= MIN_WAITING and self.queued_s > max(self.net_s, self.fresh * NET_JITTER_S)
+
+    @property
+    def held_up_by_wire(self) -> bool:
+        """Whether workers waited for replies that lay behind others on their way."""
+        if not self.fresh or self.waiting < MIN_WAITING or self.net_s < self.queued_s:
+            return False
+        return self.net_s / self.fresh > QUEUED_ON_WIRE * self.shortest_net_s + NET_JITTER_S
 
 
 @dataclass(frozen=True)
@@ -160,17 +180,21 @@ class Conditions:
         return now._after_wire(window)
 
     def _speed(self, window: Window) -> float:
-        if window.work_cpu_s < MIN_WORK_S:
-            return min(1.0, self.agent_speed * RECOVERY)
-        # What the agent's upkeep has taken meanwhile was not lost to others: it is counted with every sample.
         got_s = window.work_cpu_s + window.upkeep_s
-        return min(1.0, _mean(self.agent_speed, min(1.0, got_s / max(window.work_s, MIN_WORK_S))))
+        by_cpu = window.held_up_by_agent and window.work_s > window.read_s
+        if by_cpu and window.agent_cores > 0 and got_s > 0:
+            speed = got_s / (window.seconds * window.agent_cores)  # it has had no more, though it was asked for more
+        elif window.work_cpu_s < MIN_WORK_S:
+            return min(1.0, self.agent_speed * RECOVERY)
+        else:
+            # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
+            alone = min(1.0, window.work_cpu_s / max(window.work_s, MIN_WORK_S))
+            speed = alone * (1 + window.upkeep_s / max(window.work_s, MIN_WORK_S))
+        return min(1.0, _mean(self.agent_speed, min(1.0, speed)))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
-        net_s = window.net_s / window.fresh if window.fresh else 0.0
-        lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
-        if lay_behind_others and window.waiting >= MIN_WAITING:
+        if window.held_up_by_wire:
             wire = got if got > known or not self.wire_seen else _mean(known, got)
             return self._with_wire(wire, GROWTH)
         growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
@@ -246,4 +270,8 @@ class Guard:
 
 
 def _mean(known: float, now: float) -> float:
-    return now if not math.isfinite(known) else known + WEIGHT * (now - known)
+    """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
+    if not (math.isfinite(known) and known > 0 and now > 0):
+        return now
+    weight = WEIGHT if 0.5 < now / known < 2.0 else WEIGHT_OF_CHANGE
+    return known * (now / known) ** weight

@@ -58,6 +58,7 @@ def _counted(session: Session | None) -> dict[str, float]:
         "waited_s": session.waited_s,
         "fresh": session.fresh,
         "net_s": session.net_s,
+        "fresh_queued_s": session.queued_s,
     }
 
 
