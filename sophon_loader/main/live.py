@@ -32,6 +32,8 @@ MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
 TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+FIRST_TRIED_SHARE = 1 / 8
+"""The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
 """What is kept for another run, beside the samples."""
 DOUBLED = {
@@ -317,7 +319,8 @@ class LivePlan:
         tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
         if not tariff.offloads:
             priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
-            tariff = Tariff((Part(1 - TRIED_SHARE, None), Part(TRIED_SHARE, priced)), "")
+            share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
+            tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
         self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
 
 

@@ -137,6 +137,7 @@ class Conditions:
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
         wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
+        max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
     """
 
     rates: Rates
@@ -145,6 +146,7 @@ class Conditions:
     agent_speed: float = 1.0
     growth: float = FIRST_GROWTH
     wire_seen: bool = False
+    max_agent_cores: float = math.inf
 
     @staticmethod
     def at_first(loader_cores: float, agent_cores: float) -> Conditions:
@@ -171,7 +173,8 @@ class Conditions:
             rates = replace(rates, loader_cores=_mean(rates.loader_cores, min(cores, self.max_loader_cores)))
         speed = self._speed(window)
         if window.agent_cores > 0:
-            rates = replace(rates, agent_cores=max(MIN_CORES, speed * window.agent_cores))
+            promised = min(window.agent_cores, self.max_agent_cores)
+            rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
         disk = self.disk_bytes_s
         if window.read_s > 0 and window.read_bytes > 0:
             # Readers that together waited longer than the window has lasted had the disk busy all the time.
@@ -182,7 +185,7 @@ class Conditions:
     def _speed(self, window: Window) -> float:
         got_s = window.work_cpu_s + window.upkeep_s
         by_cpu = window.held_up_by_agent and window.work_s > window.read_s
-        if by_cpu and window.agent_cores > 0 and got_s > 0:
+        if by_cpu and window.agent_cores > MIN_CORES and got_s > 0:
             speed = got_s / (window.seconds * window.agent_cores)  # it has had no more, though it was asked for more
         elif window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
@@ -271,7 +274,8 @@ class Guard:
 
 def _mean(known: float, now: float) -> float:
     """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
-    if not (math.isfinite(known) and known > 0 and now > 0):
+    if now == known or not (math.isfinite(known) and known > 0 and 0 < now < math.inf):
         return now
-    weight = WEIGHT if 0.5 < now / known < 2.0 else WEIGHT_OF_CHANGE
-    return known * (now / known) ** weight
+    change = math.log(now) - math.log(known)
+    weight = WEIGHT if abs(change) < math.log(2) else WEIGHT_OF_CHANGE
+    return math.exp(math.log(known) + weight * change)

@@ -288,7 +288,7 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
     Path(dataset.samples[10][0]).write_bytes(b"no picture")
     sampler = SeenIndex(range(24))
     with agent_for({"all": tree}, "--limit-mbit", str(LIMIT_MBIT)) as agent:
-        arguments = {"agent": agent.address("all"), "policy": "sophon", "seed": 5, "options": QUICK}
+        arguments: dict[str, Any] = {"agent": agent.address("all"), "policy": "sophon", "seed": 5, "options": QUICK}
         loader = OffloadingDataLoader(dataset, 4, sampler=sampler, **arguments)
         with pytest.raises(UnidentifiedImageError):
             samples_of(loader)

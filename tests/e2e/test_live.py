@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.shared import SharedArray
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import Agent, agent_for
@@ -30,6 +30,8 @@ FILES = 96
 LOADER = {"batch_size": 8, "policy": "auto", "seed": 5}
 NARROW = ("--limit-mbit", "5")
 EPOCHS = 3
+PATIENT = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=40.0, resend_after_s=20.0, window=8)
+"""An agent that is started again is waited for."""
 Samples = list[tuple[str, Any]]
 
 
@@ -177,7 +179,7 @@ def test_indices_that_are_met_again(root: Path, make: Any) -> None:
 def test_an_agent_that_is_killed_and_started_again(root: Path, make: Any, workers: int) -> None:
     """What it has learnt of the pictures is lost with it, and learnt anew."""
     with agent_for({"all": root}, *NARROW, workers=2) as agent:
-        loader = make(agent=agent, num_workers=workers)
+        loader = make(agent=agent, num_workers=workers, options=PATIENT)
         for epoch in range(2):
             batches = iter(loader)
             found = samples_of([next(batches) for _ in range(5)])
@@ -204,7 +206,7 @@ def test_an_agent_that_is_gone_for_good(root: Path, make: Any) -> None:
 
 def test_an_agent_that_comes_back_as_other_software_runs_no_op_any_more(root: Path, make: Any, tmp_path: Path) -> None:
     with agent_for({"all": root}) as agent:
-        loader = make(agent=agent, num_workers=1, batch_size=2)
+        loader = make(agent=agent, num_workers=1, batch_size=2, options=PATIENT)
         batches = iter(loader)
         found = samples_of([next(batches) for _ in range(12)])
         agent.kill()

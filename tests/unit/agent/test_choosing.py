@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -241,7 +241,7 @@ def offers_of(
     return appraiser.offers(picture or sample(), allowed, furthest=furthest, keep_info=keep_info)
 
 
-def by_choice(offers: Sequence[Offer]) -> dict[tuple[int, str], tuple[float, float, float]]:
+def by_choice(offers: Sequence[Offer]) -> dict[tuple[int, str], tuple[int, float, float]]:
     found = {(one.cut, one.encoding): (one.nbytes, one.agent_s, one.rest_s) for one in offers}
     assert len(found) == len(offers), "each choice once"
     return found
@@ -261,7 +261,7 @@ BY_HAND = {
 }
 
 
-def assert_near(found: dict[Any, tuple[float, ...]], wanted: dict[Any, tuple[float, ...]]) -> None:
+def assert_near(found: Mapping[Any, tuple[float, ...]], wanted: Mapping[Any, tuple[float, ...]]) -> None:
     assert found.keys() == wanted.keys()
     for choice, costs in wanted.items():
         assert found[choice] == pytest.approx(costs, rel=1e-3, abs=1e-9), choice

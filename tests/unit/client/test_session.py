@@ -84,7 +84,7 @@ def answer(number: int, **took: float) -> Sample:
 
 def test_prices_go_with_the_samples_that_they_are_for(connection: ConnectionStandIn) -> None:
     session = Session(TERMS)
-    files = {"cut": 0, "encoding": "file", "prices": None}
+    files: dict[str, Any] = {"cut": 0, "encoding": "file", "prices": None}
     session.want(BATCH, [wanted(0, **files), wanted(1), wanted(2, **files), wanted(3), wanted(4, source=1, **files)])
     first, second = fetches(connection)
     assert first.prices == [1.0, 0.5, 0.25], "of wire, agent and loader"
@@ -115,9 +115,9 @@ def test_a_reply_that_was_waited_for_shows_how_long_it_was_on_its_way(
         (asked_s + 0.080, answer(FIRST + 1, queued_s=0.030, read_s=0.005, work_s=0.020)),
     ]
     session.next(BATCH)
-    assert (session.fresh, session.net_s) == (1, pytest.approx(0.015))
+    assert session.fresh == 1 and session.net_s == pytest.approx(0.015)
     session.next(BATCH)
-    assert (session.fresh, session.net_s) == (2, pytest.approx(0.040))
+    assert session.fresh == 2 and session.net_s == pytest.approx(0.040)
     assert session.shortest_net_s == pytest.approx(0.015) and session.queued_s == pytest.approx(0.040)
     assert session.waited_s == pytest.approx(0.080)
 

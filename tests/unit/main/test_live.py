@@ -17,6 +17,7 @@ from sophon_loader.decide.tariff import FILES, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
+    FIRST_TRIED_SHARE,
     FIRST_WINDOW_S,
     KEPT,
     MAX_RATIO,
@@ -114,7 +115,7 @@ def test_files_that_are_read_here_are_not_offloaded_before_anything_is_known() -
 def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
     live = driven.live
     assert live.tariff.offloads and live.predicted_s is None
-    assert live.limits() == live.would_bring() == live.weighed() == {}
+    assert not (live.limits() or live.would_bring() or live.weighed())
     (part,) = driven.told.parts
     assert part.prices is not None and max(vars(part.prices).values()) == 1.0
 
@@ -214,7 +215,7 @@ def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(dr
     assert driven.live.conditions == known and driven.live.limits() != {}
     assert not driven.progress(WINDOW_S - 0.01, totals_of(90))
     assert driven.progress(WINDOW_S, totals_of(100))
-    assert driven.live.conditions.rates.wire_bytes_s == pytest.approx(1.2e6, rel=0.1), "2, 1.4, 1.2 MB/s"
+    assert 1e6 < driven.live.conditions.rates.wire_bytes_s < known.rates.wire_bytes_s < 2e6
 
 
 def test_iterations_shorter_than_a_window_still_fill_one(driven: Driven) -> None:
@@ -269,7 +270,7 @@ def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
     driven.progress(3.0, totals_of(300, read_bytes=12_000_000, read_s=30.0))
     disk_bytes_s = driven.live.conditions.disk_bytes_s
     assert 1e6 < disk_bytes_s < 2e6
-    assert next(iter(driven.live.limits())) == "agent-disk" and not driven.live.tariff.offloads
+    assert next(iter(driven.live.limits())) == "agent-disk" and driven.live.limits()["gpu"] < 0.1
     assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
     found = driven.live.would_bring()
     assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)
@@ -303,7 +304,7 @@ def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
     told = {"weighed": 10, "weighed_rest_s": 0.01, "weighed_loader_s": 0.01}
     driven.progress(1.0, totals_of(100, loader_cpu_s=0.4, **told))
     live = driven.live
-    assert (live._loader_s, live._agent_s) == (pytest.approx(0.003), pytest.approx(0.0003))
+    assert live._loader_s == pytest.approx(0.003) and live._agent_s == pytest.approx(0.0003)
     more = {"agent_cpu_s": 0.39, "upkeep_s": 0.06, "offloaded_upkeep_s": 0.02, "work_cpu_s": 0.3}
     driven.progress(2.0, totals_of(200, offloaded=100, **more))
     assert live._file_s == pytest.approx(0.0002 + 0.0004), "100 files, of which each took 0.2 ms to read"
@@ -317,8 +318,8 @@ def test_while_nothing_is_offloaded_a_few_samples_are_still_tried() -> None:
     driven = Driven(files_here=True)
     files, priced = driven.told.parts
     assert not driven.live.tariff.offloads
-    assert (files.share, files.prices) == (1 - TRIED_SHARE, None)
-    assert priced.share == TRIED_SHARE and priced.prices is not None
+    assert (files.share, files.prices) == (1 - FIRST_TRIED_SHARE, None)
+    assert priced.share == FIRST_TRIED_SHARE and priced.prices is not None
 
 
 def test_a_job_that_the_training_limits_offloads_nothing(driven: Driven) -> None:

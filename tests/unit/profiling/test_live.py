@@ -174,7 +174,9 @@ def test_an_agent_that_says_nothing_keeps_its_cores() -> None:
 
 def test_the_agent_s_own_upkeep_is_not_lost_to_others() -> None:
     """It runs on the same cores, between the clock's two readings."""
-    assert after(FIRST, *[window(work_cpu_s=0.6, upkeep_s=0.3, work_s=0.9)] * 9).rates.agent_cores == 4.0
+    with_upkeep = after(FIRST, *[window(work_cpu_s=0.6, upkeep_s=0.3, work_s=0.9)] * 9)
+    without = after(FIRST, *[window(work_cpu_s=0.6, upkeep_s=0.0, work_s=0.9)] * 9)
+    assert near(without.rates.agent_cores, 4 * 2 / 3) and near(with_upkeep.rates.agent_cores, 4.0, 0.15)
 
 
 def test_a_clock_that_runs_ahead_gives_no_more_than_all_cores() -> None:
@@ -358,7 +360,7 @@ def test_where_files_are_no_better_the_tariff_is_doubted_more_rarely() -> None:
     found = []
     for _ in range(7):
         found.append(doubted(guard, 50.0))
-        assert held(guard, 50.0, 50.0 * MUST_GAIN) == HELD_FIRST
+        assert held(guard, 50.0, 50.0 * MUST_GAIN * 0.999) == HELD_FIRST
     assert found == [min(DOUBTED_FOR * 2**n, PATIENCE_MOST) for n in range(7)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def _writes(offers: SharedOffers, worker: int, numbers: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_what_workers_write_the_main_process_reads(how: str) -> None:
-    context = torch.multiprocessing.get_context(how)
+    context: Any = torch.multiprocessing.get_context(how)
     offers = SharedOffers(2, NAMES)
     offers.write(0, offers_of(1))
     processes = [
