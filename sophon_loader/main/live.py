@@ -14,9 +14,8 @@ import numpy as np
 
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
-from sophon_loader.decide.plan import Prices
-from sophon_loader.decide.policies.auto import Auto
-from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
+from sophon_loader.decide.policy import PricingPolicy
+from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
@@ -97,7 +96,7 @@ class LivePlan:
 
     def __init__(
         self,
-        policy: Auto,
+        policy: PricingPolicy,
         samples: int,
         statistics: Statistics,
         processes: int,
@@ -187,7 +186,7 @@ class LivePlan:
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
-        if self._facts is None:
+        if self._facts is None or self.tariff.predicted is None:
             return {}
         if self._brought is not None:
             return self._brought
@@ -216,7 +215,7 @@ class LivePlan:
         """Seconds that the known samples take at some rates, under the best tariff for them."""
         assert self._facts is not None, "nothing is known yet"
         predicted = self._policy.tariff(replace(self._facts, rates=rates)).predicted
-        assert predicted is not None, "a tariff of a table has a prediction"
+        assert predicted is not None, "a policy predicts, or it does not"
         return max(predicted.seconds, disk_s)
 
     def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
