@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from sophon_loader import native
@@ -255,7 +256,8 @@ class Appraiser:
         )
         cut = self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
         nbytes = np.array([float(row[1]) for row in rows])
-        return estimate.fit(cut, given, nbytes, _without_outliers([row[2] for row in rows]))
+        per = given.file_nbytes if estimate.encode_per_file_byte else np.ones(len(some))
+        return estimate.fit(cut, given, nbytes, _without_outliers([row[2] for row in rows], per))
 
     def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
         """Every choice of a sample, the file first; nothing before enough has been tried.
@@ -314,18 +316,27 @@ class Appraiser:
         return [Offer(0, name, round(float(estimate.nbytes(fit, given))), encode_s, decode_s + after_s)]
 
 
-def _without_outliers(seconds: Sequence[float]) -> list[float]:
-    """Times, none of them longer than twice the median: the first of a process loads libraries and takes many times as
-    long as the others."""
-    most_s = 2 * float(np.median(seconds))
-    return [min(one, most_s) for one in seconds]
+def _without_outliers(seconds: Sequence[float], per: NDArray[np.float64]) -> list[float]:
+    """Times, none of them longer than three times what the median says: the first of a process loads libraries and
+    takes many times as long as the others.
+
+    Args:
+        seconds: n of them.
+        per: float64[n] > 0, what they grow with: a large picture's are no outlier.
+    """
+    each = np.array(seconds) / per
+    found: list[float] = (np.minimum(each, 3 * np.median(each)) * per).tolist()
+    return found
 
 
 def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
     """CPU seconds of decoding a file: per px, per byte of it, and for each."""
-    seconds = np.array(_without_outliers([one.op_s[0] for one in trials]))
     sizes = np.array([[float(one.picture.px), float(one.picture.nbytes)] for one in trials])
-    if not sizes[:, 0].all():
+    known = bool(sizes[:, 0].all())
+    seconds = np.array(
+        _without_outliers([one.op_s[0] for one in trials], sizes[:, 0] if known else np.ones(len(trials)))
+    )
+    if not known:
         return 0.0, 0.0, float(seconds.mean())
     (per_px, per_byte), *_ = np.linalg.lstsq(sizes, seconds, rcond=None)
     if per_px < 0 or per_byte < 0:  # too much alike to tell them apart

@@ -332,6 +332,35 @@ def test_pictures_that_are_all_alike_still_have_a_time_of_decoding() -> None:
     assert found[1, "pixels"][1] == pytest.approx(alike.op_s[0])
 
 
+def test_a_time_that_is_far_too_long_is_not_believed() -> None:
+    """The first of a process loads libraries."""
+    appraiser = Appraiser(CHAIN, 4)
+    for number in range(3 * MIN_PROBES):
+        trial = hand_made(number)
+        if number == 0:
+            encoded = {name: (*row[:2], 100 * row[2]) for name, row in trial.encoded.items()}
+            trial = Trial(trial.picture, tuple(100 * s for s in trial.op_s), trial.nbytes, trial.plain, encoded)
+        appraiser.learn(trial)
+    found = by_choice(offers_of(appraiser))
+    for choice, (_, agent_s, rest_s) in BY_HAND.items():
+        assert found[choice][1:] == pytest.approx((agent_s, rest_s), rel=0.1), choice
+
+
+def test_pictures_of_very_different_sizes_are_no_outliers() -> None:
+    """Most are small; the time of a large one is what it is."""
+    appraiser = Appraiser(CHAIN, 4)
+    for number in range(20):
+        times = 30 if number % 5 == 0 else 1
+        px, nbytes = times * (10_000 + 700 * number), times * (5000 + 130 * (number * number % 17))
+        seconds = 1e-7 * px + 2e-7 * nbytes
+        encoded = {"roi-jpeg": (nbytes, nbytes // 2, 1e-8 * nbytes), "webp": (768, 600, 0.002)}
+        found = sample(nbytes=nbytes, px=px)
+        appraiser.learn(Trial(found, (seconds, *OPS_S), (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
+    large = by_choice(offers_of(appraiser, sample(nbytes=200_000, px=400_000)))
+    assert large[1, "pixels"][1] == pytest.approx(0.04 + 0.04, rel=1e-3)
+    assert large[0, "roi-jpeg"][1] == pytest.approx(0.002, rel=1e-3)
+
+
 @given(st.lists(st.tuples(st.integers(0, 1 << 26), st.integers(1, 1 << 27), st.floats(0, 10)), min_size=8, max_size=20))
 @examples(100)
 def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, float]]) -> None:

@@ -326,22 +326,27 @@ def test_a_choice_that_is_left_open_needs_a_pipeline(counter: Counter) -> None:
 
 def _told_cores(counter: Counter, client: bytes, now_s: float, cores: float = 6.0) -> float:
     """The cores that a connection can count on, as it is told when it asks."""
-    (read,) = counter.says(_fetch((0, "file")), client=client, now_s=now_s, cores=cores)
-    assert isinstance(read, Read)
-    return read.jobs[0].fetch.cores
+    digest = content_hash(b"a registration")
+    if digest not in counter.pipelines:
+        _register(counter)
+    (queue,) = counter.says(
+        _fetch((2, CHEAPEST), digest=digest, prices=[1.0] * 3), client=client, now_s=now_s, cores=cores
+    )
+    assert isinstance(queue, Queue)
+    return queue.jobs[0].fetch.cores
 
 
 def test_connections_that_ask_now_share_the_cores(counter: Counter) -> None:
     assert _told_cores(counter, b"a", 10.0) == 6.0
-    assert _told_cores(counter, b"b", 10.5) == 3.0
-    assert _told_cores(counter, b"a", 11.0) == 3.0, "whoever asks often counts once"
-    assert _told_cores(counter, b"c", 11.5) == 2.0
-    assert _told_cores(counter, b"c", 11.5, cores=0.3) == pytest.approx(0.1), "those that there are now"
+    assert _told_cores(counter, b"b", 10.1) == 3.0
+    assert _told_cores(counter, b"a", 10.2) == 3.0, "whoever asks often counts once"
+    assert _told_cores(counter, b"c", 10.3) == 2.0
+    assert _told_cores(counter, b"c", 10.3, cores=0.3) == pytest.approx(0.1), "those that there are now"
 
 
-def test_who_is_silent_for_two_seconds_has_no_share(counter: Counter) -> None:
+def test_who_is_silent_for_some_time_has_no_share(counter: Counter) -> None:
     _told_cores(counter, b"a", 10.0)
-    _told_cores(counter, b"b", 11.0)
+    _told_cores(counter, b"b", 10.0 + ACTIVE_S / 2)
     assert _told_cores(counter, b"c", 10.0 + ACTIVE_S) == 2.0, "a is just about still there"
     assert _told_cores(counter, b"c", 10.01 + ACTIVE_S) == 3.0
     assert _told_cores(counter, b"b", 100.0) == 6.0
@@ -357,11 +362,15 @@ def test_who_has_gone_has_no_share(counter: Counter) -> None:
     assert _told_cores(counter, b"b", 10.0) == 6.0
 
 
-def test_only_requests_for_samples_count_as_asking(counter: Counter) -> None:
+def test_only_requests_for_work_count_as_asking(counter: Counter) -> None:
     for message in (Hello(list(VERSIONS), "x"), Ping(), AskStatus(), AskListing("d", ""), AskSizes("d", ["x"])):
         counter.says(message, client=b"looks on")
     counter.refused(_fetch((0, "file"), export="none"))
+    (read,) = counter.says(_fetch((0, "file")), client=b"only wants files", cores=6.0)
+    assert isinstance(read, Read) and read.jobs[0].fetch.cores == 6.0
     assert _told_cores(counter, b"a", 7.5) == 6.0
+    (read,) = counter.says(_fetch((0, "file")), client=b"only wants files", cores=6.0)
+    assert isinstance(read, Read) and read.jobs[0].fetch.cores == 6.0, "what it would share with one that works"
 
 
 # --- limits of one client -------------------------------------------------------------------------------------

@@ -122,11 +122,15 @@ def test_a_choice_of_the_agent_s_is_set_beside_what_it_told(root: Path) -> None:
     assert torch.equal(value, expected(parts, 1))
     totals = parts.statistics.totals(1)
     assert (totals.weighed, totals.weighed_rest_s, totals.degraded) == (1, 0.125, 0)
-    assert 0 < totals.weighed_loader_s < totals.loader_cpu_s + 1.0
+    assert (totals.compared_rest_s, totals.compared_loader_s) == (0.0, 0.0), "too little was left to compare by"
     finished(parts, answer(head, 2, "pixels", one))
     assert parts.statistics.totals(1).weighed == 1, "most answers tell nothing"
     finished(parts, answer(head, 2, "pixels", one, offers=offers[:1]))
     assert parts.statistics.totals(1).weighed == 1, "nor do those that leave out what was taken"
+    finished(parts, answer(file_of(parts, 1), 0, "file", one, offers=offers))
+    totals = parts.statistics.totals(1)
+    assert (totals.weighed, totals.weighed_rest_s, totals.compared_rest_s) == (2, 0.625, 0.5)
+    assert 0 < totals.compared_loader_s < 1.0
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3])
