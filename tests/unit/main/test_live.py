@@ -122,7 +122,7 @@ def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
 
 def test_prices_reach_the_workers_at_most_one_and_in_the_agent_s_seconds(driven: Driven) -> None:
     driven.weigh()
-    driven.progress(1.0, totals_of(weighed=10, weighed_rest_s=0.01, weighed_loader_s=0.02))
+    driven.progress(1.0, totals_of(weighed=10, weighed_rest_s=0.01, compared_loader_s=0.02))
     ratio = driven.live._loader_per_rest
     assert ratio == 1.5, "half way from 1 to 2"
     assert driven.live.tariff.offloads
@@ -142,7 +142,7 @@ def test_how_fast_a_core_here_is_compared_with_the_agent_s(
     driven: Driven, rest_s: float, loader_s: float, ratio: float
 ) -> None:
     for second in range(1, 12):
-        told = {"weighed_rest_s": rest_s * second, "weighed_loader_s": loader_s * second}
+        told = {"weighed_rest_s": rest_s * second, "compared_loader_s": loader_s * second}
         driven.progress(float(second), totals_of(100 * second, weighed=10 * second, **told))
     assert driven.live._loader_per_rest == pytest.approx(ratio, rel=2e-3)
 
@@ -301,7 +301,7 @@ def test_what_the_choices_take(driven: Driven) -> None:
 def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
     """Of 4 ms at the loader, 1 ms was left to it by the agent; 0.3 ms of the agent's were neither ops nor encoding."""
     driven.weigh(20)
-    told = {"weighed": 10, "weighed_rest_s": 0.01, "weighed_loader_s": 0.01}
+    told = {"weighed": 10, "weighed_rest_s": 0.01, "compared_loader_s": 0.01}
     driven.progress(1.0, totals_of(100, loader_cpu_s=0.4, **told))
     live = driven.live
     assert live._loader_s == pytest.approx(0.003) and live._agent_s == pytest.approx(0.0003)
@@ -352,7 +352,7 @@ def learnt() -> Driven:
     driven = Driven()
     driven.statistics.agent_cores.array[:] = 1.0
     driven.weigh(20)
-    driven.progress(1.0, totals_of(100, weighed=10, weighed_rest_s=0.01, weighed_loader_s=0.02))
+    driven.progress(1.0, totals_of(100, weighed=10, weighed_rest_s=0.01, compared_loader_s=0.02))
     return driven
 
 
@@ -409,7 +409,7 @@ def test_absurd_figures_do_no_harm(name: str, value: float) -> None:
     driven.live.take_over(replace(kept, figures={**kept.figures, name: value}))
     driven.weigh()
     for second in range(1, 6):
-        told = {"weighed": 10 * second, "weighed_rest_s": 0.01 * second, "weighed_loader_s": 0.01 * second}
+        told = {"weighed": 10 * second, "weighed_rest_s": 0.01 * second, "compared_loader_s": 0.01 * second}
         driven.progress(float(second), totals_of(100 * second, **told))
     assert driven.live.limits() and driven.live.predicted_s and math.isfinite(driven.live.predicted_s)
 

@@ -122,7 +122,7 @@ def test_a_choice_of_the_agent_s_is_set_beside_what_it_told(root: Path) -> None:
     assert torch.equal(value, expected(parts, 1))
     totals = parts.statistics.totals(1)
     assert (totals.weighed, totals.weighed_rest_s, totals.degraded) == (1, 0.125, 0)
-    assert 0 < totals.weighed_loader_s < totals.loader_cpu_s + 1.0
+    assert 0 < totals.compared_loader_s < totals.loader_cpu_s + 1.0
     finished(parts, answer(head, 2, "pixels", one))
     assert parts.statistics.totals(1).weighed == 1, "most answers tell nothing"
     finished(parts, answer(head, 2, "pixels", one, offers=offers[:1]))
