@@ -109,9 +109,9 @@ def test_runs_are_named_by_bench_and_pictures() -> None:
     found = runs({"a": Path("a"), "b": Path("b")})
     names = [run.name for run in found]
     assert len(names) == len(set(names))
-    assert {"policies-a", "policies-b", "planner", "hotpath", "recovery"} <= set(names)
+    assert {"policies-a", "policies-b", "planner", "hotpath", "live-a", "live-b"} <= set(names)
     by_name = {run.name: run for run in found}
-    assert by_name["hotpath"].folder == Path("a") and by_name["recovery"].folder == Path("b")
+    assert by_name["hotpath"].folder == Path("a") and by_name["live-b"].folder == Path("b")
     assert by_name["policies-0.25-a"].arguments(quick=False)[:4] == ["--data", "a", "--agent-cores", "0.25"]
     assert [run.name for run in named(["peers", "planner"], found)] == ["planner", "peers-a", "peers-b"]
 
