@@ -166,7 +166,7 @@ def opened(data: Path, *, own_disk: bool = False, second: StreamSettings | None 
             start_agent(bed, data, UNDISTURBED.agent_cores)
         else:
             agent = start_agent(bed, disk.folder, UNDISTURBED.agent_cores, within=disk.mounting)
-            disk.follow(agent.pid, bed.agent_host)
+            disk.follow(agent.pid, bed)
         job = None if second is None else stack.enter_context(streaming_loader(bed, second))
         scene = Scene(bed, disk, job)
         yield scene

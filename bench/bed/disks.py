@@ -2,7 +2,7 @@
 
     with Disk(data) as disk, LinkedHosts(100).open() as bed:
         agent = start_agent(bed, disk.folder, within=disk.mounting)
-        disk.follow(agent.pid, bed.agent_host)
+        disk.follow(agent.pid, bed)
         disk.set_limit(10e6)
 
 The disk is a file with an ext4 on a loop device, mounted in a namespace that ends with the agent. Reads are limited by
@@ -16,17 +16,16 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from bench.bed.hosts import Host
-from bench.bed.names import new_bed_name
+from bench.bed.links import LinkedHosts
+from bench.bed.names import DISK_GROUPS, disk_group, new_bed_name
 from bench.bed.processes import command
 from bench.bed.unavailable import TestBedUnavailable
 
-GROUPS = Path("/sys/fs/cgroup/blkio")
 _LIMIT = "blkio.throttle.read_bps_device"
 _READ = "blkio.throttle.io_service_bytes"
 EVERY_S = 0.02
@@ -39,7 +38,7 @@ ROOM_NBYTES = 32 << 20
 
 def why_no_disk() -> str | None:
     """Why the agent's disk cannot be slowed here; None where it can."""
-    if not (GROUPS / _LIMIT).exists() and not any(GROUPS.glob(f"*/{_LIMIT}")):
+    if not (DISK_GROUPS / _LIMIT).exists() and not any(DISK_GROUPS.glob(f"*/{_LIMIT}")):
         return "there is no blkio control group of version 1, which limits reads"
     if not Path("/dev/loop-control").exists():
         return "there are no loop devices"
@@ -60,11 +59,10 @@ class Disk:
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        self._name = new_bed_name()
         self._stack = ExitStack()
         self._stop = threading.Event()
         self._device = ""
-        self._group = GROUPS / self._name
+        self._group = DISK_GROUPS
         self.folder = Path()
         self.mounting: tuple[str, ...] = ()
 
@@ -73,7 +71,8 @@ class Disk:
         if reason is not None:
             raise TestBedUnavailable(reason, "leave out what needs a slow disk")
         with self._stack:
-            temporary = Path(self._stack.enter_context(TemporaryDirectory(prefix=self._name)))
+            prefix = f"{new_bed_name()}-disk-"  # `clean_leftovers` finds by it what a killed owner leaves
+            temporary = Path(self._stack.enter_context(TemporaryDirectory(prefix=prefix)))
             image, self.folder = temporary / "disk", temporary / "folder"
             self.folder.mkdir()
             nbytes = sum(file.stat().st_size for file in self._data.rglob("*") if file.is_file())
@@ -81,7 +80,6 @@ class Disk:
             command("mkfs.ext4", "-q", "-d", str(self._data), str(image), f"{kilobytes}k")
             script = 'mount -o loop,ro,noatime "$1" "$2" && shift 2 && exec "$@"'
             self.mounting = ("unshare", "--mount", "sh", "-c", script, "mount", str(image), str(self.folder))
-            self._stack.callback(self._remove_group)
             self._stack = self._stack.pop_all()
         return self
 
@@ -91,19 +89,20 @@ class Disk:
         self._stop.set()
         self._stack.close()
 
-    def follow(self, pid: int, host: Host) -> None:
-        """The agent runs: from now on the reads of all processes of its host can be limited.
+    def follow(self, pid: int, bed: LinkedHosts) -> None:
+        """The agent runs: from now on the reads of all processes of its host can be limited, until the bed is closed.
 
         Args:
             pid: of the agent, which has mounted the disk.
-            host: of the agent.
+            bed: that it runs on.
         """
         seen = Path(f"/proc/{pid}/root{self.folder}")
         number = seen.stat().st_dev
         self._device = f"{os.major(number)}:{os.minor(number)}"
+        self._group = disk_group(bed.name)
         self._group.mkdir()
-        assert host.group is not None, "a linked host has a control group"
-        for one in host.group.pids():
+        assert bed.agent_host.group is not None, "a linked host has a control group"
+        for one in bed.agent_host.group.pids():
             (self._group / "cgroup.procs").write_text(str(one))
         files = [os.open(file, os.O_RDONLY) for file in seen.rglob("*") if file.is_file()]
         for file in files:
@@ -125,7 +124,3 @@ class Disk:
         while not self._stop.wait(EVERY_S):
             for file in files:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _remove_group(self) -> None:
-        with suppress(FileNotFoundError):
-            self._group.rmdir()
