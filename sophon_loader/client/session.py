@@ -65,7 +65,8 @@ class Session:
         waited_s: seconds so far for which there was no reply to work on.
         fresh: replies so far that came while they were waited for, and not while this process did something else.
         net_s: seconds that those spent on their way, all together: neither queued nor worked on at the agent.
-        shortest_net_s: of one of them; inf before there was one.
+        queued_s: seconds that those waited at the agent for a worker or a reader, all together.
+        shortest_net_s: the shortest time that one was on its way; inf before there was one.
 
     Example:
         >>> session.keep([batch])
@@ -83,6 +84,7 @@ class Session:
         self.waited_s = 0.0
         self.fresh = 0
         self.net_s = 0.0
+        self.queued_s = 0.0
         self.shortest_net_s = math.inf
 
     @property
@@ -144,6 +146,7 @@ class Session:
             self.fresh += 1
             net_s = max(0.0, now_s() - asked_s - message.queued_s - message.read_s - message.work_s)
             self.net_s += net_s
+            self.queued_s += message.queued_s
             self.shortest_net_s = min(self.shortest_net_s, net_s)
 
     def _take(self, message: Message, payload: Payload) -> None:

@@ -78,5 +78,18 @@ class Tariff:
         return Tariff(tuple(parts), "")
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What saving traffic may cost.
+
+    Args:
+        weight: share of the agent's cores that may be used to save traffic where that costs no time; 0 for none.
+        cost_per_gb: seconds of training that a gigabyte less on the wire is worth; 0 where traffic is free.
+    """
+
+    weight: float = 0.5
+    cost_per_gb: float = 0.0
+
+
 FILES = Part(1.0, None)
 """Nothing is offloaded."""

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.main.agent import Agent
@@ -107,7 +109,7 @@ class Engine:
             return None
         rates = run.profiler.rates
         if self._live is None:
-            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores, rates.wire_bytes_s)
+            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores)
         else:
             conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
         live = LivePlan(
@@ -117,6 +119,7 @@ class Engine:
             self._processes,
             encoding_names(),
             conditions,
+            Traffic(agreement.terms.options.traffic_weight, agreement.terms.options.cost_per_gb),
             files_here=agreement.terms.files_here,
         )
         kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
@@ -215,6 +218,8 @@ class Engine:
         report.plan_reason = live.tariff.reason
         report.predicted_seconds = live.predicted_s
         report.rates = _finite(asdict(live.conditions.rates))
+        if not live.conditions.wire_seen:
+            del report.rates["wire_bytes_s"]
         report.limits = live.limits()
         report.bottleneck = next(iter(report.limits), None)
 
@@ -227,7 +232,7 @@ class Engine:
         """
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
-        if self._live is not None and self._live.progressed(seconds, totals, self.step_clock.samples_s):
+        if self._live is not None and self._live.progressed(seconds, totals, epoch.awaited_s, self._gpu_samples_s()):
             self._tell_live(epoch, self._live)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
@@ -235,6 +240,10 @@ class Engine:
                 f"the agent at {self._agent} does not answer: files are read on this host until it does; report() "
                 "counts them as fallbacks"
             )
+
+    def _gpu_samples_s(self) -> float:
+        """The training step's rate where only its first steps can be measured, with the device synchronised."""
+        return self.step_clock.samples_s if torch.cuda.is_initialized() else math.inf  # type: ignore[no-untyped-call]
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -310,6 +319,7 @@ class Engine:
             return Report(policy=self._settings.policy.name)
         if self._live is not None:
             self._epoch.report.would_bring = self._live.would_bring()
+            self._epoch.report.weighed = self._live.weighed()
         return self._epoch.report.snapshot()
 
     # --- the end ----------------------------------------------------------------------------------------------

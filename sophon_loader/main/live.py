@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Prices
 from sophon_loader.decide.policies.auto import Auto
-from sophon_loader.decide.tariff import FILES, Part, Tariff
+from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
@@ -25,7 +25,7 @@ from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
-"""The first window of an iteration is short, because nothing is known yet."""
+"""Windows are short until the wire has shown its limit."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 32
 """Of fewer, a large one decides."""
@@ -33,8 +33,6 @@ MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
 TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
-LIKELY_WIRE_BYTES_S = 12.5e6
-"""The wire's rate that the first prices are for: 100 Mbit/s. A faster one is found within the first second."""
 KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
 """What is kept for another run, beside the samples."""
 DOUBLED = {
@@ -48,6 +46,30 @@ MAX_RATIO = 4.0
 """Times as fast or slow that a core of the loader may be, compared with one of the agent."""
 
 
+@dataclass(frozen=True)
+class Moment:
+    """How far an iteration has come, or what passed between two such moments.
+
+    Args:
+        seconds: since it began.
+        totals: counted since then.
+        awaited_s: of these, seconds for which the training waited for batches.
+    """
+
+    seconds: float
+    totals: Totals
+    awaited_s: float
+
+    def with_what_passed(self, before: Moment, after: Moment) -> Moment:
+        """This, and what passed from one moment of an iteration to another."""
+        passed = after.totals.since(before.totals)
+        return Moment(
+            self.seconds + after.seconds - before.seconds,
+            self.totals.scalars_with(passed),
+            self.awaited_s + after.awaited_s - before.awaited_s,
+        )
+
+
 class LivePlan:
     """Revises a tariff while an iteration runs.
 
@@ -58,6 +80,7 @@ class LivePlan:
         processes: of the loader.
         encodings: all names.
         conditions: at first.
+        traffic: what saving traffic may cost.
         files_here: files are read by the loader itself.
 
     Attributes:
@@ -74,6 +97,7 @@ class LivePlan:
         processes: int,
         encodings: Sequence[str],
         conditions: Conditions,
+        traffic: Traffic,
         *,
         files_here: bool,
     ) -> None:
@@ -81,6 +105,7 @@ class LivePlan:
         self._samples = samples
         self._statistics = statistics
         self._processes = processes
+        self._traffic = traffic
         self._files_here = files_here
         self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
@@ -88,8 +113,11 @@ class LivePlan:
         self._loader_per_rest = 1.0
         self._loader_s = 0.0
         self._file_s = self._agent_s = 0.0
-        self._mark = (0.0, NO_TOTALS)
+        self._mark: Moment | None = None
+        self._latest: Moment | None = None
+        self._carried = Moment(0.0, NO_TOTALS, 0.0)
         self._facts: Facts | None = None
+        self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
         self._guard = Guard()
         self._share()
 
@@ -101,21 +129,21 @@ class LivePlan:
         except (KeyError, ValueError):
             return
         wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s = found
-        if 0 < wire_bytes_s < math.inf:
-            rates = replace(self.conditions.rates, wire_bytes_s=wire_bytes_s)
-            self.conditions = replace(self.conditions, rates=rates)
+        if wire_bytes_s > 0:
+            self.conditions = self.conditions.with_wire(wire_bytes_s)
         self._revise()
 
     def kept(self) -> KeptLive:
         """What another run may go on from."""
-        wire_bytes_s = self.conditions.rates.wire_bytes_s
+        wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
         values = (wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s)
-        figures = {name: value if math.isfinite(value) else 0.0 for name, value in zip(KEPT, values, strict=True)}
-        return KeptLive(figures, self.shared.offers.arrays())
+        return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
 
     def begin(self) -> None:
-        """An iteration begins; its counters start from nothing."""
-        self._mark = (0.0, NO_TOTALS)
+        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over."""
+        if self._mark is not None and self._latest is not None:
+            self._carried = self._carried.with_what_passed(self._mark, self._latest)
+        self._mark = self._latest = None
 
     @property
     def predicted_s(self) -> float | None:
@@ -138,20 +166,34 @@ class LivePlan:
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
-        time = self.tariff.predicted
+        time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
         return {} if time is None else shares_of(time, self._disk_s())
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
         if self._facts is None:
             return {}
+        if self._brought is not None:
+            return self._brought
         now_s = self._least_s(self.conditions.rates, self._disk_s())
-        found = {}
+        found = self._brought = {}
         for name, field in DOUBLED.items():
             rates = self.conditions.rates
             doubled = replace(rates, **{field: 2 * getattr(rates, field)})
             found[name] = now_s / self._least_s(doubled, self._disk_s())
         found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
+        return found
+
+    def weighed(self) -> dict[str, dict[str, float]]:
+        """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
+        table = None if self._facts is None else self._facts.table
+        if table is None:
+            return {}
+        found = {}
+        for column, choice in enumerate(table.choices):
+            rows = table.has(column)
+            costs = {"wire_bytes": table.wire_bytes, "agent_s": table.agent_s, "loader_s": table.loader_s}
+            found[str(choice)] = {name: float(values[rows, column].mean()) for name, values in costs.items()}
         return found
 
     def _least_s(self, rates: Rates, disk_s: float) -> float:
@@ -161,34 +203,41 @@ class LivePlan:
         assert predicted is not None, "a tariff of a table has a prediction"
         return max(predicted.seconds, disk_s)
 
-    def progressed(self, seconds: float, totals: Totals, gpu_samples_s: float) -> bool:
+    def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
 
         Args:
             seconds: since the iteration began.
             totals: counted since then.
-            gpu_samples_s: of the training step; inf while that is not known.
+            awaited_s: of these, seconds for which the training waited for batches.
+            most_samples_s: that the training step takes at most, where that was measured otherwise; inf if not.
 
         Returns:
             Whether the tariff was revised.
         """
-        since_s, before = self._mark
-        length_s = seconds - since_s
-        if length_s < (WINDOW_S if before.samples else FIRST_WINDOW_S):
+        now = Moment(seconds, totals, awaited_s)
+        if self._mark is None:  # what was before the first batch is no measure: workers had to start
+            self._mark = now
             return False
-        if totals.samples - before.samples < MIN_WINDOW_SAMPLES and length_s < 4 * WINDOW_S:
+        self._latest = now
+        window = self._carried.with_what_passed(self._mark, now)
+        if window.seconds < (WINDOW_S if self.conditions.wire_seen else FIRST_WINDOW_S):
             return False
-        self._mark = (seconds, totals)
-        now = totals.since(before)
-        self._learn(now)
-        self.conditions = self.conditions.after(self._window(length_s, now, gpu_samples_s))
+        if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
+            return False
+        self._mark, self._carried = now, Moment(0.0, NO_TOTALS, 0.0)
+        self._learn(window.totals)
+        stepping_s = window.seconds - window.awaited_s
+        steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
+        self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         revised = self._revise()
-        self._guard.after(now.samples / length_s, self.tariff, self._rows)
+        self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
         return revised
 
-    def _window(self, seconds: float, now: Totals, gpu_samples_s: float) -> Window:
+    def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
+        now = passed.totals
         return Window(
-            seconds=seconds,
+            seconds=passed.seconds,
             processes=self._processes,
             samples=now.samples,
             wire_bytes=now.wire_bytes,
@@ -197,10 +246,12 @@ class LivePlan:
             loader_cpu_s=now.loader_cpu_s,
             work_cpu_s=now.work_cpu_s,
             work_s=now.work_s,
+            upkeep_s=now.upkeep_s,
             read_bytes=now.read_bytes,
             read_s=now.read_s,
             fresh=now.fresh,
             net_s=now.net_s,
+            queued_s=now.fresh_queued_s,
             gpu_samples_s=gpu_samples_s,
             agent_cores=float(self._statistics.agent_cores.array.sum()),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
@@ -246,8 +297,8 @@ class LivePlan:
         table = self._table(self._loader_s)
         if table is None or table.samples < MIN_OFFERS:
             return False
-        self._facts = _facts_of(table, self.conditions)
-        self.tariff = self._policy.tariff(self._facts)
+        self._facts, self._brought = _facts_of(table, self.conditions), None
+        self.tariff = self._policy.tariff(self._facts, self._traffic)
         self._share()
         return True
 
@@ -272,13 +323,12 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     """What requests go out at before anything is known: as if wire, loader and agent were equally scarce.
 
     Args:
-        rates: cores of either end, and the wire if it is known.
+        rates: of the wire and of the cores at either end.
         files_here: files need neither wire nor agent, so nothing is offloaded.
     """
     if files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    wire = rates.wire_bytes_s if math.isfinite(rates.wire_bytes_s) else LIKELY_WIRE_BYTES_S
-    prices = Prices(wire=1 / wire, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+    prices = Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
     return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
 
 

@@ -2,9 +2,9 @@
 
 | resource | measured as | when nothing shows it |
 | --- | --- | --- |
-| GPU | samples/s of the training step, by the step clock | unlimited |
+| GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
-| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a tenth a window |
+| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
 
@@ -22,19 +22,26 @@ from sophon_loader.decide.tariff import Tariff
 
 MIN_WAITING = 0.1
 """Share of their time for which workers must have waited for replies, for the wire to be what held them up."""
-QUEUED_ON_WIRE = 2.0
-"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time."""
+QUEUED_ON_WIRE = 1.3
+"""A reply that was on its way for so many times the shortest lay behind others: the wire was busy all the time. Where
+twice as much is asked for as the wire holds, it is 2 times."""
 NET_JITTER_S = 0.004
 """Seconds by which replies are late for reasons of their own: a scheduler's time slice or two."""
 WEIGHT = 0.5
-"""Of the newest window in a rate. Windows are about a second long: after a change, a rate is off by less than a tenth
-within four."""
+"""Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within
+a tenth after three."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
-RECOVERY = 1.1
+FIRST_GROWTH = 1.0
+"""Before the wire has held anything up, it is tried with twice as much each time."""
+LIKELY_WIRE_BYTES_S = 12.5e6
+"""Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
+RECOVERY = 1.15
 """Times per window by which the agent's cores are believed to come back while nothing runs there."""
-MIN_WORK_S = 0.01
+MAX_WIRE_BYTES_S = 1e12
+"""Beyond any wire; a rate that nothing contradicts stays finite."""
+MIN_WORK_S = 0.003
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
@@ -62,9 +69,11 @@ class Window:
         busy_s: seconds for which they worked on samples, all together.
         loader_cpu_s: CPU seconds of the workers.
         work_cpu_s, work_s: CPU seconds and seconds of ops and encoding at the agent.
+        upkeep_s: CPU seconds of the agent for anything else.
         read_bytes, read_s: bytes and seconds of reading files there.
         fresh: replies that came while a worker waited.
         net_s: seconds that those were neither queued, read nor worked on, all together.
+        queued_s: seconds that those waited at the agent, all together.
         gpu_samples_s: of the training step; inf while that is not known.
         agent_cores: that the agent promised; 0 while it has said nothing.
         shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
@@ -79,10 +88,12 @@ class Window:
     loader_cpu_s: float
     work_cpu_s: float
     work_s: float
+    upkeep_s: float
     read_bytes: float
     read_s: float
     fresh: int
     net_s: float
+    queued_s: float
     gpu_samples_s: float
     agent_cores: float
     shortest_net_s: float = math.inf
@@ -108,25 +119,30 @@ class Conditions:
         disk_bytes_s: at which the agent gets files from its disk.
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
+        wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
     """
 
     rates: Rates
     max_loader_cores: float
     disk_bytes_s: float = math.inf
     agent_speed: float = 1.0
-    growth: float = GROWTH
+    growth: float = FIRST_GROWTH
+    wire_seen: bool = False
 
     @staticmethod
-    def at_first(loader_cores: float, agent_cores: float, wire_bytes_s: float = math.inf) -> Conditions:
+    def at_first(loader_cores: float, agent_cores: float) -> Conditions:
         """Before anything was measured.
 
         Args:
             loader_cores: that the loader's processes may use.
             agent_cores: that the agent has.
-            wire_bytes_s: as an earlier run has found it; inf if none has.
         """
-        rates = Rates(math.inf, wire_bytes_s, loader_cores, max(agent_cores, MIN_CORES))
+        rates = Rates(math.inf, LIKELY_WIRE_BYTES_S, loader_cores, max(agent_cores, MIN_CORES))
         return Conditions(rates, loader_cores)
+
+    def with_wire(self, bytes_s: float) -> Conditions:
+        """With the wire as an earlier run has found it."""
+        return self._with_wire(bytes_s, GROWTH)
 
     def after(self, window: Window) -> Conditions:
         """After a window; one without samples changes nothing."""
@@ -149,22 +165,27 @@ class Conditions:
     def _speed(self, window: Window) -> float:
         if window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
-        return min(1.0, _mean(self.agent_speed, window.work_cpu_s / max(window.work_s, window.work_cpu_s)))
+        # What the agent's upkeep has taken meanwhile was not lost to others: it is counted with every sample.
+        got_s = window.work_cpu_s + window.upkeep_s
+        return min(1.0, _mean(self.agent_speed, min(1.0, got_s / max(window.work_s, MIN_WORK_S))))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
         net_s = window.net_s / window.fresh if window.fresh else 0.0
         lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
-        if lay_behind_others and window.waiting >= MIN_WAITING:
-            wire = got if got > known or not math.isfinite(known) else _mean(known, got)
+        # Of what is asked for ahead, most lies where it is held up: on the wire, or at the agent.
+        if lay_behind_others and window.net_s >= window.queued_s and window.waiting >= MIN_WAITING:
+            wire = got if got > known or not self.wire_seen else _mean(known, got)
             return self._with_wire(wire, GROWTH)
-        if not math.isfinite(known):
-            return self
-        return self._with_wire(max(known * (1 + self.growth), got), min(2 * self.growth, MAX_GROWTH))
+        growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
+        tried = max(known * (1 + self.growth), got)
+        rates = replace(self.rates, wire_bytes_s=min(tried, MAX_WIRE_BYTES_S))
+        return replace(self, rates=rates, growth=growth)
 
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:
-        rates = self.rates if not 0 < bytes_s < math.inf else replace(self.rates, wire_bytes_s=bytes_s)
-        return replace(self, rates=rates, growth=growth)
+        if not 0 < bytes_s < math.inf:
+            return self
+        return replace(self, rates=replace(self.rates, wire_bytes_s=bytes_s), growth=growth, wire_seen=True)
 
 
 class Guard:
@@ -229,4 +250,7 @@ class Guard:
 
 
 def _mean(known: float, now: float) -> float:
-    return now if not math.isfinite(known) else known + WEIGHT * (now - known)
+    """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
+    if not (math.isfinite(known) and known > 0 and now > 0):
+        return now
+    return known * (now / known) ** WEIGHT

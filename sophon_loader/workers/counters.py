@@ -43,6 +43,7 @@ class Totals:
         read_bytes, read_s: bytes and seconds of reading files at the agent, one after the other.
         fresh: replies that came while a worker waited for them.
         net_s: seconds that those were on their way, all together.
+        fresh_queued_s: seconds that those waited at the agent, all together.
         weighed: samples for which the agent told what it had chosen from.
         weighed_rest_s: CPU seconds that were left to the loader for these, by the agent's estimate.
         weighed_loader_s: CPU seconds that decoding and ops of these took at the loader.
@@ -70,6 +71,7 @@ class Totals:
     read_s: float = 0.0
     fresh: int = 0
     net_s: float = 0.0
+    fresh_queued_s: float = 0.0
     weighed: int = 0
     weighed_rest_s: float = 0.0
     weighed_loader_s: float = 0.0
@@ -84,6 +86,10 @@ class Totals:
             cuts=_added(self.cuts, before.cuts),
             encodings=_added(self.encodings, before.encodings),
         )
+
+    def scalars_with(self, other: Totals) -> Totals:
+        """The sums of both, without `cuts` and `encodings`."""
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _PLACES})
 
 
 def _added(now: dict[_Key, int], before: dict[_Key, int]) -> dict[_Key, int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
 from sophon_loader.workers.finishing import Finisher
+from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
@@ -94,23 +94,17 @@ class OffloadedDataset(Dataset[Any]):
     def __getitems__(self, ticket: Ticket) -> list[Any]:
         session, row = self._session_and_row()
         row.begin(ticket.batch.iteration)
-        clock = _clock()
-        cpu_s, started_s = clock(), time.monotonic()
-        before = _counted(session) if session else {}
+        meter = Meter(session, row)
         try:
             with isolated(self._generators):
-                samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row)
+                samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
         except AgentUnreachable:
             self.close()  # so that the next attempt begins with some patience
             raise
-        waited_s = 0.0
+        meter.count()
         if session is not None:
-            added = {name: value - before[name] for name, value in _counted(session).items()}
-            waited_s = added["waited_s"]
-            row.add(**added)
             self._statistics.agent_gone.array[_worker()] = session.gone
             self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
-        row.add(loader_cpu_s=clock() - cpu_s, busy_s=time.monotonic() - started_s - waited_s)
         return samples
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,7 +115,7 @@ class OffloadedDataset(Dataset[Any]):
         wanted = self.chooser.wanted(ticket)
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
-    def _fetch(self, session: Session, ticket: Ticket, row: Row) -> list[Any]:
+    def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
         """The samples of a batch, finished in order of arrival, while the batch behind it is asked for."""
         batch = ticket.batch
         samples: list[Any] = [None] * len(ticket.indices)
@@ -139,6 +133,7 @@ class OffloadedDataset(Dataset[Any]):
                 if reply.sample is not None:
                     self._note(reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
+                meter.sometimes()
         finally:
             session.keep([] if following is None else [following.batch])
         return samples
@@ -183,26 +178,10 @@ class OffloadedDataset(Dataset[Any]):
         self._process = None
 
 
-def _counted(session: Session) -> dict[str, float]:
-    """What a session has counted, by the names of the counters."""
-    return {
-        "wire_bytes": session.received_nbytes,
-        "retries": session.retries,
-        "waited_s": session.waited_s,
-        "fresh": session.fresh,
-        "net_s": session.net_s,
-    }
-
-
 def _worker() -> int:
     """Number of this worker; 0 in the main process, too."""
     worker = get_worker_info()
     return int(worker.id) if worker else 0
-
-
-def _clock() -> Callable[[], float]:
-    """CPU seconds of loading: all of a worker's, which has no other work; in the main process those of this thread."""
-    return time.thread_time if get_worker_info() is None else time.process_time
 
 
 def _drawn_from(steps: Sequence[Steps]) -> tuple[str, ...]:

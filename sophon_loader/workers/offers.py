@@ -40,7 +40,7 @@ class SharedOffers:
         self._serial = SharedArray(np.zeros((workers, rows), np.int64))  # 0: nothing there yet
         self._kinds = SharedArray(np.zeros((workers, rows, MAX_OFFERS), np.uint16))  # 0: none, else 1 + the choice
         self._costs = SharedArray(np.zeros((workers, rows, MAX_OFFERS, 3), np.float32))
-        self._next = 0
+        self._written: int | None = None  # by this process's worker, and those before it in its place
 
     def write(self, worker: int, offers: Sequence[Offer]) -> None:
         """Remember a sample in place of this worker's oldest.
@@ -49,8 +49,10 @@ class SharedOffers:
             worker: who writes; nobody else writes there.
             offers: the choices of the sample.
         """
-        place = self._next % self._serial.array.shape[1]
-        self._next += 1
+        if self._written is None:
+            self._written = int(self._serial.array[worker].max())
+        place = self._written % self._serial.array.shape[1]
+        self._written += 1
         kinds, costs = self._kinds.array[worker, place], self._costs.array[worker, place]
         self._serial.array[worker, place] = 0  # half written
         kinds[:] = 0
@@ -58,7 +60,7 @@ class SharedOffers:
             if offer.encoding in self._encodings:
                 kinds[n] = 1 + self._encodings.index(offer.encoding) + len(self._encodings) * offer.cut
                 costs[n] = offer.nbytes, offer.agent_s, offer.rest_s
-        self._serial.array[worker, place] = self._next
+        self._serial.array[worker, place] = self._written
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._serial.array))
@@ -134,4 +136,4 @@ class SharedOffers:
             self._serial.array[worker, place] = 1 + place
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_next": 0}
+        return {**self.__dict__, "_written": None}

@@ -39,9 +39,9 @@ from storage_agent.workers import words
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.choosing import Appraiser, Picture, Prices, cheapest, look_at, tried, unproven
 
-OFFERED_EVERY = 16
+OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
-bytes, which are half a thousandth of the traffic then."""
+bytes, which are a thousandth of the traffic then."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
