@@ -43,7 +43,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     Args:
         agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` or a `LocalAgent` (starts one
             on this host for as long as the loader lives; without a paced link, what would cross as a file is read by
-            the loader itself), or None (no agent: files are read on this host).
+            the loader itself, and `"auto"` does not wait for it to start, nor starts it where the loader's processes
+            may use every core), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
         encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
@@ -65,7 +66,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     its own.
 
     Raises:
-        ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins.
+        ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins, or with its next
+            batch where the agent was not waited for.
 
     Example:
         loader = OffloadingDataLoader(ImageFolder("/data/train", transform), batch_size=256, shuffle=True,

@@ -27,8 +27,8 @@ class Report:
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
         limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
         would_bring: how many times as many images/s twice of each resource would give, by the cost model.
-        weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at the
-            agent, and those that are left to the loader. "pixels@2" is the value behind the second op, as it is.
+        weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at
+            the agent, and those that are left to the loader. "pixels@2" is the value behind the second op, as it is.
         predicted_seconds: what the cost model expected; None if the costs were not known.
         totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the

@@ -193,7 +193,7 @@ class Desk:
             received_s=now_s,
             upkeep_s=load.upkeep_s,
             cores=load.cores / self._active(client, now_s),
-            prices=tuple(fetch.prices),
+            prices=fetch.prices,
         )
         files, work = [], []
         for item in fetch.items:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 import msgpack
@@ -44,7 +44,7 @@ class FetchHeader:
     received_s: float
     upkeep_s: float
     cores: float = 1.0
-    prices: tuple[float, ...] = ()
+    prices: list[float] = field(default_factory=list)
 
     @cached_property
     def packed(self) -> bytes:

@@ -17,7 +17,7 @@ from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
-from sophon_loader.main.agent import Agent
+from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.live import LivePlan
@@ -35,6 +35,7 @@ from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
@@ -54,10 +55,9 @@ class Engine:
         self._settings = settings
         where = settings.agent or own_address(data)
         self._agent = None if where is None else Agent(where, data, settings.options)
-        # The agent chooses for itself at the prices of `auto`: no plan, and nothing else per sample.
-        self._lives = self._agent is not None and isinstance(settings.policy, Auto)
+        self._joining: Joining | None = None
         self._live: LivePlan | None = None
-        self._plan = SharedPlan(0 if self._lives else len(data), encoding_names())
+        self._plan: SharedPlan
         self._run: Run | None = None
         self._planner = Planner(settings.policy, len(data))
         self._set_processes(1)
@@ -85,14 +85,15 @@ class Engine:
         """
         pipelines = tuple(pipeline_of(owner) for owner in self.data.owners)
         run = self._run
-        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn)
+        alone = self._why_alone(processes)
+        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, alone)
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
         if processes != self._processes:
             self._set_processes(processes)
         if run is None or not same:
             self._end_run()
-            run = self._run = self._new_run(pipelines, collate_fn, seed)
+            run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
             self._planner = Planner(self._settings.policy, len(self.data))
             self._live = None
         else:
@@ -104,14 +105,17 @@ class Engine:
 
     def _live_plan(self, run: Run) -> LivePlan | None:
         """What `auto` follows; it goes on from what has been learnt with another number of processes."""
-        policy, agreement = self._settings.policy, run.agreement
-        if agreement is None or not isinstance(policy, Auto):
+        policy, agreement, agent = self._settings.policy, run.agreement, self._agent
+        if agent is None or not isinstance(policy, Auto) or (agreement is None and run.late is None):
             return None
-        rates = run.profiler.rates
+        rates, most = run.profiler.rates, agent.cores(self._processes)
         if self._live is None:
-            conditions = Conditions.at_first(rates.loader_cores, agreement.agent_cores)
+            cores = most if agreement is None else min(agreement.agent_cores, most)
+            conditions = Conditions.at_first(rates.loader_cores, cores)
         else:
             conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
+        conditions = replace(conditions, max_agent_cores=most)
+        options = self._settings.options
         live = LivePlan(
             policy,
             len(self.data),
@@ -119,24 +123,75 @@ class Engine:
             self._processes,
             encoding_names(),
             conditions,
-            Traffic(agreement.terms.options.traffic_weight, agreement.terms.options.cost_per_gb),
-            files_here=agreement.terms.files_here,
+            Traffic(options.traffic_weight, options.cost_per_gb),
+            files_here=agent.files_here,
         )
         kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
         if kept is not None:
             live.take_over(kept)
         return live
 
-    def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed) -> Run:
-        settings, agreement = self._settings, None
+    def _why_alone(self, processes: int) -> str:
+        """Why `auto` does without the agent that was asked for; "" if it does not, or there is none."""
+        if self._agent is None or not isinstance(self._settings.policy, Auto):
+            return ""
+        return self._agent.why_useless(processes)
+
+    def _new_run(
+        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
+    ) -> Run:
+        settings, agreement, late, agent = self._settings, None, None, self._agent
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        if self._agent is not None and len(self.data):
-            agreement = self._agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        lives = self._lives and agreement is not None
+        lives = False
+        if alone and agent is not None:
+            agent.close()  # of a run with fewer processes
+        elif agent is not None and len(self.data):
+            # The agent chooses for itself at the prices of `auto`: no plan, and nothing else per sample.
+            lives = isinstance(settings.policy, Auto)
+            if lives and agent.files_here:
+                self._joining = agent.join(divided.chains, settings.encodings, seed, self._processes)
+                late = SharedTerms(agent.proposed(divided.chains, seed))
+            else:
+                agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
+        self._plan = SharedPlan(0 if lives else len(self.data), encoding_names())
         profiler = Profiler(
-            self.data, divided.chains, agreement, self._processes, settings.profile, per_sample=not lives
+            self.data,
+            divided.chains,
+            agreement,
+            self._processes,
+            settings.profile,
+            per_sample=not lives,
+            agent="none" if late is None else str(agent),
         )
-        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed)
+        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
+
+    def wanted(self) -> None:
+        """Before each batch: look whether an agent that starts beside the loader has answered.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
+                iteration starts it anew.
+        """
+        if self._joining is None:
+            return
+        try:
+            agreement = self._joining.agreement()
+        except Exception as error:
+            self.close()
+            self._know(replace(self.run, alone=f"there is no agent: {error}"))
+            raise
+        if agreement is not None:
+            self._joining.close()
+            self._joining = None
+            assert self.run.late is not None, "an agent that is not waited for goes with a run that says so"
+            self.run.late.set(agreement.terms, agreement.reach)
+            self._know(replace(self.run, agreement=agreement))
+
+    def _know(self, run: Run) -> None:
+        """Go on with the same run, of which more is known now."""
+        self._run = run
+        if self._epoch is not None:
+            self._epoch.report.notes = run.notes
 
     def _set_processes(self, processes: int) -> None:
         self._processes = processes
@@ -174,6 +229,7 @@ class Engine:
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
             self._epoch.superseded = True
+        self.wanted()
         run, profiler = self.run, self.run.profiler
         self._iterations += 1
         report = Report(policy=self._settings.policy.name, notes=run.notes)
@@ -332,6 +388,9 @@ class Engine:
         self._memory.forget_ended()
 
     def _end_run(self) -> None:
+        if self._joining is not None:
+            self._joining.close()
+            self._joining = None
         if self._dataset is not None:
             if self._epoch is not None:
                 self._epoch.learnt = True  # what has been measured of it is of the pipelines of before

@@ -72,6 +72,13 @@ class Observer(Protocol):
     def step_clock(self) -> StepClock:
         """Measures the user's training step."""
 
+    def wanted(self) -> None:
+        """The next batch is wanted.
+
+        Raises:
+            SophonError: an agent that was not waited for cannot serve the dataset.
+        """
+
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         """Workers have counted what they did.
 
@@ -136,6 +143,8 @@ class EpochIterator(Iterator[Any]):
         sizes = self.epoch.sizes
         if self._size is not None:
             self._clock.step_ends(self._size)
+        if not self.epoch.superseded:
+            self._observer.wanted()
         since_s = time.perf_counter()
         try:
             batch = next(self._batches)

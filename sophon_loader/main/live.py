@@ -18,7 +18,7 @@ from sophon_loader.decide.plan import Prices
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
-from sophon_loader.profiling.live import Conditions, Guard, Window
+from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import SharedOffers
@@ -27,12 +27,14 @@ from sophon_loader.workers.tariff import SharedTariff
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
 WINDOW_S = 1.0
-MIN_WINDOW_SAMPLES = 32
+MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
 MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
 TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+FIRST_TRIED_SHARE = 1 / 8
+"""The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
 """What is kept for another run, beside the samples."""
 DOUBLED = {
@@ -42,6 +44,8 @@ DOUBLED = {
     "agent-cpu": "agent_cores",
 }
 """What `would_bring` tells of, and the rate that is doubled for it."""
+MAX_BESIDE_S = 10.0
+"""CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
 MAX_RATIO = 4.0
 """Times as fast or slow that a core of the loader may be, compared with one of the agent."""
 
@@ -124,12 +128,17 @@ class LivePlan:
     def take_over(self, kept: KeptLive) -> None:
         """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
         try:
+            wire_bytes_s, per_rest, *beside_s = (float(kept.figures[name]) for name in KEPT)
+            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and 1 / MAX_RATIO <= per_rest <= MAX_RATIO):
+                return
+            if not all(0 <= seconds <= MAX_BESIDE_S for seconds in beside_s):
+                return
             self.shared.offers.load(kept.arrays)
-            found = [float(kept.figures[name]) for name in KEPT]
         except (KeyError, ValueError):
             return
-        wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s = found
-        if wire_bytes_s > 0:
+        self._loader_per_rest = per_rest
+        self._loader_s, self._file_s, self._agent_s = beside_s
+        if wire_bytes_s >= 1:
             self.conditions = self.conditions.with_wire(wire_bytes_s)
         self._revise()
 
@@ -167,7 +176,11 @@ class LivePlan:
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
         time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
-        return {} if time is None else shares_of(time, self._disk_s())
+        if time is None:
+            return {}
+        # What tariffs are worked out from counts the disk among the training steps.
+        time = replace(time, gpu_s=self._rows / self.conditions.rates.gpu_samples_s)
+        return shares_of(time, self._disk_s())
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
@@ -307,7 +320,8 @@ class LivePlan:
         tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
         if not tariff.offloads:
             priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
-            tariff = Tariff((Part(1 - TRIED_SHARE, None), Part(TRIED_SHARE, priced)), "")
+            share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
+            tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
         self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
 
 

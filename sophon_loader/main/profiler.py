@@ -52,6 +52,7 @@ class Profiler:
         processes: loader processes.
         path: where profiles are kept, or None.
         per_sample: whether to keep what each sample takes; otherwise nothing grows with the dataset.
+        agent: which one a profile is of, where that is known before the agreement; see `Agreement.agent`.
 
     Attributes:
         learnt: what epochs have shown.
@@ -70,6 +71,7 @@ class Profiler:
         path: Path | None,
         *,
         per_sample: bool = True,
+        agent: str = "none",
     ) -> None:
         self._data = data
         self._agreement = agreement
@@ -87,7 +89,7 @@ class Profiler:
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
         if path is not None:
-            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else "none"))
+            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else agent))
         if self._file is not None and per_sample:
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):

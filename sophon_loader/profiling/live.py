@@ -30,6 +30,8 @@ NET_JITTER_S = 0.004
 WEIGHT = 0.5
 """Of the newest window in the logarithm of a rate. Windows are about a second long: a change to a half is known within
 a tenth after three."""
+WEIGHT_OF_CHANGE = 0.85
+"""The same where a window shows less than half or more than twice: that is no scatter."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 0.25
@@ -103,6 +105,21 @@ class Window:
         """Share of their time for which the workers waited for replies."""
         return self.waited_s / (self.seconds * self.processes)
 
+    @property
+    def held_up_by_agent(self) -> bool:
+        """Whether workers waited for replies that themselves waited at the agent.
+
+        Of what is asked for ahead, most lies where it is held up: there, or on the wire.
+        """
+        return self.waiting >= MIN_WAITING and self.queued_s > max(self.net_s, self.fresh * NET_JITTER_S)
+
+    @property
+    def held_up_by_wire(self) -> bool:
+        """Whether workers waited for replies that lay behind others on their way."""
+        if not self.fresh or self.waiting < MIN_WAITING or self.net_s < self.queued_s:
+            return False
+        return self.net_s / self.fresh > QUEUED_ON_WIRE * self.shortest_net_s + NET_JITTER_S
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -120,6 +137,7 @@ class Conditions:
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
         wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
+        max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
     """
 
     rates: Rates
@@ -128,6 +146,7 @@ class Conditions:
     agent_speed: float = 1.0
     growth: float = FIRST_GROWTH
     wire_seen: bool = False
+    max_agent_cores: float = math.inf
 
     @staticmethod
     def at_first(loader_cores: float, agent_cores: float) -> Conditions:
@@ -154,7 +173,8 @@ class Conditions:
             rates = replace(rates, loader_cores=_mean(rates.loader_cores, min(cores, self.max_loader_cores)))
         speed = self._speed(window)
         if window.agent_cores > 0:
-            rates = replace(rates, agent_cores=max(MIN_CORES, speed * window.agent_cores))
+            promised = min(window.agent_cores, self.max_agent_cores)
+            rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
         disk = self.disk_bytes_s
         if window.read_s > 0 and window.read_bytes > 0:
             # Readers that together waited longer than the window has lasted had the disk busy all the time.
@@ -163,18 +183,21 @@ class Conditions:
         return now._after_wire(window)
 
     def _speed(self, window: Window) -> float:
-        if window.work_cpu_s < MIN_WORK_S:
-            return min(1.0, self.agent_speed * RECOVERY)
-        # What the agent's upkeep has taken meanwhile was not lost to others: it is counted with every sample.
         got_s = window.work_cpu_s + window.upkeep_s
-        return min(1.0, _mean(self.agent_speed, min(1.0, got_s / max(window.work_s, MIN_WORK_S))))
+        by_cpu = window.held_up_by_agent and window.work_s > window.read_s
+        if by_cpu and window.agent_cores > MIN_CORES and got_s > 0:
+            speed = got_s / (window.seconds * window.agent_cores)  # it has had no more, though it was asked for more
+        elif window.work_cpu_s < MIN_WORK_S:
+            return min(1.0, self.agent_speed * RECOVERY)
+        else:
+            # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
+            alone = min(1.0, window.work_cpu_s / max(window.work_s, MIN_WORK_S))
+            speed = alone * (1 + window.upkeep_s / max(window.work_s, MIN_WORK_S))
+        return min(1.0, _mean(self.agent_speed, min(1.0, speed)))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
-        net_s = window.net_s / window.fresh if window.fresh else 0.0
-        lay_behind_others = net_s > QUEUED_ON_WIRE * window.shortest_net_s + NET_JITTER_S
-        # Of what is asked for ahead, most lies where it is held up: on the wire, or at the agent.
-        if lay_behind_others and window.net_s >= window.queued_s and window.waiting >= MIN_WAITING:
+        if window.held_up_by_wire:
             wire = got if got > known or not self.wire_seen else _mean(known, got)
             return self._with_wire(wire, GROWTH)
         growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
@@ -251,6 +274,8 @@ class Guard:
 
 def _mean(known: float, now: float) -> float:
     """The geometric mean: a rate that falls to a twentieth is found as soon as one that rises to twenty times."""
-    if not (math.isfinite(known) and known > 0 and now > 0):
+    if now == known or not (math.isfinite(known) and known > 0 and 0 < now < math.inf):
         return now
-    return known * (now / known) ** WEIGHT
+    change = math.log(now) - math.log(known)
+    weight = WEIGHT if abs(change) < math.log(2) else WEIGHT_OF_CHANGE
+    return math.exp(math.log(known) + weight * change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
@@ -27,6 +27,7 @@ from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
+from sophon_loader.workers.terms import SharedTerms
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 
@@ -53,7 +54,8 @@ class OffloadedDataset(Dataset[Any]):
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
         locations: of the files.
-        terms: agreed on with the agent; None to read all files below the sources' roots.
+        terms: agreed on with the agent; None to read all files below the sources' roots. Shared ones are followed from
+            the first batch on that begins when they are agreed on; until then it is as with None.
         seed: of the run.
         live: shared with the main process where the agent chooses; None where a plan is followed.
 
@@ -70,23 +72,34 @@ class OffloadedDataset(Dataset[Any]):
         statistics: Statistics,
         profile: SampleProfile,
         locations: Locations,
-        terms: Terms | None,
+        terms: Terms | SharedTerms | None,
         seed: Seed,
         live: Live | None = None,
     ) -> None:
-        self._offers = None if live is None else live.offers
-        self.chooser = Chooser(data, steps, locations, plan, profile, seed, live.tariff if live else None)
+        self._data = data
+        self._plan = plan
+        self._profile = profile
+        self._seed = seed
+        self._live = live
         self.queued: QueuedTickets | None = None
-        self._finisher = Finisher(data, steps, locations, profile, terms, seed)
-        self._length = len(data)
         self._locations = locations
         self._statistics = statistics
-        self._terms = terms
         self._generators = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row] | None = None
+        self._late = terms if isinstance(terms, SharedTerms) else None
+        self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
+
+    def _follow(self, terms: Terms | None, steps: Sequence[Steps]) -> None:
+        """Ask for samples, and finish them, by these terms."""
+        data, locations, profile, seed = self._data, self._locations, self._profile, self._seed
+        tariff = self._live.tariff if self._live else None
+        self._terms = terms
+        self._steps = steps
+        self.chooser = Chooser(data, steps, locations, self._plan, profile, seed, tariff)
+        self._finisher = Finisher(data, steps, locations, profile, terms, seed)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._data)
 
     def __getitem__(self, ticket: Ticket) -> Any:
         return self.__getitems__(ticket)[0]
@@ -142,8 +155,8 @@ class OffloadedDataset(Dataset[Any]):
         """Keep what the agent said of itself."""
         worker = _worker()
         self._statistics.agent_cores.array[worker] = sample.cores
-        if sample.offers and self._offers is not None:
-            self._offers.write(worker, sample.offers)
+        if sample.offers and self._live is not None:
+            self._live.offers.write(worker, sample.offers)
 
     def _queued_behind(self, batch: BatchId) -> Ticket | None:
         """This worker's next ticket, if it is known by now."""
@@ -162,6 +175,10 @@ class OffloadedDataset(Dataset[Any]):
 
     def _session_and_row(self) -> tuple[Session | None, Row]:
         """This process's connection and counters; a forked copy of this object makes its own."""
+        agreed = None if self._late is None else self._late.agreed()
+        if agreed is not None:
+            self._late = self._process = None
+            self._follow(agreed[0], [replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True)])
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = None

@@ -113,16 +113,20 @@ class SharedOffers:
         return ChoiceTable(choices, wire, agent, rest * np.float32(loader_per_rest) + np.float32(loader_s))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is remembered, for saving: uint16[n, K], the choices, and float32[n, K, 3], what they take."""
+        """What is remembered, to save: uint16[n, K], the choices, float32[n, K, 3], what they take, and the names."""
         there = self._serial.array > 0
-        return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there]}
+        names = np.array(self._encodings)
+        return {"offer_kinds": self._kinds.array[there], "offer_costs": self._costs.array[there], "offer_names": names}
 
     def load(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Take over what `arrays` gave, before workers write.
 
         Raises:
-            KeyError, ValueError: an array is missing, or of another shape or dtype, or holds what is no size or time.
+            KeyError, ValueError: an array is missing, or of another shape or dtype, or holds what is no size or time;
+                or this host has other encodings.
         """
+        if arrays["offer_names"].tolist() != list(self._encodings):
+            raise ValueError(f"offers must be of the encodings {self._encodings}")
         kinds, costs = arrays["offer_kinds"], arrays["offer_costs"]
         if kinds.dtype != np.uint16 or kinds.shape[1:] != (MAX_OFFERS,) or costs.shape != (*kinds.shape, 3):
             raise ValueError(f"offers must be uint16[n, {MAX_OFFERS}] and float32 of that, got {kinds.shape}")

@@ -299,7 +299,7 @@ def _at_file(
         part = part_of(data, chain, _draw(job), located=located)
         if isinstance(part, PartOfFile):
             return _encoded(job, part, encoding, cut, op_s, since_s)
-    return _encoded(job, data, "file" if _cuts_the_file(encoding) else encoding, cut, op_s, since_s)
+    return _encoded(job, data, encoding if used_at(encoding) is UsedAt.FILE else "file", cut, op_s, since_s)
 
 
 def _cuts_the_file(encoding: str) -> bool:

@@ -7,6 +7,7 @@ time and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections import deque
@@ -28,8 +29,6 @@ from sophon_loader.wire.messages import Offer
 
 FILE = (0, "file")
 """The choice that every sample has."""
-HEADER_NBYTES = 120
-"""Bytes of an answer apart from its payload."""
 MOST_JOBS_BETWEEN = 256
 """Jobs between two trials, once they are only to notice a change. A trial takes 3 to 8 ms, about as long as two jobs,
 so trials are at most a hundredth of the work."""
@@ -127,13 +126,19 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         keep_info: whether an op may look at an image's `info`; then files are not cut.
 
     Raises:
-        Exception: whatever an op or an encoding raises.
+        Exception: whatever an op raises.
     """
     op_s: list[float] = []
     nbytes: list[int] = []
     plain: list[str] = []
     encoded: dict[str, tuple[int, int, float]] = {}
     last_s = time.thread_time()
+
+    def note(name: str, value: Any, value_nbytes: int, since_s: float) -> None:
+        with contextlib.suppress(Exception):  # of an encoding of somebody else's: it is left out, and no other one
+            if encodings()[name].accepts(value):
+                payload = encodings()[name].encode(value).payload
+                encoded[name] = value_nbytes, len(payload), time.thread_time() - since_s
 
     def after(stage: int, value: Any) -> None:
         nonlocal last_s
@@ -143,8 +148,8 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         plain.append(name)
         if stage == chain.resize_cut:
             for other in names:
-                if used_at(other) is UsedAt.RESIZED and encodings()[other].accepts(value):
-                    encoded[other] = _encoding_of(value, other, nbytes[-1])
+                if used_at(other) is UsedAt.RESIZED:
+                    note(other, value, nbytes[-1], time.thread_time())
         last_s = time.thread_time()
 
     for name in names:
@@ -152,18 +157,12 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
             part = part_of(data, chain, draw, located=picture.located)
             if isinstance(part, PartOfFile):
-                encoded[name] = _encoding_of(part, name, len(data), since_s)
-        elif place is UsedAt.FILE and encodings()[name].accepts(data):
-            encoded[name] = _encoding_of(data, name, len(data))
+                note(name, part, len(data), since_s)
+        elif place is UsedAt.FILE:
+            note(name, data, len(data), since_s)
     last_s = time.thread_time()
     chain.run(data, 0, len(chain), draw, after=after)
     return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
-
-
-def _encoding_of(value: Any, name: str, nbytes: int, since_s: float | None = None) -> tuple[int, int, float]:
-    since_s = time.thread_time() if since_s is None else since_s
-    payload = encodings()[name].encode(value).payload
-    return nbytes, len(payload), time.thread_time() - since_s
 
 
 def _nbytes_of(value: Any) -> int:
@@ -240,7 +239,6 @@ class Appraiser:
         self._plain = trial.plain
         self._decode_s = _decoding(trials)
         for name in trial.encoded:
-            self._fits.pop(name, None)
             if fit := self._fit(fitted()[name], name, trials):
                 self._fits[name] = fit
 
@@ -328,14 +326,14 @@ def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
 
 
 def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
-    """The cheapest of some choices; of equal ones the first.
+    """The cheapest of some choices; of equal ones the first. What all answers take alike decides nothing.
 
     Args:
         offers: at least one.
         prices: of what they take.
     """
     wire, agent, rest = prices
-    return min(offers, key=lambda one: wire * (one.nbytes + HEADER_NBYTES) + agent * one.agent_s + rest * one.rest_s)
+    return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
 
 
 def unproven(picture: Picture, allowed: Collection[str], *, keep_info: bool) -> tuple[int, str]:
