@@ -41,7 +41,7 @@ from tqdm import tqdm
 from bench import arguments, live_alone, record, verdicts
 from bench.bed.disks import why_no_disk
 from bench.children import ChildFailed
-from bench.scene import UNDISTURBED, Conditions, Scene, opened, shares
+from bench.scene import UNDISTURBED, Conditions, Scene, elsewhere_cores, opened, shares
 from bench.streams import StreamSettings, deviation, rate, step_share, streaming_loader, windows
 
 SETTLE_S, MEASURED_S = 10.0, 15.0
@@ -49,6 +49,8 @@ SETTLE_S, MEASURED_S = 10.0, 15.0
 BEFORE_S = 5.0
 """What counts of a phase before a change; it only tells."""
 WINDOW_S = 5.0
+CALM_CORES = 0.15
+"""CPU seconds per second elsewhere on the machine, kernel included, up to which a run counts as calm."""
 BAR_FIRST, BAR_RANK, BAR_RATIO, BAR_NO_OFF, BAR_STEADY = 1.10, 0.95, 0.95, 0.97, 0.05
 FIRST_SAMPLES = 2000
 STEADY_EPOCHS = 3
@@ -127,6 +129,25 @@ def streamed(scene: Scene, settings: StreamSettings, phases: Sequence[Conditions
     return {"first_batch_s": first_s, "phases": measured, "rounds": log}
 
 
+def calm(run: Callable[[], dict[str, Any]], patience: int) -> dict[str, Any]:
+    """A run beside which nothing else was busy on this machine, or that with the least of it.
+
+    Args:
+        run: is called once, and again while too much was busy.
+        patience: how often again, at most.
+    """
+    rows = []
+    for _ in range(1 + patience):
+        rows.append(run())
+        if _elsewhere(rows[-1]) <= CALM_CORES:
+            break
+    return min(rows, key=_elsewhere)
+
+
+def _elsewhere(run: dict[str, Any]) -> float:
+    return max((phase["elsewhere_cores"] for phase in run.get("phases", ())), default=0.0)
+
+
 def phase_figures(row: dict[str, Any], log: Any, conditions: Conditions) -> dict[str, Any]:
     """What a phase was like.
 
@@ -145,6 +166,7 @@ def phase_figures(row: dict[str, Any], log: Any, conditions: Conditions) -> dict
         "windows": windows(log, start_s, end_s, WINDOW_S),
         "bytes_per_image": nbytes / max(1.0, images_per_s * (end_s - start_s)),
         "shares": shares(conditions, row["before"], row["after"], step_share(log, start_s, end_s)),
+        "elsewhere_cores": elsewhere_cores(row["before"], row["after"]),
         "report": row["report"],
     }
 
@@ -228,7 +250,8 @@ def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
         for number in range(options.rounds):
             for run in record.in_turns(list(runs), number):
                 policy, through = runs[run]
-                row = streamed(scene, stream_of(options, policy), through, MEASURED_S)
+                settings = stream_of(options, policy)
+                row = calm(partial(streamed, scene, settings, through, MEASURED_S), options.patience)
                 found[run].append(row)
                 tqdm.write(f"  {name}, {run}: {row.get('failed') or rates_of(row)}", file=sys.stderr)
             progress.update()
@@ -245,7 +268,8 @@ def keeps_bars(change: dict[str, Any]) -> bool:
 def rates_of(run: dict[str, Any]) -> str:
     """Images/s of the phases of a run, in words."""
     phases = [f"{phase['images_per_s']:.0f} ({phase['report']['bottleneck']})" for phase in run["phases"]]
-    return f"first batch {run['first_batch_s']:.2f} s, images/s {', '.join(phases)}"
+    told = f"first batch {run['first_batch_s']:.2f} s, images/s {', '.join(phases)}"
+    return f"{told}; {_elsewhere(run):.2f} cores elsewhere"
 
 
 def change(found: dict[str, list[dict[str, Any]]], number: int, conditions: Conditions) -> dict[str, Any]:
@@ -275,6 +299,7 @@ def change(found: dict[str, list[dict[str, Any]]], number: int, conditions: Cond
                 "bytes_per_image": phase["bytes_per_image"],
                 "fresh_bytes_per_image": other["bytes_per_image"],
                 "fallbacks": phase["report"]["fallbacks"],
+                "elsewhere_cores": max(one["elsewhere_cores"] for one in (phase, other, without)),
             }
         )
     last = found["disturbed"][-1]["phases"][number]
@@ -317,7 +342,7 @@ def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
     with opened(options.data, own_disk=reason is None) as scene:
         tried = islice(verdicts.situations(0, disk=reason is None), round(TRIED * options.situations))
         for meant, conditions in tried:
-            run = streamed(scene, settings, (conditions,), BEFORE_S)
+            run = calm(partial(streamed, scene, settings, (conditions,), BEFORE_S), options.patience)
             row = {"meant": meant, "conditions": str(conditions), **run}
             if "failed" not in run:
                 phase = run["phases"][0]
@@ -328,7 +353,7 @@ def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
                 progress.update(truth is not None)
             if sum(one["truth"] is not None for one in rows) >= options.situations:
                 break
-        brought = would_bring(scene, settings, progress)
+        brought = would_bring(scene, settings, progress, options.patience)
     found = verdicts.judged(rows)
     near = [abs(one["said"] / one["measured"] - 1) <= verdicts.WITHIN for one in brought.get("rows", [])]
     holds = found["right"] == found["decided"] >= options.situations and all(near)
@@ -336,17 +361,18 @@ def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
     return {**found, **left_out, "would_bring": brought, "rounds": rows, "holds": holds}
 
 
-def would_bring(scene: Scene, settings: StreamSettings, progress: Any) -> dict[str, Any]:
+def would_bring(scene: Scene, settings: StreamSettings, progress: Any, patience: int) -> dict[str, Any]:
     """What twice of a resource would bring, as the report says, and what it brings to a loader that starts with it.
 
     Args:
         scene: with an agent.
         settings: of the loaders.
         progress: is told of every situation.
+        patience: see `calm`.
     """
     rows = []
     for conditions in verdicts.WOULD_BRING:
-        base = streamed(scene, settings, (conditions,), MEASURED_S)
+        base = calm(partial(streamed, scene, settings, (conditions,), MEASURED_S), patience)
         told = {} if "failed" in base else base["phases"][0]["report"]["would_bring"]
         if not told:
             return {"skipped": "the report does not tell what more would bring"}
@@ -354,7 +380,7 @@ def would_bring(scene: Scene, settings: StreamSettings, progress: Any) -> dict[s
             more = replace(conditions, **{field: times * getattr(conditions, field)})
             if resource not in told or more.agent_cores > 1:  # its host has one core
                 continue
-            run = streamed(scene, settings, (more,), MEASURED_S)
+            run = calm(partial(streamed, scene, settings, (more,), MEASURED_S), patience)
             if "failed" in run:
                 continue
             measured = run["phases"][0]["images_per_s"] / base["phases"][0]["images_per_s"]
@@ -412,6 +438,9 @@ def parser() -> arguments.Parser:
     known = [*cases, CHANGES]
     add("--cases", nargs="+", default=cases, choices=known, action=arguments.Distinct, metavar="CASE", help=what)
     add("--rounds", type=arguments.count(), default=1, help="of the cases in which something changes")
+    add(
+        "--patience", type=arguments.count(0), default=0, help="how often a run is done again when the machine was busy"
+    )
     add("--minutes", type=arguments.above_zero, default=10.0, help="of steady")
     add("--situations", type=arguments.count(), default=40, help="of verdict")
     add("--batch-size", type=arguments.count(), default=16)

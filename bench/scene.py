@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.bed import LinkedHosts
 from bench.bed.disks import Disk
 from bench.bed.self_check import spinning
@@ -114,6 +116,7 @@ class Scene:
 
     def counters(self) -> dict[str, float]:
         """What has been used so far: seconds, bytes on link and interface, CPU seconds, bytes from the disk."""
+        machine = psutil.cpu_times()
         agent, loader = self.bed.agent_host, self.bed.loader_host
         sent = agent.interface_bytes()
         return {
@@ -122,6 +125,7 @@ class Scene:
             "interface_bytes": float(sent.sent if sent else 0),
             "agent_cpu_s": agent.cpu_seconds() or 0.0,
             "loader_cpu_s": loader.cpu_seconds() or 0.0,
+            "machine_cpu_s": sum(machine) - machine.idle - machine.iowait,
             "disk_bytes": float(self._disk.read_nbytes() if self._disk else 0),
         }
 
@@ -148,6 +152,17 @@ def shares(
         "agent-disk": disk_s / seconds,
     }
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def elsewhere_cores(before: dict[str, float], after: dict[str, float]) -> float:
+    """CPU seconds per second of what is not on the bed: other programs, and the kernel for all of them.
+
+    Args:
+        before: counters.
+        after: counters, later.
+    """
+    used = {name: after[name] - before[name] for name in before}
+    return (used["machine_cpu_s"] - used["agent_cpu_s"] - used["loader_cpu_s"]) / used["clock_s"]
 
 
 @contextmanager

@@ -39,6 +39,7 @@ WRONG = {
         "--cases link link",
         "--rounds 0",
         "--minutes 0",
+        "--patience -1",
         "--situations 0",
         "--batch-size 0",
     ),

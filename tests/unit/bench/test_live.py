@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench import live, live_alone, verdicts
-from bench.scene import UNDISTURBED, Conditions, shares
+from bench.scene import UNDISTURBED, Conditions, elsewhere_cores, shares
 from bench.streams import LAST_BATCH_S, Stream, deviation, rate, step_share, windows
 
 LOG = [(10.0, 0, 0.0), (11.0, 100, 0.5), (12.0, 200, 1.0), (14.0, 240, 1.0), (16.0, 280, 1.0)]
@@ -118,7 +118,7 @@ def test_conditions_say_what_is_not_as_usual() -> None:
 
 
 def counters(**used: float) -> dict[str, float]:
-    names = ("clock_s", "link_bytes", "interface_bytes", "agent_cpu_s", "loader_cpu_s", "disk_bytes")
+    names = ("clock_s", "link_bytes", "interface_bytes", "agent_cpu_s", "loader_cpu_s", "machine_cpu_s", "disk_bytes")
     return {name: used.get(name, 0.0) for name in names}
 
 
@@ -140,7 +140,7 @@ def test_a_host_has_one_core_and_a_disk_without_limit_is_not_in_use() -> None:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def run(*rates: float, least: float = 0.0) -> dict[str, Any]:
+def run(*rates: float, least: float = 0.0, busy: float = 0.0) -> dict[str, Any]:
     """A loader's run through phases of these images/s."""
     report = {"bottleneck": "wire", "fallbacks": 0}
     return {
@@ -152,6 +152,7 @@ def run(*rates: float, least: float = 0.0) -> dict[str, Any]:
                 "windows": [one, least or one],
                 "bytes_per_image": 1e5,
                 "shares": {"wire": 1.0},
+                "elsewhere_cores": busy,
                 "report": report,
             }
             for one in rates
@@ -179,6 +180,17 @@ def test_a_run_that_failed_is_told_and_keeps_no_bar() -> None:
     found = {"disturbed": [run(100, 40)], "auto undisturbed": [{"failed": "no answer"}], "no-off undisturbed": [run(2)]}
     one = live.change(found, 1, UNDISTURBED)
     assert one["failed"] == "no answer" and not live.keeps_bars(one)
+
+
+def test_a_run_is_done_again_while_the_machine_is_busy() -> None:
+    runs = [run(1.0, busy=0.9), run(2.0, busy=0.4), run(3.0, busy=0.05), run(4.0)]
+    first = [one["phases"][0]["images_per_s"] for one in (live.calm(iter(runs).__next__, n) for n in (0, 1, 5))]
+    assert first == [1.0, 2.0, 3.0]
+
+
+def test_what_is_busy_elsewhere_is_what_the_bed_has_not_used() -> None:
+    used = counters(clock_s=2.0, machine_cpu_s=3.0, agent_cpu_s=1.5, loader_cpu_s=0.5)
+    assert elsewhere_cores(counters(), used) == 0.5
 
 
 def test_cases_are_run_in_their_usual_order() -> None:
