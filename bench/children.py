@@ -56,19 +56,21 @@ class ChildFailed(RuntimeError):
 # --- agents -----------------------------------------------------------------------------------------------------------
 
 
-def start_agent(bed: Bed, data: Path, cores: float | None = 1.0) -> subprocess.Popen[str]:
+def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start the agent of a bed, with one worker, and wait until it is ready; it ends with the bed.
 
     Args:
         bed: an open bed; the agent runs on its agent host.
         data: the ImageFolder tree that it serves.
         cores: CPU quota of the agent's host in cores; None for no quota.
+        within: what its command line is preceded by: a program that runs another one in its own place.
 
     Returns:
         Its process. Loaders on the bed find it at `agent_address(bed)`.
     """
     bind = f"tcp://{bed.agent_host.address}:{PORT}"
-    command = [*AGENT, "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1", *bed.agent_arguments]
+    serving = [*AGENT, "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1", *bed.agent_arguments]
+    command = [*within, *serving]
     agent = bed.agent_host.popen(
         command, cores={AGENT_CORE}, quota_cores=cores, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )

@@ -121,22 +121,71 @@ def link(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{sources(result)}"
 
 
-def recovery(results: Results) -> str:
-    """Epochs after a disturbance."""
-    found = [result for name in ("recovery", "recovery-starved") if (result := results.named(name))]
-    rows = [
-        (
-            entry["case"],
-            f"{entry['last_seconds']:.2f}",
-            f"{entry['ratio']:.2f}",
-            f"{entry['last_interface_bytes'] / 1e6:.1f}",
-            " ".join(f"{seconds:.1f}" for seconds in entry["seconds"]),
-        )
-        for result in found
-        for entry in result.rows["summary"]
-    ]
-    columns = ("disturbed", "last epochs, s", "times undisturbed", "MB", "all epochs, s")
-    return f"{table(columns, rows)}\n\n{sources(*found)}" if found else MISSING
+def live(results: Results) -> str:
+    """First epochs, ranks, and what follows a change, a table per picture folder."""
+    parts = []
+    for result in results.each("live"):
+        cases = result.rows["cases"]
+        parts.append(f"**{result.data}**")
+        if starts := _starts_of(cases):
+            parts.append(table(("what", "figure"), starts))
+        changes = [(name, one) for name, case in cases.items() for one in case.get("changes", ())]
+        if changes:
+            columns = (
+                "case",
+                "changed to",
+                "images/s",
+                "of a fresh loader's",
+                "in the first 10 s",
+                "least, of no-off's",
+            )
+            parts.append(table((*columns, "said to limit"), [_change(name, one) for name, one in changes]))
+        parts += [f"`{name}` was left out: {reason}." for name, reason in result.rows["left_out"].items()]
+        parts.append(sources(result))
+    return "\n\n".join(parts) or MISSING
+
+
+def _starts_of(cases: dict[str, Any]) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = []
+    if first := cases.get("first-epoch"):
+        batches = " / ".join(spread(first["first_batch_s"][policy], 2) for policy in ("auto", "no-off"))
+        rows += [("first epoch, times a steady one", spread(first["ratio"], 3))]
+        rows += [("first batch of `auto` / of `no-off`, s", batches)]
+    if rank := cases.get("rank"):
+        ratios = " ".join(f"{ratio:.2f}" for ratio in rank["ratios"])
+        rows.append(("epochs of rank 0 of 8, times a single rank's images/s", ratios))
+    return rows
+
+
+def _change(name: str, one: dict[str, Any]) -> Sequence[str]:
+    if "failed" in one:
+        return (name, one["to"], f"failed: {one['failed']}", "", "", "", "")
+    figures = (f"{one['images_per_s']:.0f}", *(f"{one[key]:.2f}" for key in ("ratio", "at_once", "least_by_no_off")))
+    return (name, one["to"], *figures, str(one["bottleneck"]))
+
+
+def steadiness(results: Results) -> str:
+    """Deviation, verdicts, memory, and the start of a local agent."""
+    result = results.named("steadiness")
+    if result is None:
+        return MISSING
+    cases, rows = result.rows["cases"], []
+    for policy, one in cases.get("steady", {}).get("policies", {}).items():
+        what = f"`{policy}`: standard deviation of windows of 5 s, by their mean of {one['median']:.0f} images/s"
+        rows.append((what, f"{one['deviation']:.1%} of {one['windows']}"))
+    if verdict := cases.get("verdict"):
+        by_resource = ", ".join(f"{name} {right}" for name, right in verdict["by_resource"].items())
+        rows.append(("verdicts that are right", f"{verdict['right']} of {verdict['decided']} ({by_resource})"))
+        for one in verdict["would_bring"].get("rows", ()):
+            what = f"{one['conditions']}: twice of {one['more']} would bring / brings, times the images/s"
+            rows.append((what, f"{one['said']:.2f} / {one['measured']:.2f}"))
+    for dataset, kinds in cases.get("memory", {}).get("beyond_index", {}).items():
+        told = ", ".join(f"`{kind}` {nbytes:.2f}" for kind, nbytes in kinds.items() if nbytes is not None)
+        rows.append((f"bytes per sample beyond the index, {dataset}", told))
+    if local := cases.get("local"):
+        later = f"{local['first_batch_s_later']:+.2f} s / {local['first_epoch_s_later']:+.2f} s"
+        rows.append(('`agent="local"`, first batch / first epoch, later than torch\'s DataLoader', later))
+    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
 
 
 def against(results: Results) -> str:
@@ -356,7 +405,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "fewer-cores": fewer_cores,
     "cpu-bound": cpu_bound,
     "link": link,
-    "recovery": recovery,
+    "live": live,
+    "steadiness": steadiness,
     "against": against,
     "overhead": overhead,
     "start-and-growth": start_and_growth,

@@ -90,9 +90,9 @@ class ControlGroup:
     def remove(self) -> None:
         """Remove the empty group and, when it was the last in it, the bed's group above it."""
         for directory in self.directories:
-            _remove_group_directory(directory)
+            remove_group_directory(directory)
             if directory.parent.exists() and not any(path.is_dir() for path in directory.parent.iterdir()):
-                _remove_group_directory(directory.parent)
+                remove_group_directory(directory.parent)
 
 
 def _enable_cpu_controller(directory: Path) -> None:
@@ -103,7 +103,7 @@ def _enable_cpu_controller(directory: Path) -> None:
         control.write_text("+cpu")
 
 
-def _remove_group_directory(path: Path) -> None:
+def remove_group_directory(path: Path) -> None:
     """Remove a control group, waiting for processes that have ended but are not yet out of it."""
     deadline = time.monotonic() + LEAVE_S
     while True:

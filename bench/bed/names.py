@@ -10,15 +10,26 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
-from bench.bed.cgroups import ControlGroup, find_cpu_hierarchy, host_group
+from bench.bed.cgroups import ControlGroup, find_cpu_hierarchy, host_group, remove_group_directory
 from bench.bed.processes import command, end_processes
 from bench.bed.unavailable import TestBedUnavailable
 
 BED_NAME = re.compile(r"sophonbed-(?P<pid>\d+)-(?P<started>\d+)-\d+")
 ROLES = ("agent", "loader")
+DISK_GROUPS = Path("/sys/fs/cgroup/blkio")
 _bed_numbers = itertools.count()
+
+
+def disk_group(name: str) -> Path:
+    """The control group that limits the reads of a bed's agent (`bench/bed/disks.py`), where there is one.
+
+    Args:
+        name: of the bed.
+    """
+    return DISK_GROUPS / f"{name}-disk"
 
 
 def start_ticks(pid: int) -> int | None:
@@ -54,6 +65,10 @@ def remove_bed(name: str, children: Sequence[subprocess.Popen[Any]] = ()) -> Non
     with suppress(TestBedUnavailable):
         groups = [host_group(name, role) for role in ROLES]
     with ExitStack() as stack:  # each step is tried, whatever becomes of the others
+        if disk_group(name).exists():
+            stack.callback(remove_group_directory, disk_group(name))
+        for folder in Path(gettempdir()).glob(f"{name}-disk-*"):
+            stack.callback(shutil.rmtree, folder)
         for group in groups:
             stack.callback(group.remove)
         for namespace in sorted(namespaces() & {f"{name}-{role}" for role in ROLES}):
@@ -67,7 +82,7 @@ def clean_leftovers() -> list[str]:
     Returns:
         The names of the beds removed.
     """
-    found = set(namespaces())
+    found = namespaces() | {path.name for path in Path(gettempdir()).glob("*-disk-*")}
     with suppress(TestBedUnavailable):
         for root in find_cpu_hierarchy(Path("/proc/self/mounts").read_text())[1]:
             found.update(path.name for path in root.iterdir() if path.is_dir())

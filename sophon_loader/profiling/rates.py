@@ -33,7 +33,7 @@ from sophon_loader.decide.facts import Rates
 from sophon_loader.profiling.probes import Upkeep
 
 # The shares below are judgements, not measurements. What they do to whole runs is played through in
-# tests/unit/profiling/test_recovery.py, and was measured by bench.recovery (docs/results.md, "After a disturbance").
+# tests/unit/profiling/test_recovery.py, and is measured by bench.live (docs/results.md).
 HELD_UP_BY_REPLIES_FROM = 0.3
 """A loader that waits for replies for a smaller share of its time is not held up by them: some waiting is left in every
 epoch, at its start and wherever the samples of one batch are larger than those of another."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,8 @@ import pytest
 from bench.bed import Host, LinkedHosts, LoopbackHosts, TestBedUnavailable, clean_leftovers, links, open_testbed
 from bench.bed import processes as stopping
 from bench.bed.cgroups import ControlGroup
-from bench.bed.names import namespaces, remove_bed, start_ticks, why_no_quota
+from bench.bed.disks import Disk, why_no_disk
+from bench.bed.names import DISK_GROUPS, namespaces, remove_bed, start_ticks, why_no_quota
 from bench.bed.processes import STOP_SIGNALS
 from bench.bed.self_check import measure_quota, measure_stream
 from bench.children import LOADER_CORE, ChildFailed, Orders, alone, child, started
@@ -49,6 +51,14 @@ def _traces(name: str) -> list[str]:
     groups = [path for root in Path("/sys/fs/cgroup").glob("*") for path in root.glob(f"{name}*")]
     found = [line for line in namespaces() if line.startswith(name)]
     return [*found, *map(str, groups), *map(str, Path("/sys/fs/cgroup").glob(f"{name}*"))]
+
+
+def _disk_traces() -> list[str]:
+    """Loop devices, control groups and folders of disks."""
+    devices = subprocess.run(["losetup", "--list", "--output", "BACK-FILE"], capture_output=True, text=True, check=True)
+    groups = [str(path) for path in DISK_GROUPS.glob("sophonbed-*")]
+    folders = [str(path) for path in Path(tempfile.gettempdir()).glob("sophonbed-*")]
+    return [*(line for line in devices.stdout.splitlines() if "sophonbed-" in line), *groups, *folders]
 
 
 def _is_running(pid: int) -> bool:
@@ -286,6 +296,62 @@ def _opened(owner: subprocess.Popen[str]) -> tuple[str, list[int]]:
     name, pids = json.loads(owner.stdout.readline())
     assert len(pids) == 2 and all(map(_is_running, pids))
     return name, pids
+
+
+# Reads all files of a folder for a second whenever a line comes, and says how many MB that were.
+READER = """
+import pathlib, sys, time
+files = [path for path in pathlib.Path(sys.argv[1]).rglob("*") if path.is_file()]
+print("up", flush=True)
+for line in sys.stdin:
+    end_s, nbytes, number = time.monotonic() + 1.0, 0, 0
+    while time.monotonic() < end_s:
+        nbytes += len(files[number % len(files)].read_bytes())
+        number += 1
+    print(nbytes / 1e6, flush=True)
+"""
+
+
+@pytest.mark.skipif(why_no_disk() is not None, reason=str(why_no_disk()))
+def test_a_disk_keeps_to_its_limit_while_it_has_one(linked: None, tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    for number in range(200):
+        (tmp_path / "class" / str(number)).write_bytes(os.urandom(100_000))
+    with Disk(tmp_path) as disk, LinkedHosts(100) as bed:
+        argv = [*disk.mounting, sys.executable, "-c", READER, str(disk.folder)]
+        reader = bed.agent_host.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        reader.stdout.readline()
+        disk.follow(reader.pid, bed)
+
+        def read_mb() -> float:
+            reader.stdin.write("\n")
+            reader.stdin.flush()
+            return float(reader.stdout.readline())
+
+        free_mb, before = read_mb(), disk.read_nbytes()
+        assert free_mb > 20
+        disk.set_limit(5e6)
+        limited_mb = read_mb()
+        assert 3 < limited_mb < 7
+        assert disk.read_nbytes() - before == pytest.approx(limited_mb * 1e6, rel=0.3)
+        disk.set_limit(None)
+        assert read_mb() > 20
+        reader.stdin.close()
+        reader.stdout.close()
+    assert _disk_traces() == []
+
+
+@pytest.mark.skipif(why_no_disk() is not None, reason=str(why_no_disk()))
+def test_clean_removes_the_disk_of_a_killed_owner(linked: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0")
+    code = (
+        "import os, pathlib, signal, sys; from bench.bed.disks import Disk; disk = Disk(pathlib.Path(sys.argv[1])); "
+        "disk.__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, check=False)
+    assert len(_disk_traces()) == 1
+    assert clean_leftovers()
+    assert _disk_traces() == []
 
 
 @pytest.mark.usefixtures("linked")

@@ -34,12 +34,13 @@ WRONG = {
     "bench.agent": ("--data nowhere", "--window 15", "--window 1025", "--mb 0", "--readers 0"),
     "bench.tail": ("--data nowhere", "--rounds 0", "--workers 0", "--repeat -2"),
     "bench.profiling": ("--data nowhere", "--rounds 0", "--link-mbit -1"),
-    "bench.recovery": (
+    "bench.live": (
         "--data nowhere",
-        "--epochs 6",
-        "--link-mbit 0",
-        "--agent-cores 0",
-        "--starved-cores 0.001",
+        "--cases link link",
+        "--rounds 0",
+        "--minutes 0",
+        "--patience -1",
+        "--situations 0",
         "--batch-size 0",
     ),
     "bench.planner": ("--samples 0", "--policies nonsense", "--repeats 0", "--seed -1"),
@@ -134,7 +135,7 @@ def test_a_quota_that_nobody_asked_for_is_left_out(
     assert "no CPU quota: no control groups" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["bench.link", "bench.recovery", "bench.peers.__main__"])
+@pytest.mark.parametrize("module", ["bench.link", "bench.live", "bench.peers.__main__"])
 def test_benches_that_need_linked_hosts_say_so_first(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

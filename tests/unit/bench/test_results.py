@@ -109,9 +109,9 @@ def test_runs_are_named_by_bench_and_pictures() -> None:
     found = runs({"a": Path("a"), "b": Path("b")})
     names = [run.name for run in found]
     assert len(names) == len(set(names))
-    assert {"policies-a", "policies-b", "planner", "hotpath", "recovery"} <= set(names)
+    assert {"policies-a", "policies-b", "planner", "hotpath", "live-a", "live-b"} <= set(names)
     by_name = {run.name: run for run in found}
-    assert by_name["hotpath"].folder == Path("a") and by_name["recovery"].folder == Path("b")
+    assert by_name["hotpath"].folder == Path("a") and by_name["live-b"].folder == Path("b")
     assert by_name["policies-0.25-a"].arguments(quick=False)[:4] == ["--data", "a", "--agent-cores", "0.25"]
     assert [run.name for run in named(["peers", "planner"], found)] == ["planner", "peers-a", "peers-b"]
 
@@ -136,3 +136,38 @@ def test_figures_of_two_checkouts_are_named_by_the_words_of_their_entries() -> N
         "epochs[0].round": 0.0,
         "epochs[0].seconds": 3.0,
     }
+
+
+STAMP: dict[str, object] = {"commit": "0123456789", "clean": True, "machine": {}, "versions": {}, "command": "x"}
+
+
+def test_what_follows_a_change_is_told_by_case(tmp_path: Path) -> None:
+    spread = {"min": 1.0, "median": 1.05, "max": 1.2}
+    figures = {"images_per_s": 52.4, "ratio": 0.97, "at_once": 0.61, "least_by_no_off": 2.1, "bottleneck": "wire"}
+    cases = {
+        "first-epoch": {"ratio": spread, "first_batch_s": {"auto": spread, "no-off": spread}},
+        "rank": {"ratios": [1.0, 0.98]},
+        "link": {"changes": [{"to": "link_mbit 20", **figures}, {"to": "link_mbit 200", "failed": "no answer"}]},
+    }
+    record.write_json(tmp_path / "live-a.json", {**STAMP, "rows": {"cases": cases, "left_out": {"disk": "no group"}}})
+    text = TABLES["live"](Results(tmp_path))
+    assert "**a**" in text and "| first epoch, times a steady one | 1.050 (1.000-1.200) |" in text
+    assert "| epochs of rank 0 of 8, times a single rank's images/s | 1.00 0.98 |" in text
+    assert "| link | link_mbit 20 | 52 | 0.97 | 0.61 | 2.10 | wire |" in text
+    assert "failed: no answer" in text and "`disk` was left out: no group." in text
+
+
+def test_steadiness_is_told_as_far_as_it_was_measured(tmp_path: Path) -> None:
+    brought = [{"conditions": "link_mbit 40", "more": "wire", "said": 1.9, "measured": 1.8}]
+    cases = {
+        "steady": {"policies": {"auto": {"deviation": 0.021, "windows": 120, "median": 270.0}}},
+        "verdict": {"right": 39, "decided": 40, "by_resource": {"wire": "8 of 8"}, "would_bring": {"rows": brought}},
+        "memory": {"beyond_index": {"made-up index": {"no-off": None, "auto": 0.01}}},
+        "local": {"first_batch_s_later": 0.2, "first_epoch_s_later": -0.4},
+    }
+    record.write_json(tmp_path / "steadiness.json", {**STAMP, "rows": {"cases": cases}})
+    text = TABLES["steadiness"](Results(tmp_path))
+    for told in ("2.1% of 120", "39 of 40 (wire 8 of 8)", "| 1.90 / 1.80 |", "`auto` 0.01 |", "+0.20 s / -0.40 s"):
+        assert told in text
+    record.write_json(tmp_path / "steadiness.json", {**STAMP, "rows": {"cases": {}}})
+    assert "standard deviation" not in TABLES["steadiness"](Results(tmp_path))

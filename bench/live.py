@@ -1,0 +1,497 @@
+"""A plan that lives: is `auto` right from the first second, and again soon after every change?
+
+    python -m bench.live --data PATH --json live.json
+    python -m bench.live --cases link step --data PATH
+
+Agent and loaders run on linked hosts (`bench/bed`; needs root), pinned to a core each; 100 Mbit/s and one core for the
+agent unless a case says otherwise. A loader has a process of its own with one worker, starts without a profile, and
+streams the pictures, listed again and again with indices of their own. The runs of a case take turns, in an order that
+rotates every round.
+
+first-epoch: the first epoch of `auto` over 2000 samples by the median of the next three; its first batch against
+    `no-off`'s. Bar: 1.10.
+rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those of a single rank. Bar: each >= 0.95.
+link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
+    under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97).
+steady: the standard deviation of windows of 5 s over --minutes. Bar: 5 %.
+verdict: --situations generated situations in which one resource is 1.3 x behind the next, by counters outside of the
+    loader: does the report, asked while the epoch runs, name it? And in some: does twice of the wire, and of the
+    agent's cores, bring what the report says (bar: within 15 %)?
+memory: bytes per sample beyond the index, for 1.28 and 100 million samples. Bar: 0.
+local: `agent="local"` where there is nothing to gain: first batch and first epoch against torch's DataLoader. Bar:
+    0.3 s and 0.5 s later.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from bench import arguments, live_alone, record, verdicts
+from bench.bed.disks import why_no_disk
+from bench.children import ChildFailed
+from bench.scene import UNDISTURBED, Conditions, Scene, elsewhere_cores, opened, shares
+from bench.streams import StreamSettings, deviation, rate, step_share, streaming_loader, windows
+
+SETTLE_S, MEASURED_S = 10.0, 15.0
+"""Of every phase: what is left out at its start, and what counts."""
+BEFORE_S = 5.0
+"""What counts of a phase before a change; it only tells."""
+WINDOW_S = 5.0
+CALM_CORES = 0.15
+"""CPU seconds per second elsewhere on the machine, kernel included, up to which a run counts as calm."""
+BAR_FIRST, BAR_RANK, BAR_RATIO, BAR_NO_OFF, BAR_STEADY = 1.10, 0.95, 0.95, 0.97, 0.05
+FIRST_SAMPLES = 2000
+STEADY_EPOCHS = 3
+RANKS, RANK_EPOCHS = 8, 8
+ENDLESS = 60_000
+"""Samples of an epoch that is to last for a minute and more."""
+TRIED = 1.5
+"""Situations that are tried for each that is wanted: in some, two resources limit."""
+
+BUSY_LOADER, BUSY_AGENT = Conditions(busy="loader"), Conditions(busy="agent")
+DISTURBANCES: dict[str, tuple[Conditions, ...]] = {
+    "link": (UNDISTURBED, Conditions(link_mbit=20.0), Conditions(link_mbit=200.0)),
+    "agent-quota": (UNDISTURBED, Conditions(agent_cores=0.05), UNDISTURBED),
+    "agent-starved": (UNDISTURBED, Conditions(agent_cores=0.01), UNDISTURBED),
+    "step": (UNDISTURBED, Conditions(step_ms=600.0), UNDISTURBED),
+    "loader-core": (UNDISTURBED, BUSY_LOADER, UNDISTURBED),
+    "loader-core-first": (BUSY_LOADER, UNDISTURBED),
+    "agent-core": (UNDISTURBED, BUSY_AGENT, UNDISTURBED),
+    "second-job": (UNDISTURBED, Conditions(second_job=True), UNDISTURBED),
+    "disk": (UNDISTURBED, Conditions(disk_mb_s=10.0), UNDISTURBED),
+}
+"""What a loader goes through, phase by phase."""
+CHANGES = "changes"
+"""Stands for all of them on the command line."""
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def stream_of(options: Namespace, policy: str, samples: int = ENDLESS, replicas: int = 1) -> StreamSettings:
+    """A streaming loader.
+
+    Args:
+        options: of the command line.
+        policy: its name.
+        samples: of an epoch.
+        replicas: see `StreamSettings`.
+    """
+    return StreamSettings(policy, str(options.data), samples, replicas, options.batch_size)
+
+
+def streamed(scene: Scene, settings: StreamSettings, phases: Sequence[Conditions], last_s: float) -> dict[str, Any]:
+    """One loader from its start through all phases.
+
+    Args:
+        scene: with an agent.
+        settings: of the loader.
+        phases: conditions, one after the other. A quota of the loader holds from the first batch on: starting a process
+            under a small one takes minutes.
+        last_s: how long is measured of every phase but the first of several.
+
+    Returns:
+        Seconds to the first batch, and a row per phase; `failed` instead of both where the loader failed.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        scene.set(replace(phases[0], loader_cores=None))
+        with streaming_loader(scene.bed, settings) as loader:
+            first_s = loader.order("begin")
+            for number, conditions in enumerate(phases):
+                scene.set(conditions)
+                loader.order(f"step {conditions.step_ms}")
+                changed_s = time.monotonic()
+                time.sleep(SETTLE_S)
+                before = scene.counters()
+                time.sleep(last_s if number or len(phases) == 1 else BEFORE_S)
+                row = {"conditions": str(conditions), "changed_s": changed_s, "before": before}
+                rows.append({**row, "after": scene.counters(), "report": loader.order("report")})
+            log = loader.order(f"log {rows[-1]['after']['clock_s']}")
+            scene.set(UNDISTURBED)  # a loader with next to no CPU takes long to end
+            loader.order("stop")
+    except ChildFailed as error:
+        scene.set(UNDISTURBED)
+        return {"failed": str(error)}
+    measured = [phase_figures(row, log, conditions) for row, conditions in zip(rows, phases, strict=True)]
+    return {"first_batch_s": first_s, "phases": measured, "rounds": log}
+
+
+def calm(run: Callable[[], dict[str, Any]], patience: int) -> dict[str, Any]:
+    """A run beside which nothing else was busy on this machine, or that with the least of it.
+
+    Args:
+        run: is called once, and again while too much was busy.
+        patience: how often again, at most.
+    """
+    rows = []
+    for _ in range(1 + patience):
+        rows.append(run())
+        if _elsewhere(rows[-1]) <= CALM_CORES:
+            break
+    return min(rows, key=_elsewhere)
+
+
+def _elsewhere(run: dict[str, Any]) -> float:
+    return max((phase["elsewhere_cores"] for phase in run.get("phases", ())), default=0.0)
+
+
+def phase_figures(row: dict[str, Any], log: Any, conditions: Conditions) -> dict[str, Any]:
+    """What a phase was like.
+
+    Args:
+        row: as `streamed` has noted it.
+        log: of the stream.
+        conditions: that held.
+    """
+    start_s, end_s = row["before"]["clock_s"], row["after"]["clock_s"]
+    images_per_s = rate(log, start_s, end_s)
+    nbytes = row["after"]["interface_bytes"] - row["before"]["interface_bytes"]
+    return {
+        "conditions": row["conditions"],
+        "images_per_s": images_per_s,
+        "at_once_images_per_s": rate(log, row["changed_s"], start_s),
+        "windows": windows(log, start_s, end_s, WINDOW_S),
+        "bytes_per_image": nbytes / max(1.0, images_per_s * (end_s - start_s)),
+        "shares": shares(conditions, row["before"], row["after"], step_share(log, start_s, end_s)),
+        "elsewhere_cores": elsewhere_cores(row["before"], row["after"]),
+        "report": row["report"],
+    }
+
+
+# --- cases over the link ----------------------------------------------------------------------------------------------
+
+
+def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
+    """The first epoch of `auto` and its first batch.
+
+    Args:
+        options: of the command line.
+        progress: is told of every run.
+    """
+
+    def auto() -> dict[str, Any]:
+        with streaming_loader(scene.bed, stream_of(options, "auto", FIRST_SAMPLES)) as loader:
+            epochs = [loader.order(f"epoch {number}") for number in range(1 + STEADY_EPOCHS)]
+        steady_s = median(epoch["seconds"] for epoch in epochs[1:])
+        first = epochs[0]
+        return {"ratio": first["seconds"] / steady_s, "first_s": first["seconds"], "steady_s": steady_s} | {
+            "first_batch_s": first["first_batch_s"],
+            "epochs": epochs,
+        }
+
+    def no_off() -> dict[str, Any]:
+        with streaming_loader(scene.bed, stream_of(options, "no-off", FIRST_SAMPLES)) as loader:
+            return {"first_batch_s": loader.order("begin")}
+
+    runs: dict[str, Callable[[], dict[str, Any]]] = {"auto": auto, "no-off": no_off}
+    rows: list[dict[str, Any]] = []
+    with opened(options.data) as scene:
+        for number in range(live_alone.SHORT_ROUNDS):
+            rows.append({name: runs[name]() for name in record.in_turns(list(runs), number)})
+            progress.update()
+    found = {name: record.spread([row["auto"][name] for row in rows]) for name in ("ratio", "first_s", "steady_s")}
+    batches = {name: record.spread([row[name]["first_batch_s"] for row in rows]) for name in runs}
+    return {**found, "first_batch_s": batches, "rounds": rows, "holds": found["ratio"]["median"] <= BAR_FIRST}
+
+
+def rank(options: Namespace, progress: Any) -> dict[str, Any]:
+    """Epochs of rank 0 of 8 and of a single rank, in turns.
+
+    Args:
+        options: of the command line.
+        progress: is told of every epoch.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {"rank": [], "single": []}
+    with opened(options.data) as scene:
+        of_rank = stream_of(options, "auto", FIRST_SAMPLES, RANKS)
+        single = stream_of(options, "auto", FIRST_SAMPLES)
+        with streaming_loader(scene.bed, of_rank) as one, streaming_loader(scene.bed, single) as other:
+            loaders = {"rank": one, "single": other}
+            for number in range(RANK_EPOCHS):
+                for name in record.in_turns(list(loaders), number):
+                    rows[name].append(loaders[name].order(f"epoch {number}"))
+                progress.update()
+    rates = {name: [epoch["images_per_s"] for epoch in epochs] for name, epochs in rows.items()}
+    ratios = [mine / other for mine, other in zip(rates["rank"], rates["single"], strict=True)]
+    return {"images_per_s": rates, "ratios": ratios, "rounds": [rows], "holds": min(ratios) >= BAR_RANK}
+
+
+def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
+    """One of `DISTURBANCES`: the loader that goes through it, and those that start under each of its conditions.
+
+    Args:
+        name: of the case.
+        options: of the command line.
+        progress: is told of every run.
+    """
+    phases = DISTURBANCES[name]
+    runs = {"disturbed": ("auto", phases)}
+    for conditions in dict.fromkeys((UNDISTURBED, *phases)):
+        runs[f"auto {conditions}"] = ("auto", (conditions,))
+    for conditions in dict.fromkeys(phases[1:]):
+        runs[f"no-off {conditions}"] = ("no-off", (conditions,))
+    found: dict[str, list[dict[str, Any]]] = {run: [] for run in runs}
+    second = stream_of(options, "auto") if any(phase.second_job for phase in phases) else None
+    own_disk = any(phase.disk_mb_s is not None for phase in phases)
+    with opened(options.data, own_disk=own_disk, second=second) as scene:
+        for number in range(options.rounds):
+            for run in record.in_turns(list(runs), number):
+                policy, through = runs[run]
+                settings = stream_of(options, policy)
+                row = calm(partial(streamed, scene, settings, through, MEASURED_S), options.patience)
+                found[run].append(row)
+                tqdm.write(f"  {name}, {run}: {row.get('failed') or rates_of(row)}", file=sys.stderr)
+            progress.update()
+    changes = [change(found, number, conditions) for number, conditions in enumerate(phases) if number]
+    rounds = [{run: rows[number] for run, rows in found.items()} for number in range(options.rounds)]
+    return {"changes": changes, "rounds": rounds, "holds": all(map(keeps_bars, changes))}
+
+
+def keeps_bars(change: dict[str, Any]) -> bool:
+    """Whether the figures after a change are good enough."""
+    return bool(change["ratio"] >= BAR_RATIO and change["least_by_no_off"] >= BAR_NO_OFF)
+
+
+def rates_of(run: dict[str, Any]) -> str:
+    """Images/s of the phases of a run, in words."""
+    phases = [f"{phase['images_per_s']:.0f} ({phase['report']['bottleneck']})" for phase in run["phases"]]
+    told = f"first batch {run['first_batch_s']:.2f} s, images/s {', '.join(phases)}"
+    return f"{told}; {_elsewhere(run):.2f} cores elsewhere"
+
+
+def change(found: dict[str, list[dict[str, Any]]], number: int, conditions: Conditions) -> dict[str, Any]:
+    """The figures after a change; medians of the rounds.
+
+    Args:
+        found: runs by name, a row per round.
+        number: of the phase that the change begins.
+        conditions: of that phase.
+    """
+    rows = []
+    for mine, fresh, plain in zip(
+        found["disturbed"], found[f"auto {conditions}"], found[f"no-off {conditions}"], strict=True
+    ):
+        failed = [run["failed"] for run in (mine, fresh, plain) if "failed" in run]
+        if failed:
+            return {"to": str(conditions), "failed": failed[0], "ratio": 0.0, "least_by_no_off": 0.0}
+        phase, other, without = mine["phases"][number], fresh["phases"][0], plain["phases"][0]
+        rows.append(
+            {
+                "images_per_s": phase["images_per_s"],
+                "fresh_images_per_s": other["images_per_s"],
+                "no_off_images_per_s": without["images_per_s"],
+                "ratio": phase["images_per_s"] / other["images_per_s"],
+                "least_by_no_off": min(phase["windows"]) / without["images_per_s"],
+                "at_once": phase["at_once_images_per_s"] / other["images_per_s"],
+                "bytes_per_image": phase["bytes_per_image"],
+                "fresh_bytes_per_image": other["bytes_per_image"],
+                "fallbacks": phase["report"]["fallbacks"],
+                "elsewhere_cores": max(one["elsewhere_cores"] for one in (phase, other, without)),
+            }
+        )
+    last = found["disturbed"][-1]["phases"][number]
+    figures = {name: median(row[name] for row in rows) for name in rows[0]}
+    return {"to": str(conditions), **figures, "bottleneck": last["report"]["bottleneck"], "shares": last["shares"]}
+
+
+def steady(options: Namespace, progress: Any) -> dict[str, Any]:
+    """Undisturbed minutes of `auto`, and a fifth as many of `no-off`, which tell what the machine itself does.
+
+    Args:
+        options: of the command line.
+        progress: is told of every run.
+    """
+    found = {}
+    with opened(options.data) as scene:
+        for policy, minutes in (("no-off", options.minutes / 5), ("auto", options.minutes)):
+            found[policy] = streamed(scene, stream_of(options, policy), (UNDISTURBED,), 60 * minutes)
+            progress.update()
+    if failed := [run["failed"] for run in found.values() if "failed" in run]:
+        return {"failed": failed[0], "holds": False}
+    by_policy = {}
+    for policy, run in found.items():
+        values = run["phases"][0]["windows"]
+        by_policy[policy] = {"deviation": deviation(values), "windows": len(values), **record.spread(values)}
+    holds = by_policy["auto"]["deviation"] <= BAR_STEADY
+    return {"policies": by_policy, "minutes": options.minutes, "rounds": [found], "holds": holds}
+
+
+def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
+    """What the report says against what is so.
+
+    Args:
+        options: of the command line.
+        progress: is told of every run.
+    """
+    reason = why_no_disk()
+    settings = stream_of(options, "auto")
+    rows: list[dict[str, Any]] = []
+    with opened(options.data, own_disk=reason is None) as scene:
+        tried = islice(verdicts.situations(0, disk=reason is None), round(TRIED * options.situations))
+        for meant, conditions in tried:
+            run = calm(partial(streamed, scene, settings, (conditions,), BEFORE_S), options.patience)
+            row = {"meant": meant, "conditions": str(conditions), **run}
+            if "failed" not in run:
+                phase = run["phases"][0]
+                truth, said = verdicts.limiting(phase["shares"]), phase["report"]["bottleneck"]
+                row |= {"truth": truth, "said": said, "shares": phase["shares"]}
+                rows.append(row)
+                tqdm.write(f"  {conditions}: {truth}, said: {said}", file=sys.stderr)
+                progress.update(truth is not None)
+            if sum(one["truth"] is not None for one in rows) >= options.situations:
+                break
+        brought = would_bring(scene, settings, progress, options.patience)
+    found = verdicts.judged(rows)
+    near = [abs(one["said"] / one["measured"] - 1) <= verdicts.WITHIN for one in brought.get("rows", [])]
+    holds = found["right"] == found["decided"] >= options.situations and all(near)
+    left_out = {} if reason is None else {"left_out": {"agent-disk": reason}}
+    return {**found, **left_out, "would_bring": brought, "rounds": rows, "holds": holds}
+
+
+def would_bring(scene: Scene, settings: StreamSettings, progress: Any, patience: int) -> dict[str, Any]:
+    """What twice of a resource would bring, as the report says, and what it brings to a loader that starts with it.
+
+    Args:
+        scene: with an agent.
+        settings: of the loaders.
+        progress: is told of every situation.
+        patience: see `calm`.
+    """
+    rows = []
+    for conditions in verdicts.WOULD_BRING:
+        base = calm(partial(streamed, scene, settings, (conditions,), MEASURED_S), patience)
+        told = {} if "failed" in base else base["phases"][0]["report"]["would_bring"]
+        if not told:
+            return {"skipped": "the report does not tell what more would bring"}
+        for resource, (field, times) in verdicts.MORE.items():
+            more = replace(conditions, **{field: times * getattr(conditions, field)})
+            if resource not in told or more.agent_cores > 1:  # its host has one core
+                continue
+            run = calm(partial(streamed, scene, settings, (more,), MEASURED_S), patience)
+            if "failed" in run:
+                continue
+            measured = run["phases"][0]["images_per_s"] / base["phases"][0]["images_per_s"]
+            row = {"conditions": str(conditions), "more": resource, "said": told[resource], "measured": measured}
+            tqdm.write(f"  {row}", file=sys.stderr)
+            rows.append(row)
+        progress.update()
+    return {"rows": rows}
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+CASES: dict[str, Callable[[Namespace, Any], dict[str, Any]]] = {
+    "first-epoch": first_epoch,
+    "rank": rank,
+    **{name: partial(disturbed, name) for name in DISTURBANCES},
+    "steady": steady,
+    "verdict": verdict,
+    "memory": live_alone.memory,
+    "local": live_alone.local,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a table per case, write the results; 1 when a bar is missed."""
+    bench = parser()
+    options = arguments.parsed(bench, argv)
+    arguments.require_bed(bench, linked=True)
+    found: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    cases = cases_of(options.cases)
+    progress = tqdm(total=sum(steps(name, options) for name in cases), desc="runs", file=sys.stderr)
+    for name in cases:
+        progress.set_description(name)
+        if name == "disk" and (reason := why_no_disk()):
+            left_out[name] = reason
+            continue
+        found[name] = CASES[name](options, progress)
+        show(name, found[name])
+    names = ("rounds", "minutes", "situations", "batch_size")
+    settings = {"data": options.data.name, **{name: getattr(options, name) for name in names}}
+    record.write(options.output, {"settings": settings, "cases": found, "left_out": left_out})
+    missed = [name for name, case in found.items() if not case["holds"]]
+    print(f"below their bar: {', '.join(missed)}" if missed else "all bars kept")
+    return 1 if missed else 0
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.live", __doc__, pictures=True)
+    add = parser.add_argument
+    cases = list(CASES)
+    what = f"{', '.join(cases)}; {CHANGES}: those in which something changes; default: all"
+    known = [*cases, CHANGES]
+    add("--cases", nargs="+", default=cases, choices=known, action=arguments.Distinct, metavar="CASE", help=what)
+    add("--rounds", type=arguments.count(), default=1, help="of the cases in which something changes")
+    add(
+        "--patience", type=arguments.count(0), default=0, help="how often a run is done again when the machine was busy"
+    )
+    add("--minutes", type=arguments.above_zero, default=10.0, help="of steady")
+    add("--situations", type=arguments.count(), default=40, help="of verdict")
+    add("--batch-size", type=arguments.count(), default=16)
+    return parser
+
+
+def cases_of(names: Sequence[str]) -> list[str]:
+    """The cases of these names, in their usual order."""
+    chosen = {*names, *(DISTURBANCES if CHANGES in names else ())}
+    return [name for name in CASES if name in chosen]
+
+
+def steps(name: str, options: Namespace) -> int:
+    """How often a case moves the progress bar.
+
+    Args:
+        name: of the case.
+        options: of the command line.
+    """
+    own = {"rank": RANK_EPOCHS, "steady": 2, "verdict": options.situations + len(verdicts.WOULD_BRING)}
+    own |= {"memory": live_alone.MEMORY_RUNS, "first-epoch": live_alone.SHORT_ROUNDS, "local": live_alone.SHORT_ROUNDS}
+    return int(own.get(name, options.rounds))
+
+
+def show(name: str, case: dict[str, Any]) -> None:
+    """Print the figures of a case.
+
+    Args:
+        name: of the case.
+        case: its figures.
+    """
+    if "changes" not in case:
+        print(f"{name}: {record.summary_of({**case, 'rounds': [], 'epochs': []})}", flush=True)
+        return
+    table = Table("changed to", "images/s", "fresh", "ratio", "at once", "no-off", "least / no-off", "said", title=name)
+    for one in case["changes"]:
+        if "failed" in one:
+            table.add_row(one["to"], one["failed"])
+            continue
+        table.add_row(
+            one["to"],
+            f"{one['images_per_s']:.0f}",
+            f"{one['fresh_images_per_s']:.0f}",
+            f"{one['ratio']:.2f}",
+            f"{one['at_once']:.2f}",
+            f"{one['no_off_images_per_s']:.0f}",
+            f"{one['least_by_no_off']:.2f}",
+            str(one["bottleneck"]),
+        )
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
