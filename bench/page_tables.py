@@ -121,6 +121,24 @@ def link(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{sources(result)}"
 
 
+def latency(results: Results) -> str:
+    """Images per second by round trip."""
+    result = results.named("latency")
+    if result is None:
+        return MISSING
+    summary = result.rows["summary"]
+    round_trips = sorted({entry["round_trip_ms"] for entry in summary})
+    rows = []
+    for part, link_mbit, system in dict.fromkeys((e["part"], e["link_mbit"], e["system"]) for e in summary):
+        found = {entry["round_trip_ms"]: entry for entry in summary if (entry["part"], entry["system"]) == (part, system)}
+        cells = [middle(found[0.0]["images_per_s"], 0)]
+        cells += [spread(found[one]["ratio"], 3) if one in found else "" for one in round_trips if one]
+        rows.append((part, f"{link_mbit:g}", system, *cells))
+    columns = ("samples", "link, Mbit/s", "system", "images/s at 0 ms", *(f"{one:g} ms" for one in round_trips if one))
+    missing = [f"{name}: not available: {reason}." for name, reason in result.rows["unavailable"].items()]
+    return "\n\n".join([table(columns, rows), *missing, sources(result)])
+
+
 def recovery(results: Results) -> str:
     """Epochs after a disturbance."""
     found = [result for name in ("recovery", "recovery-starved") if (result := results.named(name))]
@@ -356,6 +374,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "fewer-cores": fewer_cores,
     "cpu-bound": cpu_bound,
     "link": link,
+    "latency": latency,
     "recovery": recovery,
     "against": against,
     "overhead": overhead,

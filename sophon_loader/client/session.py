@@ -62,6 +62,7 @@ class Session:
 
     Attributes:
         waited_s: seconds so far for which there was no reply to work on.
+        starved_s: those of them in which more could have been on its way, had more been wanted.
 
     Example:
         >>> session.keep([batch])
@@ -76,7 +77,7 @@ class Session:
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
         self._told_gone = gone
-        self.waited_s = 0.0
+        self.waited_s = self.starved_s = 0.0
 
     @property
     def received_nbytes(self) -> int:
@@ -96,6 +97,11 @@ class Session:
     def knows(self, batch: BatchId) -> bool:
         """Whether a batch has been asked for."""
         return self._requests.knows(batch)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another batch should be wanted as look-ahead."""
+        return self._requests.wants_more
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted]) -> None:
         """Ask for a batch; to be called again when its turn has come, if it was asked for as look-ahead.
@@ -147,8 +153,11 @@ class Session:
             self._told_gone = self._requests.gone
             how = "does not answer any more" if self._told_gone else "answers again"
             log.warning("the agent at %s %s", self.terms.address, how)
+        starved = self._requests.starved
         received = self._connection.receive(0 if self._requests.gone else _WAIT_S)
-        self.waited_s += now_s() - started_s
+        waited_s = now_s() - started_s
+        self.waited_s += waited_s
+        self.starved_s += waited_s if starved else 0.0
         return received
 
     def _do(self, instructions: Sequence[Instruction]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
@@ -79,7 +79,8 @@ def agree(
         # What the agent cuts out of a file depends on random numbers that it draws itself.
         possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
         offered = usable(possible, welcome.encodings)
-        terms = Terms(address, options, welcome.instance, registrations, keep_info, seed, offered)
+        agreed = replace(options, window=min(options.window, welcome.max_outstanding))
+        terms = Terms(address, agreed, welcome.instance, registrations, keep_info, seed, offered)
         _check_files(connection, data, locations, terms)
         known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)
     finally:

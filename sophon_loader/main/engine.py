@@ -27,12 +27,19 @@ from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
-from sophon_loader.workers.counters import Statistics
+from sophon_loader.workers.counters import Statistics, Totals
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
+STARVED_SHARE, STARVED_S = 0.1, 1.0
+"""An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
+epoch have none behind them."""
+STARVED_NOTE = (
+    "the look-ahead is shorter than the way to the agent: workers waited for replies and had no further batch to ask "
+    "for; a larger prefetch_factor, or more workers, would keep more on its way"
+)
 log = logging.getLogger(__name__)
 
 
@@ -242,6 +249,8 @@ class Engine:
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
         if as_planned and self.run.agreement is not None and not epoch.measuring:
             self._planner.took(totals.samples, seconds)
+        if STARVED_NOTE not in report.notes and _starved(totals, seconds, self._processes):
+            report.notes = (*report.notes, STARVED_NOTE)
         report.bottleneck = measure.bottleneck(profiler.rates)
         report.rates = _finite(asdict(profiler.rates))
         busy = gpu_utilisation()
@@ -274,6 +283,17 @@ class Engine:
         if self._dataset is not None:
             self._dataset.close()
             self._dataset = None
+
+
+def _starved(totals: Totals, seconds: float, processes: int) -> bool:
+    """Whether what torch hands out ahead was too little for the way to the agent.
+
+    Args:
+        totals: of a pass.
+        seconds: that it took.
+        processes: that loaded.
+    """
+    return totals.starved_s > processes * max(STARVED_SHARE * seconds, STARVED_S)
 
 
 def _finite(rates: dict[str, float]) -> dict[str, float]:
