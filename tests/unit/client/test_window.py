@@ -132,15 +132,11 @@ def test_the_way_is_full_and_no_more_than_twice(mbit: float, round_trip_s: float
     assert worker.starved <= 0.05 * worker.waits
 
 
-def test_it_has_doubled_with_every_round_trip() -> None:
+def test_a_long_way_is_full_after_a_few_round_trips() -> None:
     worker = Worker(Way(1000 * MBIT, 0.1, [42_000]))
-    worker.load(1, 100)
-    seen = [worker.most]
-    for round_trip in range(1, 4):
-        while worker.now_s < round_trip * 0.1 + 0.099:
-            worker.receive()
-        seen.append(worker.most)
-    assert seen == [64, 128, 256, 512] or all(b >= 1.8 * a for a, b in zip(seen, seen[1:], strict=False))
+    while worker.most < 298:
+        worker.load(1, 100)
+    assert worker.now_s <= 0.6
 
 
 @pytest.mark.parametrize(("cpu_s", "round_trip_s"), [(0.002, 0.001), (0.002, 0.1), (0.001, 0.2), (0.02, 0.1)])
