@@ -271,16 +271,16 @@ def costs(results: Results) -> str:
     used = []
     if (result := results.named("profiling")) is not None:
         used.append(result)
-        for policy in ("sophon", "auto"):
-            what = f"first epoch of `{policy}` with profiling, times `no-off`'s without"
-            rows.append((what, spread(result.rows["summary"][f"{policy}_ratio"], 3)))
+        what = "first epoch of `sophon` with profiling, times `no-off`'s without"
+        rows.append((what, spread(result.rows["summary"]["sophon_ratio"], 3)))
     if (result := results.named("planner")) is not None:
         used.append(result)
-        samples, found = result.rows["settings"]["samples"], result.rows["results"]
-        for policy in ("sophon", "auto"):
-            slowest = max(one["seconds_worst"] for one in found if one["policy"] == policy)
-            rows.append((f"a plan of `{policy}` for {samples} samples, slowest", f"{slowest:.2f} s"))
-        rows.append(("memory of a plan, at most", f"{max(one['bytes_per_sample'] for one in found):.0f} bytes/sample"))
+        found = result.rows["results"]
+        for policy, what in (("sophon", "a plan of `sophon` for {} samples"), ("auto", "prices of `auto` from {}")):
+            slowest = max((one for one in found if one["policy"] == policy), key=lambda one: one["seconds_worst"])
+            rows.append((f"{what.format(slowest['samples'])}, slowest", f"{1000 * slowest['seconds_worst']:.0f} ms"))
+        most = max(one["bytes_per_sample"] for one in found if one["policy"] != "auto")
+        rows.append(("memory of a plan, at most", f"{most:.0f} bytes/sample"))
     if (result := results.named("jpegcrop")) is not None:
         used.append(result)
         crop, totals = result.rows[0], result.rows[-1]

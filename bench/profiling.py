@@ -1,10 +1,11 @@
-"""What profiling costs: the first epoch of `auto` and of `sophon` against the same epoch of `no-off` without it.
+"""What profiling costs: the first epoch of `sophon` against the same epoch of `no-off` without it.
 
     python -m bench.profiling --link-mbit 100 --rounds 5 --json profiling.json
 
-All three send the same files in a first epoch; the first two also measure every op of every sample and have the agent
-run a few samples dry. Each epoch is run by a fresh loader process, over the test bed's link, in an order that rotates.
-The baseline is given a finished profile, so that it has nothing to measure. Bar: at most 1.02 times as long.
+Both send the same files in a first epoch; `sophon` also measures every op of every sample and has the agent run a few
+samples dry (`auto` has no such epoch). Each epoch is run by a fresh loader process, over the test bed's link, in an
+order that rotates. The baseline is given a finished profile, so that it has nothing to measure. Bar: at most 1.02 times
+as long.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bench.children import start_agent
 from bench.epochs import LoaderSettings, policy_loader
 
 BAR = 1.02
-NAMES = ("no-off", "sophon", "auto")
+NAMES = ("no-off", "sophon")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
-from sophon_loader.decide.policy import Policy
+from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, OffloadWarning, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
@@ -46,7 +46,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
             the loader itself, and `"auto"` does not wait for it to start, nor starts it where the loader's processes
             may use every core), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
-            `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
+            `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`, or
+            with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).
         encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
             pixels, array), or a list of names; `file` always may.
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
@@ -99,7 +100,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
         agent: str | LocalAgent | Sequence[str] | None = None,
-        policy: str | Policy = "auto",
+        policy: str | Policy | PricingPolicy = "auto",
         encodings: str | Sequence[str] = "auto",
         seed: int | None = None,
         profile: str | Path | None = None,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.pipeline.chain import Located
 from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
 
 PAUSE_S = 0.1
@@ -42,8 +41,6 @@ class Wanted:
         cut, encoding: what the agent is asked for; it may answer with less.
         key: path of its file in the export, with `/` (relative to its source's root where there is no agent).
         occurrence: how often this iteration has met the sample before.
-        located: what its first crop will read, if choosing had to know that; whoever finishes the sample goes on with
-            it instead of drawing it once more.
         prices: of wire, agent and loader, if the agent is to choose; see `Fetch`.
     """
 
@@ -53,7 +50,6 @@ class Wanted:
     encoding: str
     key: str
     occurrence: int = 0
-    located: Located | None = None
     prices: tuple[float, float, float] | None = None
 
     @property

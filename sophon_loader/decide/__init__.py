@@ -15,10 +15,11 @@ from sophon_loader.decide.cost import (
     time_without_offloading,
 )
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
-from sophon_loader.decide.plan import Plan, Prices, spread, uniform_plan
+from sophon_loader.decide.plan import Plan, spread, uniform_plan
 from sophon_loader.decide.policies import POLICIES, policy_named
 from sophon_loader.decide.policies.fastflow import FastFlow
-from sophon_loader.decide.policy import Policy, Trial, TryingPolicy
+from sophon_loader.decide.policy import Policy, PricingPolicy, Trial, TryingPolicy
+from sophon_loader.decide.tariff import Part, Prices, Tariff, Traffic
 
 __all__ = [
     "FILE",
@@ -30,10 +31,14 @@ __all__ = [
     "EpochWork",
     "Facts",
     "FastFlow",
+    "Part",
     "Plan",
     "Policy",
     "Prices",
+    "PricingPolicy",
     "Rates",
+    "Tariff",
+    "Traffic",
     "Trial",
     "TryingPolicy",
     "epoch_time",

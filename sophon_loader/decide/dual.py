@@ -5,7 +5,7 @@ choices) this is a linear programme of N * C variables but three coupling rows: 
 is three prices. At given prices each sample takes its cheapest choice on its own (`sweep`, one pass over the table),
 and what all samples then need together is a `Column`: three numbers. A master problem of a few rows mixes columns and
 yields new prices, until no sweep improves the mix (Dantzig-Wolfe decomposition; Dantzig and Wolfe, Operations Research
-8(1), 1960). A dozen sweeps are enough; the sweeps are all that touches the samples.
+8(1), 1960). A dozen or two are enough, and they are all that touches the samples.
 
 Vectors over resources are float64[3] in the order wire, loader, agent.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.cost import chosen_sums
-from sophon_loader.decide.facts import BLOCK, Facts, FloatTable, blocks
+from sophon_loader.decide.facts import Facts, FloatTable
 from sophon_loader.decide.simplex import Vector, maximise
 from sophon_loader.errors import PlanError
 
@@ -33,7 +33,7 @@ EQUAL = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A table, or an even sample of one, with what a unit of each resource costs in time.
+    """A table, with what a unit of each resource costs in time.
 
     Costs have one row per choice, so that a sweep reads memory in order.
 
@@ -53,7 +53,7 @@ class Problem:
 
     @classmethod
     def of(cls, facts: Facts) -> Problem:
-        """The whole problem; shares the table's memory.
+        """The problem; shares the table's memory.
 
         Raises:
             PlanError: `facts` has no table.
@@ -70,15 +70,6 @@ class Problem:
         """N."""
         return int(self.wire.shape[1])
 
-    def thinned(self, most: int) -> Problem:
-        """Every k-th sample, at most about `most` of them; itself when it is that small already."""
-        step = self.samples // most
-        if step < 2:
-            return self
-        wire, loader, agent = (np.ascontiguousarray(costs[:, ::step]) for costs in (self.wire, self.loader, self.agent))
-        share = wire.shape[1] / self.samples
-        return Problem(wire, loader, agent, self.seconds_per, self.gpu_s * share)
-
     def sums(self, chosen: NDArray[np.uint8]) -> Vector:
         """float64[3]: what `chosen` needs of each resource, in bytes and CPU seconds."""
         return np.array(chosen_sums((self.wire, self.loader, self.agent), chosen))
@@ -90,10 +81,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What the plan of one sweep needs of each resource.
-
-    The plan itself is not kept: some dozens of columns times a byte per sample would be most of what planning holds,
-    and few are ever needed again.
+    """What all samples need of each resource when each takes what one sweep finds.
 
     Args:
         sums: float64[3], bytes and CPU seconds.
@@ -103,12 +91,6 @@ class Column:
     sums: Vector
     prices: Vector | None
 
-    def chosen(self, problem: Problem) -> NDArray[np.uint8]:
-        """uint8[N]: the plan itself, swept again."""
-        if self.prices is None:
-            return np.zeros(problem.samples, dtype=np.uint8)
-        return sweep(problem, self.prices)
-
 
 @dataclass(frozen=True, eq=False)
 class Mix:
@@ -116,16 +98,11 @@ class Mix:
 
     Args:
         shares: float64[K] over the first K columns, sum 1.
-        weights: float64[3], what the master pays for each resource's row: a start for a similar problem.
-        prices: float64[3], the prices with the highest lower bound; the columns in use are cheapest there, up
-            to the gap between the bounds.
         lower: no plan is better than this.
         upper: the mix's own value.
     """
 
     shares: Vector
-    weights: Vector
-    prices: Vector
     lower: float
     upper: float
 
@@ -157,32 +134,14 @@ def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:
     Returns:
         uint8[N], the choices.
     """
-    chosen = np.zeros(problem.samples, dtype=np.uint8)
-    scaled = np.maximum(prices / (prices.max() or 1.0), [MIN_PRICE, 0, 0]).astype(np.float32)
-    least, cost, term = (np.empty(BLOCK, dtype=np.float32) for _ in range(3))
+    wire, loader, agent = np.maximum(prices / (prices.max() or 1.0), [MIN_PRICE, 0, 0]).astype(np.float32)
     with np.errstate(over="ignore"):  # past float32's range a cost is infinite, which nobody chooses
-        for part in blocks(problem.samples):
-            size = part.stop - part.start
-            _bill(problem, 0, part, scaled, least[:size], term[:size])
-            for choice in range(1, len(problem.wire)):
-                _bill(problem, choice, part, scaled, cost[:size], term[:size])
-                np.copyto(chosen[part], choice, where=cost[:size] < least[:size], casting="unsafe")
-                np.minimum(cost[:size], least[:size], out=least[:size])
+        bill = wire * problem.wire + loader * problem.loader + agent * problem.agent
+    chosen: NDArray[np.uint8] = bill.argmin(axis=0).astype(np.uint8)
     return chosen
 
 
-def _bill(
-    problem: Problem, choice: int, part: slice, prices: NDArray[np.float32], into: FloatTable, term: FloatTable
-) -> None:
-    """Write what `choice` costs the samples of `part` into `into`; `term` is scratch memory of the same size."""
-    np.multiply(problem.wire[choice, part], prices[0], out=into)
-    into += np.multiply(problem.loader[choice, part], prices[1], out=term)
-    into += np.multiply(problem.agent[choice, part], prices[2], out=term)
-
-
-def least_time(
-    problem: Problem, columns: list[Column], tolerance: float, most: int, centre: Vector | None = None
-) -> Mix:
+def least_time(problem: Problem, columns: list[Column], tolerance: float, most: int) -> Mix:
     """Mix columns so that the epoch is as short as it can be.
 
     Args:
@@ -190,12 +149,11 @@ def least_time(
         columns: at least one; new ones are appended.
         tolerance: stop when the bounds are this close, relative to the upper one.
         most: sweeps at most.
-        centre: float64[3], weights of the terms near which the optimum is expected.
 
     Returns:
         The mix; its bounds are in seconds.
     """
-    search = _Search(centre)
+    search = _Search()
     for left in range(most, -1, -1):  # the master is solved once more than there are sweeps
         shares, weights, upper = _time_master(problem, columns)
         lower = max(problem.gpu_s, search.bound)
@@ -206,8 +164,7 @@ def least_time(
         columns.append(column)
         terms = float(tried @ (column.sums * problem.seconds_per))
         search.learn(tried, bound=terms + (1 - float(tried.sum())) * problem.gpu_s)
-    prices = search.centre * problem.seconds_per
-    return Mix(_padded(shares, columns), search.centre, prices, min(lower, upper), upper)
+    return Mix(_padded(shares, columns), min(lower, upper), upper)
 
 
 def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vector, float]:
@@ -238,7 +195,6 @@ def least_traffic(
     budget_s: float,
     tolerance: float,
     most: int,
-    centre: Vector | None = None,
 ) -> Mix:
     """Mix columns so that `goal . sums` is least while each term stays within `budget_s`.
 
@@ -250,7 +206,6 @@ def least_traffic(
         budget_s: seconds > 0.
         tolerance: stop when the bounds are this close.
         most: sweeps at most.
-        centre: float64[3], weights of the budgets near which the optimum is expected.
 
     Returns:
         The mix; its bounds are in units of the goal.
@@ -258,7 +213,7 @@ def least_traffic(
     origin = start @ np.array([column.sums for column in columns])
     per = problem.seconds_per / budget_s
     limits = np.append(np.maximum(1 - origin * per, 0.0), 1.0)
-    search = _Search(centre)
+    search = _Search()
     for left in range(most, -1, -1):
         # Sums relative to the start, so that x = 0 is feasible: it stands for the start itself.
         steps = np.array([column.sums for column in columns]).T - origin[:, None]
@@ -274,8 +229,7 @@ def least_traffic(
         search.learn(tried, bound=float(prices @ column.sums) - float(tried @ (per > 0)))
     shares = _padded(master.x, columns)
     shares[: len(start)] += max(0.0, 1 - shares.sum()) * start
-    prices = goal + search.centre * per
-    return Mix(shares, search.centre, prices, min(search.bound, upper), upper)
+    return Mix(shares, min(search.bound, upper), upper)
 
 
 class _Search:
@@ -284,24 +238,20 @@ class _Search:
     The weights of a master that knows few columns swing about, so the next ones lie half way between its own and the
     best so far (Wentges, International Transactions in Operational Research 4(2), 1997). The best are those for which a
     sweep has proved the highest bound, even if a still higher bound is known from elsewhere: if the centre waited for a
-    higher one, the search could stand still.
-
-    Args:
-        centre: float64[3], weights near which the optimum is expected, or None.
+    higher one, the search could stand still. And half way between, prices do not lie where samples have two choices
+    that cost the same, as the master's often do: an agent would take another one there than the sweep did.
 
     Attributes:
-        centre: float64[3], the best weights so far.
         bound: the highest lower bound that a sweep has proved.
     """
 
-    def __init__(self, centre: Vector | None) -> None:
-        self._known = centre is not None
-        self.centre = np.zeros(3) if centre is None else centre
+    def __init__(self) -> None:
+        self._centre: Vector | None = None  # float64[3], the best weights so far
         self.bound = -np.inf
 
     def towards(self, weights: Vector) -> Vector:
         """The weights to sweep at, given the master's."""
-        return 0.5 * (weights + self.centre) if self._known else weights
+        return weights if self._centre is None else 0.5 * (weights + self._centre)
 
     def learn(self, tried: Vector, bound: float) -> None:
         """Take in what a sweep has proved.
@@ -311,9 +261,8 @@ class _Search:
             bound: no plan is better than this.
         """
         if bound > self.bound:
-            self.centre = tried
+            self._centre = tried
             self.bound = bound
-            self._known = True
 
 
 def _padded(shares: Vector, columns: list[Column]) -> Vector:

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from sophon_loader.decide.facts import FILE, Choice, Facts
 from sophon_loader.decide.plan import Plan
+from sophon_loader.decide.tariff import NO_TRAFFIC, Tariff, Traffic
 from sophon_loader.errors import PlanError
 
 
@@ -47,6 +48,34 @@ class Policy(Protocol):
 
         Raises:
             PlanError: the facts contradict the policy's own settings.
+        """
+
+
+@runtime_checkable
+class PricingPolicy(Protocol):
+    """Decides at which prices agents choose for each sample. Pure, as `Policy` is, and in place of one.
+
+    The loader asks every second, from what the last seconds have shown; without an agent it does not.
+
+    Example:
+        >>> class WireOnly:
+        ...     name = "wire-only"
+        ...
+        ...     def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        ...         return Tariff((Part(1.0, Prices(wire=1.0, loader=0.0, agent=0.0)),), "asked to save bytes")
+        >>> loader = OffloadingDataLoader(dataset, agent="tcp://storage:5555/pictures", policy=WireOnly())
+    """
+
+    @property
+    def name(self) -> str:
+        """The word the user types."""
+
+    def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        """What requests go out at.
+
+        Args:
+            facts: of some samples that were asked for of late, with a table.
+            traffic: what saving traffic may cost.
         """
 
 

@@ -8,8 +8,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from sophon_loader.decide.cost import EpochTime
-from sophon_loader.decide.plan import Prices
 from sophon_loader.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What one unit of each resource is worth, >= 0; only their proportions decide.
+
+    Args:
+        wire: of a byte.
+        loader: of a CPU second in the loader.
+        agent: of a CPU second at the agent.
+
+    Raises:
+        PlanError: a price is negative, infinite or NaN.
+
+    Example:
+        >>> Prices(wire=1 / 12.5e6, loader=0.5, agent=0.25)
+    """
+
+    wire: float
+    loader: float
+    agent: float
+
+    def __post_init__(self) -> None:
+        for name in ("wire", "loader", "agent"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise PlanError(f"{name} must be >= 0 and finite, got {value}; plan again from fresh rates")
 
 
 @dataclass(frozen=True)
@@ -93,3 +119,5 @@ class Traffic:
 
 FILES = Part(1.0, None)
 """Nothing is offloaded."""
+NO_TRAFFIC = Traffic(weight=0.0)
+"""Saving traffic may cost nothing."""

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
@@ -64,9 +64,9 @@ class Engine:
         self._agent = None if where is None else Agent(where, data, settings.options)
         self._joining: Joining | None = None
         self._live: LivePlan | None = None
-        self._plan: SharedPlan
+        self._plan: SharedPlan | None = None
+        self._planner: Planner | None = None
         self._run: Run | None = None
-        self._planner = Planner(settings.policy, len(data))
         self._set_processes(1)
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
@@ -101,7 +101,6 @@ class Engine:
         if run is None or not same:
             self._end_run()
             run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
-            self._planner = Planner(self._settings.policy, len(self.data))
             self._live = None
         else:
             run.profiler.resize(processes)
@@ -111,9 +110,9 @@ class Engine:
         return self._dataset
 
     def _live_plan(self, run: Run) -> LivePlan | None:
-        """What `auto` follows; it goes on from what has been learnt with another number of processes."""
+        """What sets prices; it goes on from what has been learnt with another number of processes."""
         policy, agreement, agent = self._settings.policy, run.agreement, self._agent
-        if agent is None or not isinstance(policy, Auto) or (agreement is None and run.late is None):
+        if agent is None or not isinstance(policy, PricingPolicy) or (agreement is None and run.late is None):
             return None
         rates, most = run.profiler.rates, agent.cores(self._processes)
         if self._live is None:
@@ -139,8 +138,8 @@ class Engine:
         return live
 
     def _why_alone(self, processes: int) -> str:
-        """Why `auto` does without the agent that was asked for; "" if it does not, or there is none."""
-        if self._agent is None or not isinstance(self._settings.policy, Auto):
+        """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent."""
+        if self._agent is None or not isinstance(self._settings.policy, PricingPolicy):
             return ""
         return self._agent.why_useless(processes)
 
@@ -149,25 +148,26 @@ class Engine:
     ) -> Run:
         settings, agreement, late, agent = self._settings, None, None, self._agent
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        lives = False
         if alone and agent is not None:
             agent.close()  # of a run with fewer processes
         elif agent is not None and len(self.data):
-            # The agent chooses for itself at the prices of `auto`: no plan, and nothing else per sample.
-            lives = isinstance(settings.policy, Auto)
-            if lives and agent.files_here:
+            if isinstance(settings.policy, PricingPolicy) and agent.files_here:
                 self._joining = agent.join(divided.chains, settings.encodings, seed, self._processes)
                 late = SharedTerms(agent.proposed(divided.chains, seed))
             else:
                 agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        self._plan = SharedPlan(0 if lives else len(self.data), encoding_names())
+        self._planner = self._plan = None
+        # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
+        if agreement is not None and not isinstance(settings.policy, PricingPolicy):
+            self._planner = Planner(settings.policy, len(self.data))
+            self._plan = SharedPlan(len(self.data), encoding_names())
         profiler = Profiler(
             self.data,
             divided.chains,
             agreement,
             self._processes,
             settings.profile,
-            per_sample=not lives,
+            per_sample=self._plan is not None,
             agent="none" if late is None else str(agent),
         )
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
@@ -246,15 +246,15 @@ class Engine:
         if self._live is not None:
             self._live.begin()
             self._tell_live(epoch, self._live)
-        elif run.agreement is not None:
-            if self._settings.policy.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
+        elif self._planner is not None:
+            if self._planner.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
                 profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
-            self._follow_plan(epoch)
+            self._follow_plan(epoch, self._planner)
         report.rates = _finite(asdict(profiler.rates))
         return epoch
 
-    def _follow_plan(self, epoch: Epoch) -> None:
-        profiler, planner = self.run.profiler, self._planner
+    def _follow_plan(self, epoch: Epoch, planner: Planner) -> None:
+        profiler = self.run.profiler
         if profiler.samples.recording and (epoch.measuring or planner.by_cost):
             profiler.start_probing()
         known = Known(
@@ -268,9 +268,8 @@ class Engine:
     def _tell(self, epoch: Epoch, before: Followed | None, now: Followed) -> None:
         """Tell the workers and the report which plan is followed."""
         if before is None or now.plan is not before.plan:
-            profiler, agreement = self.run.profiler, self.run.agreement
-            allowed = agreement.encodings if agreement else None
-            self._plan.set(now.plan, profiler.model() if now.plan.has_prices else None, allowed)
+            assert self._plan is not None and self.run.agreement is not None, "plans are made to be followed"
+            self._plan.set(now.plan, self.run.agreement.encodings)
             log.info("epoch %d follows %s: %s", epoch.number, now.plan.policy, now.plan.reason)
         epoch.report.plan_reason = now.plan.reason
         epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
@@ -316,11 +315,12 @@ class Engine:
             seconds: since the batch before.
             samples: in the batch.
         """
-        if epoch.measuring or not self._planner.trying:
+        planner = self._planner
+        if epoch.measuring or planner is None or not planner.trying:
             return
         totals = epoch.report.totals
-        before = self._planner.current
-        now = self._planner.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
+        before = planner.current
+        now = planner.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
         if now is not None:
             epoch.replanned = True
             self._tell(epoch, before, now)
@@ -334,10 +334,10 @@ class Engine:
             return
         self._learn(epoch, whole=True)
         epoch.turn_over()
-        if self.run.agreement is not None:
-            before = self._planner.current
-            self._follow_plan(epoch)
-            now = self._planner.current
+        if (planner := self._planner) is not None:
+            before = planner.current
+            self._follow_plan(epoch, planner)
+            now = planner.current
             # Some of what comes next was asked for by the old plan.
             epoch.replanned = before is None or now is None or now.plan is not before.plan
 
@@ -353,6 +353,8 @@ class Engine:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
             epoch.learnt = True
+            if _starved(epoch.report.totals, epoch.report.seconds, self._processes):
+                epoch.report.notes = (*epoch.report.notes, STARVED_NOTE)
             if self._live is not None:
                 self._tell_live(epoch, self._live)
                 self.run.profiler.keep_live(self._live.kept())
@@ -366,12 +368,8 @@ class Engine:
         measure = profiler.epoch_measure(totals, seconds, self._processes)
         odd = totals.fallbacks or totals.degraded > MAX_DEGRADED_SHARE * totals.samples
         as_planned = whole and not odd and not epoch.replanned
-        followed = self._planner.current
+        followed = self._planner.current if self._planner else None
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
-        if as_planned and self.run.agreement is not None and not epoch.measuring:
-            self._planner.took(totals.samples, seconds)
-        if STARVED_NOTE not in report.notes and _starved(totals, seconds, self._processes):
-            report.notes = (*report.notes, STARVED_NOTE)
         report.bottleneck = measure.bottleneck(profiler.rates)
         report.rates = _finite(asdict(profiler.rates))
         busy = gpu_utilisation()
@@ -416,7 +414,7 @@ def _starved(totals: Totals, seconds: float, processes: int) -> bool:
     """Whether what torch hands out ahead was too little for the way to the agent.
 
     Args:
-        totals: of a pass.
+        totals: of an epoch.
         seconds: that it took.
         processes: that loaded.
     """

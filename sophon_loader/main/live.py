@@ -14,9 +14,8 @@ import numpy as np
 
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
-from sophon_loader.decide.plan import Prices
-from sophon_loader.decide.policies.auto import Auto
-from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
+from sophon_loader.decide.policy import PricingPolicy
+from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
@@ -26,6 +25,8 @@ from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
+FIRST_WINDOWS = 12
+"""So many at most: then it is a hundred times what it was taken for."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
@@ -95,7 +96,7 @@ class LivePlan:
 
     def __init__(
         self,
-        policy: Auto,
+        policy: PricingPolicy,
         samples: int,
         statistics: Statistics,
         processes: int,
@@ -123,6 +124,7 @@ class LivePlan:
         self._facts: Facts | None = None
         self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
         self._guard = Guard()
+        self._windows = 0
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
@@ -184,7 +186,7 @@ class LivePlan:
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
-        if self._facts is None:
+        if self._facts is None or self.tariff.predicted is None:
             return {}
         if self._brought is not None:
             return self._brought
@@ -213,7 +215,7 @@ class LivePlan:
         """Seconds that the known samples take at some rates, under the best tariff for them."""
         assert self._facts is not None, "nothing is known yet"
         predicted = self._policy.tariff(replace(self._facts, rates=rates)).predicted
-        assert predicted is not None, "a tariff of a table has a prediction"
+        assert predicted is not None, "a policy predicts, or it does not"
         return max(predicted.seconds, disk_s)
 
     def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
@@ -234,7 +236,8 @@ class LivePlan:
             return False
         self._latest = now
         window = self._carried.with_what_passed(self._mark, now)
-        if window.seconds < (WINDOW_S if self.conditions.wire_seen else FIRST_WINDOW_S):
+        settled = self.conditions.wire_seen or self._windows >= FIRST_WINDOWS
+        if window.seconds < (WINDOW_S if settled else FIRST_WINDOW_S):
             return False
         if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
             return False
@@ -244,7 +247,9 @@ class LivePlan:
         steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         revised = self._revise()
-        self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
+        self._windows += 1
+        if settled:
+            self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
         return revised
 
     def _window(self, passed: Moment, gpu_samples_s: float) -> Window:

@@ -1,7 +1,7 @@
 """Which plan is followed now, and what it predicts.
 
 Pure: rates and tables in, plans out; no clock, socket or process. Whoever drives the epochs says what is known when one
-begins, and how long one took that followed its plan to the end.
+begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policy import Policy, TryingPolicy
 from sophon_loader.main.trials import TrialRunner
-from sophon_loader.profiling.guard import Guard
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,9 @@ class Followed:
     plan: Plan
     predicted: EpochTime | None
 
-    @property
-    def offloads(self) -> bool:
-        """Whether the plan has anything done at the agent."""
-        return any(choice != FILE for choice in self.plan.counts())
-
 
 class Planner:
-    """Holds the plan of one run: makes it, keeps it while its rates hold, gives it up while it does harm.
+    """Holds the plan of one run: makes it, and keeps it while its rates hold.
 
     Args:
         policy: decides.
@@ -65,18 +59,21 @@ class Planner:
     def __init__(self, policy: Policy, samples: int) -> None:
         self._policy = policy
         self._samples = samples
-        self._guard = Guard()
         self._trials: TrialRunner | None = None
         self._known: Known | None = None
         self._made_from: tuple[float, Rates] | None = None  # coverage and rates of the policy's newest plan
-        self._held_back = False  # the guard's plan is followed, not the policy's
         self.current: Followed | None = None
         """What is followed; None before the first epoch."""
 
     @property
+    def needs_profile(self) -> bool:
+        """Whether the policy plans by what choices cost."""
+        return self._policy.needs_profile
+
+    @property
     def by_cost(self) -> bool:
         """Whether costs of the choices are of use to the policy, if only to predict."""
-        return self._policy.needs_profile or isinstance(self._policy, TryingPolicy)
+        return self.needs_profile or isinstance(self._policy, TryingPolicy)
 
     def follow(self, known: Known, lag: int, *, measuring: bool = False) -> Followed:
         """An epoch, or another pass over the data, begins: what it follows.
@@ -99,16 +96,10 @@ class Planner:
     def _planned(self, known: Known) -> Followed:
         before, now = self._made_from, (known.coverage, known.rates)
         holds = before is not None and before[0] == now[0] and not moved(before[1], now[1])
-        if before is not None and not holds:
-            self._guard.rates_moved()
-        if self._guard.must_not_offload and getattr(self._policy, "guarded", False):
-            self._held_back = True
-            return self._set(self._without(self._guard.reason))
-        if before is not None and holds and not self._held_back and self.current is not None:
+        if before is not None and holds and self.current is not None:
             terms = self.current.plan.predicted
             self.current = Followed(self.current.plan, terms and terms.at(before[1], now[1]))
             return self.current
-        self._held_back = False
         facts = known.facts()
         if facts.table is None and self._policy.needs_profile:
             return self._set(self._without("this epoch measures, without offloading"))
@@ -132,16 +123,6 @@ class Planner:
     def trying(self) -> bool:
         """Whether the policy still tries plans out, and wants to be told of every batch."""
         return self._trials is not None and not self._trials.done
-
-    def took(self, samples: int, seconds: float) -> None:
-        """A whole epoch, or pass, has followed the current plan from beginning to end.
-
-        Args:
-            samples: that it delivered.
-            seconds: that it took.
-        """
-        if self.current is not None:
-            self._guard.told(samples, seconds, offloading=self.current.offloads)
 
     def _facts(self) -> Facts:
         assert self._known is not None, "trials begin when something is followed"

@@ -219,8 +219,9 @@ class Profiler:
                 self._prober = None
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
-        if self._file is not None and (failure := self._file.save(self.samples, self.model().calibration, self.rates)):
-            self.notes = (*self.notes, failure)
+            if self._file is not None:
+                failure = self._file.save(self.samples, self.model().calibration, self.rates)
+                self.notes = (*self.notes, failure) if failure else self.notes
 
     # --- planning ---------------------------------------------------------------------------------------------
 

@@ -74,13 +74,13 @@ class Run:
             notes += self.agreement.notes
         return (*notes, *self.profiler.notes)
 
-    def dataset(self, plan: SharedPlan, statistics: Statistics, live: Live | None = None) -> OffloadedDataset:
+    def dataset(self, plan: SharedPlan | None, statistics: Statistics, live: Live | None = None) -> OffloadedDataset:
         """What the workers of this run shall use.
 
         Args:
-            plan: that they follow.
+            plan: that they follow; None where nothing is planned.
             statistics: that they count into.
-            live: that they follow in place of the plan.
+            live: what they follow where the agent chooses.
         """
         agreement, late = self.agreement, self.late
         reach = agreement.reach if agreement else [0] * len(self.pipelines)

@@ -14,7 +14,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
-from sophon_loader.decide.policy import Policy
+from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.tail import device_of
@@ -33,7 +33,7 @@ class Settings:
     """
 
     agent: Address | LocalAgent | None
-    policy: Policy
+    policy: Policy | PricingPolicy
     encodings: tuple[str, ...]
     seed: int | None
     profile: Path | None

@@ -1,7 +1,6 @@
 """From measurements to what each choice of each sample costs: in bytes, and in CPU seconds on either side.
 
-Used by the main process to make the table that a policy plans with, and by workers to choose anew when a request is
-made, because what `roi-jpeg` weighs depends on the crop of the epoch.
+The main process makes of it the table that a policy plans with.
 """
 
 from __future__ import annotations
@@ -87,29 +86,6 @@ class CostModel:
             if name in allowed and fit.cut <= stages:
                 choices.append(Choice(fit.cut, name))
         self.choices: tuple[Choice, ...] = tuple(choices)
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain data, without the profile."""
-        choices = [[choice.cut, choice.encoding] for choice in self.choices]
-        return {"calibration": self.calibration.to_plain(), "choices": choices, "files_here": self._files_here}
-
-    @staticmethod
-    def from_plain(profile: SampleProfile, values: dict[str, Any]) -> CostModel:
-        """The inverse of `to_plain`.
-
-        Args:
-            profile: of all samples, which every process has already.
-            values: what `to_plain` gave.
-        """
-        calibration = Calibration.from_plain(values["calibration"])
-        model = CostModel(profile, calibration, 0, (), files_here=values["files_here"])
-        model.choices = tuple(Choice(cut, encoding) for cut, encoding in values["choices"])
-        return model
-
-    def knows(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool[n]: which of the samples `rows`, int[n], have been profiled."""
-        known: NDArray[np.bool_] = self._profile.nbytes[rows, 0] > 0
-        return known
 
     def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
         """(wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].

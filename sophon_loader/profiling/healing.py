@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, field, replace
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.profiling.guard import Retry
 from sophon_loader.profiling.rates import (
     AGENT_IS_FREE_BELOW,
     GROWTH,
@@ -26,6 +25,50 @@ one that was hardly used is as open as before."""
 MAX_GROWTH = 12.0
 """The last of 1.5, 3, 6 and 12. Enough to come from a hundredth of the agent's cores, the smallest quota there can be,
 to all of them in three epochs."""
+MAX_EPOCHS = 16
+"""The longest wait before a retry. A trial costs at worst one slow epoch, so a run that always fails loses 1 in 17."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """When to try again what has failed: after 1, 2, 4, ... and from then on 16 epochs.
+
+    It counts whole epochs: what fails at the end of epoch k is due again for epoch k + 2, the next time 3 epochs later,
+    then 5 later. A value: each method returns the one that follows.
+
+    Example:
+        >>> Retry().failed().due, Retry().failed().passed().due
+        (False, True)
+
+    Args:
+        wait: epochs to wait for after the next failure.
+        left: epochs still to wait for.
+    """
+
+    wait: int = 1
+    left: int = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether the next epoch may try."""
+        return self.left == 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has not failed since it last succeeded."""
+        return self.wait == 1
+
+    def failed(self) -> Retry:
+        """The epoch that has ended tried it and failed."""
+        return Retry(wait=min(2 * self.wait, MAX_EPOCHS), left=self.wait)
+
+    def passed(self) -> Retry:
+        """An epoch has ended that did not try it."""
+        return replace(self, left=max(0, self.left - 1))
+
+    def succeeded(self) -> Retry:
+        """It was tried with success: the waits start from the shortest one again."""
+        return Retry()
 
 
 @dataclass(frozen=True)

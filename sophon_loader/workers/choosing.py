@@ -1,18 +1,14 @@
-"""What a loader worker asks for: the choice of every sample of a batch, as planned or anew at the plan's prices."""
+"""What a loader worker asks for: for every sample of a batch a choice as planned, prices to choose at, or the file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from sophon_loader.client.requests import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.plan import Prices
-from sophon_loader.pipeline.chain import Located
-from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.decide.facts import FILE
+from sophon_loader.decide.tariff import Prices
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
@@ -27,10 +23,8 @@ class Chooser:
         data: the dataset, taken apart.
         steps: one per source of `data`.
         locations: of its files.
-        plan: to follow.
-        profile: of its samples, which prices need.
-        seed: of the run.
-        tariff: what requests go out at where the agent chooses; None where a plan says what each sample gets.
+        plan: says what each sample gets; None where nothing is planned.
+        tariff: what requests go out at where the agent chooses; without that and a plan, files are wanted.
 
     Example:
         >>> ticket = Ticket(BatchId(iteration=1, epoch=0, number=0), indices=[4, 2])
@@ -43,9 +37,7 @@ class Chooser:
         data: Offloadable,
         steps: Sequence[Steps],
         locations: Locations,
-        plan: SharedPlan,
-        profile: SampleProfile,
-        seed: Seed,
+        plan: SharedPlan | None,
         tariff: SharedTariff | None = None,
     ) -> None:
         self._dealer = None if tariff is None else Dealer(tariff)
@@ -53,13 +45,9 @@ class Chooser:
         self._steps = tuple(steps)
         self._locations = locations
         self._plan = plan
-        self._profile = profile
-        self._seed = seed
 
     def wanted(self, ticket: Ticket) -> list[Wanted]:
         """What to ask for, sample by sample, in the ticket's order.
-
-        May seed the global generators: call it within `isolated()`.
 
         Raises:
             IndexError: the sampler has given an index that the dataset does not have.
@@ -70,23 +58,11 @@ class Chooser:
         if self._dealer is not None:
             dealt = self._dealer.batch(len(indices))
             return list(map(self._open, sources, indices, occurrences, dealt))
-        located: Sequence[Located | None] = [None] * len(indices)
-        shares = None
-        pricing = self._plan.pricing(self._profile)
-        if pricing is not None:
-            # Only prices ask for the regions beforehand; without any they are drawn when the samples are finished.
-            located = [
-                self._located(source, ticket.batch.epoch, index, occurrence)
-                for source, index, occurrence in zip(sources, indices, occurrences, strict=True)
-            ]
-            shares = np.array([1.0 if one is None else one.share for one in located])
         reaches = [self._steps[source].reach for source in sources]
-        choices = self._plan.choose(indices, reaches, pricing, shares)
+        choices = [FILE] * len(indices) if self._plan is None else self._plan.choose(indices, reaches)
         return [
-            Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence, where)
-            for source, index, choice, occurrence, where in zip(
-                sources, indices, choices, occurrences, located, strict=True
-            )
+            Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
+            for source, index, choice, occurrence in zip(sources, indices, choices, occurrences, strict=True)
         ]
 
     def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
@@ -101,11 +77,3 @@ class Chooser:
         if not -len(self._data) <= index < len(self._data):
             raise IndexError(f"index of the sampler must be below {len(self._data)}, got {index}")
         return index % len(self._data)
-
-    def _located(self, source: int, epoch: int, index: int, occurrence: int) -> Located | None:
-        """What the first crop will read of a picture; None if there is no crop, or the picture's size is not known."""
-        chain = self._steps[source].chain
-        width, height = self._profile.sides[index].tolist()
-        if chain.crop is None or not (width and height):
-            return None
-        return chain.located(width, height, self._seed.draw(epoch, index, occurrence))

@@ -51,14 +51,14 @@ class OffloadedDataset(Dataset[Any]):
     Args:
         data: the user's dataset, taken apart.
         steps: one per source of `data`.
-        plan: which choice each sample gets.
+        plan: which choice each sample gets; None where nothing is planned.
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
         locations: of the files.
         terms: agreed on with the agent; None to read all files below the sources' roots. Shared ones are followed from
             the first batch on that begins when they are agreed on; until then it is as with None.
         seed: of the run.
-        live: shared with the main process where the agent chooses; None where a plan is followed.
+        live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
 
     Attributes:
         chooser: says what to ask for.
@@ -69,7 +69,7 @@ class OffloadedDataset(Dataset[Any]):
         self,
         data: Offloadable,
         steps: Sequence[Steps],
-        plan: SharedPlan,
+        plan: SharedPlan | None,
         statistics: Statistics,
         profile: SampleProfile,
         locations: Locations,
@@ -92,12 +92,11 @@ class OffloadedDataset(Dataset[Any]):
 
     def _follow(self, terms: Terms | None, steps: Sequence[Steps]) -> None:
         """Ask for samples, and finish them, by these terms."""
-        data, locations, profile, seed = self._data, self._locations, self._profile, self._seed
-        tariff = self._live.tariff if self._live else None
+        data, locations = self._data, self._locations
         self._terms = terms
         self._steps = steps
-        self.chooser = Chooser(data, steps, locations, self._plan, profile, seed, tariff)
-        self._finisher = Finisher(data, steps, locations, profile, terms, seed)
+        self.chooser = Chooser(data, steps, locations, self._plan, self._live.tariff if self._live else None)
+        self._finisher = Finisher(data, steps, locations, self._profile, terms, self._seed)
 
     def __len__(self) -> int:
         return len(self._data)

@@ -83,7 +83,7 @@ class Finisher:
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
         since_s = time.thread_time()
         if reply.sample is None and reply.failed is None:
-            value = self._run_file(self._read(reply, row), reply, steps, draw)
+            value = self._run_file(self._read(reply, row), steps, draw)
         else:
             value = self._run_rest(self._received(reply, row), reply, steps, draw)
             _compare(reply, time.thread_time() - since_s, row)
@@ -129,18 +129,16 @@ class Finisher:
         chain, sample = steps.chain, reply.sample
         assert sample is not None
         if isinstance(value, PartOfFile):
-            located = reply.wanted.located
-            return chain.run(value.data, 0, len(chain), draw, window=value.window, located=located)
+            return chain.run(value.data, 0, len(chain), draw, window=value.window)
         if sample.cut == 0:
-            return self._run_file(value, reply, steps, draw)
+            return self._run_file(value, steps, draw)
         return chain.run(value, sample.cut, len(chain), draw)
 
-    def _run_file(self, data: Any, reply: Reply, steps: Steps, draw: Draw) -> Any:
+    def _run_file(self, data: Any, steps: Steps, draw: Draw) -> Any:
         """All ops, on a whole file."""
         chain = steps.chain
         if not self._profile.recording:
-            located = reply.wanted.located
-            return run_from_file(chain, data, len(chain), draw, keep_info=chain.keeps_info, located=located)
+            return run_from_file(chain, data, len(chain), draw, keep_info=chain.keeps_info)
         measured = self._profile.measure(len(data), steps.reach)
         value = chain.run(data, 0, len(chain), draw, after=measured.after)
         self._profile.store(draw.index, measured)

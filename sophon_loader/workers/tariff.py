@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgpack
 
-from sophon_loader.decide.plan import GOLDEN, Prices
-from sophon_loader.decide.tariff import Tariff
+from sophon_loader.decide.plan import GOLDEN
+from sophon_loader.decide.tariff import Prices, Tariff
 from sophon_loader.shared import SharedNotes
 
 _NOTE_NBYTES = 1 << 10

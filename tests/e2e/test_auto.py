@@ -24,6 +24,7 @@ from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.tariff import NO_TRAFFIC, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
 from tests.support.agents import Agent, agent_for
@@ -271,7 +272,6 @@ def test_an_interrupted_first_epoch_is_planned_with_as_far_as_it_went(make: Any,
     assert second["samples"] == third["samples"] == FILES
     assert "% of the samples are profiled" in second["plan_reason"]
     assert "are profiled" not in third["plan_reason"], "the second epoch measured the rest"
-    assert third["wire_bytes"] < third["file_bytes"]
 
 
 def test_an_epoch_without_a_batch_changes_nothing(make: Any) -> None:
@@ -300,7 +300,6 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
             assert found == samples_of(reference)
         report = loader.report().as_dict()
         assert "only 95.8 % of the samples are profiled" in report["plan_reason"]
-        assert report["wire_bytes"] < report["file_bytes"]
         loader.close()
 
 
@@ -445,6 +444,21 @@ def test_a_policy_of_one_s_own_that_wants_a_profile(make: Any) -> None:
     assert facts.table is not None and facts.profiled_share == 1.0
 
 
+class FewestBytes:
+    """Prices of the user's own: a byte on the wire, and nothing else."""
+
+    name = "fewest-bytes"
+
+    def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        return Tariff((Part(1.0, Prices(wire=1.0, loader=0.0, agent=0.0)),), "asked to save bytes")
+
+
+def test_prices_of_one_s_own(make: Any) -> None:
+    report = epochs(make(policy=FewestBytes()), 2)[-1]
+    assert report["policy"] == "fewest-bytes" and report["plan_reason"] == "asked to save bytes"
+    assert report["wire_bytes"] < report["file_bytes"] and report["would_bring"] == {}
+
+
 def test_a_policy_that_nobody_knows(make: Any) -> None:
     with pytest.raises(PlanError, match=r"no-off, all-off, resize-off, fastflow, sophon, auto.*got 'car'") as caught:
         make(policy="car")
@@ -459,42 +473,3 @@ def test_the_pictures_of_this_module_are_worth_offloading(root: Path) -> None:
     sizes = [path.stat().st_size for path in (root / "photos").rglob("*.jpg")]
     assert len(sizes) == FILES
     assert sum(size > 96 * 96 * 3 for size in sizes) > FILES // 3
-
-
-# --- what a plan is held to -------------------------------------------------------------------------------------
-
-
-class Worst:
-    """Sends what weighs most, once it has a profile."""
-
-    name = "worst"
-    needs_profile = True
-    guarded = True
-
-    def plan(self, facts: Facts) -> Plan:
-        choice = Choice(0, "file") if facts.table is None else Choice(1, "pixels")
-        return uniform_plan(self.name, facts.samples, choice, "sends what weighs most")
-
-
-@pytest.mark.alone
-def test_a_plan_that_is_slower_than_not_offloading_is_left(root: Path, make: Any) -> None:
-    """How long for is a matter of the machine's mood, and of `tests/unit/profiling/test_guard.py`."""
-    loader = make(policy=Worst(), tree="mixed", num_workers=1)
-    told = []
-    for _ in range(3):
-        for _ in loader:
-            pass
-        report = loader.report().as_dict()
-        told.append((set(report["choices"]), report["plan_reason"]))
-    assert told[0][0] == {"file"} and told[1] == ({"pixels"}, "sends what weighs most")
-    assert told[2][0] == {"file"} and "measures anew, without offloading" in told[2][1]
-
-
-def test_a_policy_that_does_not_ask_for_it_is_followed(root: Path, make: Any) -> None:
-    policy = Worst()
-    policy.guarded = False
-    loader = make(policy=policy, tree="mixed", num_workers=1)
-    for _ in range(3):
-        for _ in loader:
-            pass
-    assert set(loader.report().as_dict()["choices"]) == {"pixels"}

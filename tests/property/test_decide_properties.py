@@ -1,4 +1,4 @@
-"""What the policies promise, on random small tables, against brute force and linear programming.
+"""What the policies promise, on random small tables, against brute force.
 
 SOPHON's greedy, stated exactly. Let the order be that of falling efficiency over samples that shrink, k the number it
 takes, T(j) the epoch with the first j taken. With loader CPU free and no choice cheaper for the agent than the file:
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ from sophon_loader.decide import (
 )
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
-from tests.support.decide_tables import CHOICES, facts_of, linear_optimum
+from tests.support.decide_tables import CHOICES, facts_of, taken
 from tests.support.drawn import examples
 
 quick = examples(150)
@@ -67,12 +66,6 @@ def tables(
     usable = np.isfinite(costs[:, 0]).all(axis=1) & (costs[:, 0] >= 0).all(axis=1)
     assume(usable.any())
     return ChoiceTable(CHOICES[:width], costs[..., 0], costs[..., 1], costs[..., 2])
-
-
-def every_plan(table: ChoiceTable) -> Iterator[NDArray[np.uint8]]:
-    """All whole plans, as uint8 arrays."""
-    options = [np.flatnonzero(np.isfinite(row)) for row in table.wire_bytes]
-    return (np.array(plan, np.uint8) for plan in itertools.product(*options))
 
 
 # --- SOPHON ---------------------------------------------------------------------------------------------------
@@ -134,61 +127,10 @@ def test_sophon_is_never_slower_than_no_offloading(table: ChoiceTable, rates: Ra
     assert times_by_name["sophon"] <= times_by_name["no-off"] * (1 + 1e-6)
 
 
-# --- auto ----------------------------------------------------------------------------------------------------
-
-
-@quick
-@given(tables(most_samples=5, most_choices=4), some_rates)
-def test_auto_is_near_the_best_of_all_whole_plans(table: ChoiceTable, rates: Rates) -> None:
-    plan = Auto().plan(facts_of(table, rates))
-    best = min(epoch_time(table, chosen, rates).seconds for chosen in every_plan(table))
-    # A bound that holds for rounding in general: three samples may be split, each costs its dearest choice at most.
-    wire = np.where(np.isfinite(table.wire_bytes), table.wire_bytes, 0) / rates.wire_bytes_s
-    per_sample = np.maximum(np.maximum(wire, table.agent_s / rates.agent_cores), table.loader_s / rates.loader_cores)
-    widest = np.sort(per_sample.max(axis=1))[-3:].sum()
-    assert plan.predicted.seconds <= 1.01 * (best + widest) * (1 + 1e-6) + 1e-9
-
-
-@quick
-@given(tables(most_samples=10), some_rates)
-def test_auto_is_never_more_than_the_slack_behind_another_policy(table: ChoiceTable, rates: Rates) -> None:
-    facts = facts_of(table, rates)
-    plans = {name: POLICIES[name]().plan(facts) for name in POLICIES}
-    known = {name: plan.predicted.seconds for name, plan in plans.items() if plan.predicted}
-    instant = 1e-6 * known["no-off"]  # below a millionth, all count as equally short
-    assert known["auto"] <= max(1.01 * min(known.values()), instant) * (1 + 1e-5)
-
-
-@quick
-@given(tables(most_samples=10), some_rates)
-def test_auto_offloads_nothing_when_nothing_gains_more_than_the_slack(table: ChoiceTable, rates: Rates) -> None:
-    plan = Auto().plan(facts_of(table, rates))
-    base = epoch_time(table, np.zeros(table.samples, np.uint8), rates).seconds
-    if base <= 1.01 * linear_optimum(table, rates) * (1 - 1e-6):
-        assert plan.counts() == {FILE: table.samples}
-    if plan.counts() != {FILE: table.samples}:
-        assert plan.predicted.seconds < base
-
-
-@examples(40)
-@given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
-def test_auto_is_within_half_a_percent_of_the_linear_optimum(
-    seed: int, samples: int, factors: tuple[float, ...]
-) -> None:
-    rng = np.random.default_rng(seed)
-    width = int(rng.integers(2, 6))
-    costs = rng.gamma(3, 1, (3, samples, width)).astype(np.float32)
-    costs[0, :, 1:][rng.random((samples, width - 1)) < 0.2] = np.inf
-    table = ChoiceTable(CHOICES[:width], *costs)
-    rates = Rates(*(float(f) for f in factors))
-    plan = Auto(slack=0).plan(facts_of(table, rates))
-    assert plan.predicted.seconds <= 1.005 * linear_optimum(table, rates)
-
-
 # --- every policy --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"auto"}))
 @examples(80)
 @given(table=tables(most_samples=8, wild=True), rates=some_rates)
 def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTable, rates: Rates) -> None:
@@ -199,9 +141,15 @@ def test_broken_measurements_never_make_a_broken_plan(name: str, table: ChoiceTa
         assert math.isfinite(epoch_work(table, plan.chosen).wire_bytes)
     if plan.predicted is not None:
         assert math.isfinite(plan.predicted.seconds)
-    if plan.prices is not None:
-        again = plan.prices.cheapest_each(table.wire_bytes, table.agent_s, table.loader_s)
-        assert np.isfinite(table.wire_bytes[np.arange(table.samples), again]).all()
+
+
+@examples(80)
+@given(table=tables(most_samples=8, wild=True), rates=some_rates)
+def test_broken_measurements_never_make_broken_prices(table: ChoiceTable, rates: Rates) -> None:
+    tariff = Auto().tariff(facts_of(table, rates))
+    for part in tariff.parts:
+        assert np.isfinite(table.wire_bytes[np.arange(table.samples), taken(table, part.prices)]).all()
+    assert tariff.predicted is not None and math.isfinite(tariff.predicted.seconds)
 
 
 # --- FastFlow ------------------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
-from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Rates
+from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Prices, Rates
 
 Nested = Sequence[Any]
 """[samples][choices], or those of one sample."""
@@ -61,6 +62,16 @@ def facts_of(table: ChoiceTable, rates: Rates = WIRE_BOUND, **others: Any) -> Fa
     """Facts for a pipeline of four stages whose second op crops."""
     known = {"max_cut": 4, "resize_cut": 2, "profiled_share": 1.0} | others
     return Facts(samples=table.samples, rates=rates, table=table, **known)
+
+
+def taken(table: ChoiceTable, prices: Prices | None) -> NDArray[np.uint8]:
+    """What each sample is sent as: what an agent finds cheapest at these prices (of equal ones the first), or files."""
+    if prices is None:
+        return np.zeros(table.samples, np.uint8)
+    there = np.isfinite(table.wire_bytes)
+    bill = prices.wire * np.where(there, table.wire_bytes, 0).astype(np.float64)
+    bill += prices.loader * table.loader_s.astype(np.float64) + prices.agent * table.agent_s.astype(np.float64)
+    return np.where(there, bill, np.inf).argmin(axis=1).astype(np.uint8)
 
 
 def linear_optimum(table: ChoiceTable, rates: Rates) -> float:

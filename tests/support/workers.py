@@ -37,7 +37,7 @@ class Parts:
 
     @property
     def chooser(self) -> Chooser:
-        return Chooser(self.data, self.steps, self.locations, self.plan, self.profile, self.seed)
+        return Chooser(self.data, self.steps, self.locations, self.plan)
 
     @property
     def finisher(self) -> Finisher:

@@ -14,13 +14,13 @@ from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policies.sophon import Sophon
-from sophon_loader.decide.policy import Policy
+from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import PlanError
 
 ENTRY_POINTS = "sophon_loader.policies"
 """Entry points of installed packages: what builds a policy, under the policy's name."""
 
-POLICIES: dict[str, Callable[[], Policy]] = {
+POLICIES: dict[str, Callable[[], Policy | PricingPolicy]] = {
     "no-off": NoOff,
     "all-off": AllOff,
     "resize-off": ResizeOff,
@@ -30,7 +30,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 }
 
 
-def policy_named(name_or_policy: str | Policy) -> Policy:
+def policy_named(name_or_policy: str | Policy | PricingPolicy) -> Policy | PricingPolicy:
     """The policy of that name, or the policy itself.
 
     Raises:
@@ -48,8 +48,8 @@ def policy_named(name_or_policy: str | Policy) -> Policy:
     raise PlanError(f"policy must be one of {known}, got {name_or_policy!r}; or pass a Policy object")
 
 
-def _checked(candidate: object, what: str) -> Policy:
-    if isinstance(candidate, type) or not isinstance(candidate, Policy):
+def _checked(candidate: object, what: str) -> Policy | PricingPolicy:
+    if isinstance(candidate, type) or not isinstance(candidate, Policy | PricingPolicy):
         raise PlanError(
             f"policy must have name, needs_profile and plan(facts), got {what}; see sophon_loader.decide.policy.Policy"
         )

@@ -1,74 +1,14 @@
-"""decide/plan.py: prices, plans and the even spread."""
+"""decide/plan.py: plans and the even spread."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 
-from sophon_loader.decide import FILE, Choice, Plan, Prices, spread, uniform_plan
+from sophon_loader.decide import FILE, Choice, Plan, spread, uniform_plan
 from sophon_loader.errors import PlanError
-from tests.support.decide_tables import random_table
 
-INF, NAN = math.inf, math.nan
 PIXELS = Choice(2, "pixels")
-
-
-def cheapest(
-    prices: Prices, wire: list[float], agent: list[float], loader: list[float], planned: int | None = None
-) -> int:
-    """The choice of one sample."""
-    kept = None if planned is None else np.array([planned], np.uint8)
-    return int(prices.cheapest_each(np.array([wire]), np.array([agent]), np.array([loader]), kept)[0])
-
-
-def test_cheapest_by_hand() -> None:
-    prices = Prices(wire=1.0, loader=10.0, agent=100.0)
-    # 50 + 0 + 10, 20 + 10 + 10, 5 + 100 + 0
-    assert cheapest(prices, [50, 20, 5], [0, 0.1, 1], [1, 1, 0]) == 1
-
-
-def test_absent_choices_are_never_the_cheapest_even_for_free() -> None:
-    assert cheapest(Prices(0, 0, 0), [INF, NAN, 3], [0, 0, 0], [0, 0, 0]) == 2
-    assert cheapest(Prices(1, 1, 1), [5, 1], [0, NAN], [0, 0]) == 0
-
-
-def test_no_usable_choice_is_refused() -> None:
-    with pytest.raises(PlanError, match="wire_bytes must have a finite entry in each row"):
-        Prices(1, 1, 1).cheapest_each(np.array([[1.0], [INF]]), np.zeros((2, 1)), np.zeros((2, 1)))
-
-
-def test_ties_go_to_the_first_unless_planned_otherwise() -> None:
-    same, nothing = [100.0] * 3, [0.0] * 3
-    assert cheapest(Prices(1, 1, 1), same, nothing, nothing) == 0
-    assert cheapest(Prices(1, 1, 1), same, nothing, nothing, planned=2) == 2
-
-
-@pytest.mark.parametrize(("wire", "taken"), [([99.5, 100], 1), ([98, 100], 0), ([98, INF], 0)])
-def test_what_was_planned_is_kept_within_one_percent(wire: list[float], taken: int) -> None:
-    assert cheapest(Prices(1, 0, 0), wire, [0, 0], [0, 0], planned=1) == taken
-
-
-@pytest.mark.parametrize("planned", [False, True])
-def test_each_of_many_takes_its_cheapest(planned: bool) -> None:
-    table = random_table(300)
-    kept = np.random.default_rng(0).integers(0, 5, 300).astype(np.uint8) if planned else None
-    many = Prices(1e-8, 0.3, 0.7).cheapest_each(table.wire_bytes, table.agent_s, table.loader_s, planned=kept)
-    assert many.dtype == np.uint8
-    costs = [array.astype(np.float64) for array in (table.wire_bytes, table.loader_s, table.agent_s)]
-    bills = 1e-8 * costs[0] + 0.3 * costs[1] + 0.7 * costs[2]  # infinite where there is no such choice
-    for row, bill in enumerate(bills):
-        best = int(bill.argmin())
-        if kept is not None and bill[kept[row]] * 0.99 <= bill[best]:
-            best = int(kept[row])
-        assert many[row] == best
-
-
-@pytest.mark.parametrize("value", [-1.0, NAN, INF])
-def test_prices_are_finite_and_not_negative(value: float) -> None:
-    with pytest.raises(PlanError, match="agent must be >= 0 and finite"):
-        Prices(1, 1, value)
 
 
 def test_counts() -> None:

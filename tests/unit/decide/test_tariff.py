@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon_loader.decide.plan import Prices
-from sophon_loader.decide.tariff import FILES, Part, Tariff
+from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff
 from sophon_loader.errors import PlanError
 
 SOME = Prices(wire=1.0, loader=2.0, agent=0.5)

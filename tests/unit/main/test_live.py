@@ -12,9 +12,8 @@ import pytest
 
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Choice, Rates
-from sophon_loader.decide.plan import Prices
 from sophon_loader.decide.policies import Auto
-from sophon_loader.decide.tariff import FILES, Tariff, Traffic
+from sophon_loader.decide.tariff import FILES, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (

@@ -1,4 +1,4 @@
-"""Which plan is followed: kept while its rates hold, made anew when they move, given up while it does harm."""
+"""Which plan is followed: kept while its rates hold, made anew when they move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sophon_loader.decide.facts import FILE, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan
-from sophon_loader.decide.policies import Auto, NoOff, Sophon
+from sophon_loader.decide.policies import NoOff, Sophon
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.decide.policy import Policy
 from sophon_loader.main.planning import Known, Planner
@@ -42,29 +42,31 @@ def offloads(plan: Plan) -> bool:
     return plan.counts() != {FILE: SAMPLES}
 
 
-@pytest.mark.parametrize("policy", [Auto(), Sophon()], ids=lambda policy: policy.name)
-def test_without_a_profile_the_epoch_measures(policy: Policy) -> None:
-    planner, knowledge = Planner(policy, SAMPLES), Knowledge(table=None, coverage=0.0)
+def test_without_a_profile_the_epoch_measures() -> None:
+    planner, knowledge = Planner(Sophon(), SAMPLES), Knowledge(table=None, coverage=0.0)
+    assert planner.needs_profile and planner.by_cost
     followed = planner.follow(knowledge.now(), lag=3)
-    assert followed.plan.reason == MEASURES and not followed.offloads and followed.predicted is None
+    assert followed.plan.reason == MEASURES and not offloads(followed.plan) and followed.predicted is None
     knowledge.table, knowledge.coverage = TABLE, 1.0
-    assert planner.follow(knowledge.now(), lag=3).offloads
+    assert offloads(planner.follow(knowledge.now(), lag=3).plan)
 
 
 def test_a_policy_without_a_profile_plans_at_once() -> None:
-    followed = Planner(NoOff(), SAMPLES).follow(Knowledge(table=None).now(), lag=0)
-    assert followed.plan.reason != MEASURES and not followed.offloads
+    planner = Planner(NoOff(), SAMPLES)
+    assert not planner.needs_profile and not planner.by_cost
+    followed = planner.follow(Knowledge(table=None).now(), lag=0)
+    assert followed.plan.reason != MEASURES and not offloads(followed.plan)
 
 
 def test_a_plan_is_kept_while_its_rates_hold() -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
+    planner, knowledge = Planner(Sophon(), SAMPLES), Knowledge()
     first = planner.follow(knowledge.now(), lag=0)
     assert planner.follow(knowledge.now(), lag=0).plan is first.plan
     assert knowledge.asked == 1, "a table has a row per sample: it is made for a new plan only"
 
 
 def test_a_kept_plan_predicts_at_the_rates_as_they_are_now() -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
+    planner, knowledge = Planner(Sophon(), SAMPLES), Knowledge()
     first = planner.follow(knowledge.now(), lag=0)
     knowledge.rates = replace(WIRE_BOUND, wire_bytes_s=WIRE_BOUND.wire_bytes_s * 0.98)
     again = planner.follow(knowledge.now(), lag=0)
@@ -74,7 +76,7 @@ def test_a_kept_plan_predicts_at_the_rates_as_they_are_now() -> None:
 
 @pytest.mark.parametrize("change", [{"coverage": 0.9}, {"rates": replace(WIRE_BOUND, wire_bytes_s=30e6)}], ids=str)
 def test_a_plan_is_made_anew_when_what_it_was_made_from_changes(change: dict[str, object]) -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
+    planner, knowledge = Planner(Sophon(), SAMPLES), Knowledge()
     first = planner.follow(knowledge.now(), lag=0)
     for name, value in change.items():
         setattr(knowledge, name, value)
@@ -82,63 +84,15 @@ def test_a_plan_is_made_anew_when_what_it_was_made_from_changes(change: dict[str
     assert knowledge.asked == 2
 
 
-@pytest.mark.parametrize("policy", [Auto(), NoOff(), FastFlow(trial_steps=4)], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [Sophon(), NoOff(), FastFlow(trial_steps=4)], ids=lambda policy: policy.name)
 def test_measuring_offloads_nothing_and_then_plans_anew(policy: Policy) -> None:
     """Also when no rate has moved, so that there would be no other reason to plan."""
     planner, knowledge = Planner(policy, SAMPLES), Knowledge()
     before = planner.follow(knowledge.now(), lag=0)
     measuring = planner.follow(knowledge.now(), lag=0, measuring=True)
-    assert measuring.plan.reason == MEASURES and not measuring.offloads
+    assert measuring.plan.reason == MEASURES and not offloads(measuring.plan)
     after = planner.follow(knowledge.now(), lag=0)
     assert after.plan.reason == before.plan.reason != MEASURES
-
-
-# --- harm ----------------------------------------------------------------------------------------------------------
-
-
-def slower_than_without(planner: Planner, knowledge: Knowledge) -> None:
-    """An epoch without offloading, and then one under the plan that takes twice as long."""
-    planner.follow(Knowledge(table=None, coverage=0.0, rates=knowledge.rates).now(), lag=0)
-    planner.took(SAMPLES, 1.0)
-    assert planner.follow(knowledge.now(), lag=0).offloads
-    planner.took(SAMPLES, 2.0)
-
-
-def test_a_plan_that_is_slower_than_none_is_given_up() -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
-    slower_than_without(planner, knowledge)
-    checked = planner.follow(knowledge.now(), lag=0)
-    assert not checked.offloads and "measures anew" in checked.plan.reason
-    planner.took(SAMPLES, 1.0)
-    assert not planner.follow(knowledge.now(), lag=0).offloads, "the plan was at fault"
-    planner.took(SAMPLES, 1.0)
-    assert planner.follow(knowledge.now(), lag=0).offloads, "and gets another trial"
-
-
-def test_only_a_guarded_policy_is_given_up() -> None:
-    planner, knowledge = Planner(Sophon(), SAMPLES), Knowledge()
-    slower_than_without(planner, knowledge)
-    assert planner.follow(knowledge.now(), lag=0).offloads, "the papers' policies are followed as they are"
-
-
-def test_what_comes_back_after_the_guard_is_a_new_plan() -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
-    slower_than_without(planner, knowledge)
-    held_back = planner.follow(knowledge.now(), lag=0).plan
-    planner.took(SAMPLES, 3.0)  # all has become slower: the plan was not at fault
-    back = planner.follow(knowledge.now(), lag=0)
-    assert back.offloads and back.plan is not held_back
-    assert planner.follow(knowledge.now(), lag=0).plan is back.plan
-
-
-def test_a_plan_of_other_rates_may_be_tried_at_once() -> None:
-    planner, knowledge = Planner(Auto(), SAMPLES), Knowledge()
-    slower_than_without(planner, knowledge)
-    planner.follow(knowledge.now(), lag=0)
-    planner.took(SAMPLES, 1.0)
-    assert not planner.follow(knowledge.now(), lag=0).offloads
-    knowledge.rates = replace(WIRE_BOUND, wire_bytes_s=30e6)
-    assert planner.follow(knowledge.now(), lag=0).offloads
 
 
 # --- trying --------------------------------------------------------------------------------------------------------
@@ -146,22 +100,16 @@ def test_a_plan_of_other_rates_may_be_tried_at_once() -> None:
 
 def test_a_policy_that_tries_is_told_of_batches_and_changes_in_mid_epoch() -> None:
     planner, knowledge = Planner(FastFlow(trial_steps=2), SAMPLES), Knowledge()
-    assert not Planner(Auto(), SAMPLES).trying and planner.by_cost
+    assert not Planner(Sophon(), SAMPLES).trying and planner.by_cost
     first = planner.follow(knowledge.now(), lag=1)
-    assert planner.trying and not first.offloads
+    assert planner.trying and not offloads(first.plan)
     told = [planner.delivered(1.0, 8, 0.01) for _ in range(3)]
-    assert told[:2] == [None, None] and told[2] is not None and told[2].offloads
+    assert told[:2] == [None, None] and told[2] is not None and offloads(told[2].plan)
     assert planner.current is told[2]
     assert planner.follow(knowledge.now(), lag=1).plan is told[2].plan, "trials go on over the end of an epoch"
 
 
 def test_nothing_is_told_to_a_policy_that_does_not_try() -> None:
-    planner = Planner(Auto(), SAMPLES)
+    planner = Planner(Sophon(), SAMPLES)
     planner.follow(Knowledge().now(), lag=0)
     assert planner.delivered(1.0, 8, 0.01) is None
-
-
-def test_what_took_how_long_says_nothing_before_a_plan() -> None:
-    planner = Planner(Auto(), SAMPLES)
-    planner.took(SAMPLES, 1.0)
-    assert planner.current is None

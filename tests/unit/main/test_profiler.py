@@ -14,7 +14,7 @@ from torchvision import transforms as v1
 
 from sophon_loader.client.address import Address
 from sophon_loader.decide.facts import FILE
-from sophon_loader.decide.policies import Auto
+from sophon_loader.decide.policies import Sophon
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.main import profiler as module
@@ -77,7 +77,7 @@ def test_half_an_epoch_is_half_a_profile(root: Path) -> None:
     table = profiler.table(1)
     assert table is not None and profiler.facts(table).profiled_share == 0.5
     assert table.has(1).tolist() == [True] * 3 + [False] * 3
-    assert "only 50 % of the samples are profiled" in Auto().plan(profiler.facts(table)).reason
+    assert "only 50 % of the samples are profiled" in Sophon().plan(profiler.facts(table)).reason
 
 
 TOTALS = replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-import msgpack
 import numpy as np
 import pytest
 from torchvision import transforms as v1
@@ -51,15 +50,6 @@ def test_choices_are_offered_where_they_were_probed_and_allowed(
 ) -> None:
     calibration = calibration_of(profile, None if probes == "all" else [])
     assert list(CostModel(profile, calibration, reach, allowed).choices) == expected
-
-
-def test_a_model_travels_as_plain_data(profile: SampleProfile) -> None:
-    model = CostModel(profile, calibration_of(profile), 4, ALL)
-    again = CostModel.from_plain(profile, msgpack.unpackb(msgpack.packb(model.to_plain())))
-    assert again.choices == model.choices
-    rows, share = np.arange(24), np.linspace(0.1, 1, 24)
-    for ours, theirs in zip(model.costs(rows, share), again.costs(rows, share), strict=True):
-        assert np.array_equal(ours, theirs)
 
 
 # --- what they cost -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.profiling.healing import Healing, wire_may_do_more
+from sophon_loader.profiling.healing import Healing, Retry, wire_may_do_more
 from sophon_loader.profiling.rates import EpochMeasure, revised
 
 LOW = Rates(gpu_samples_s=500.0, wire_bytes_s=10e6, loader_cores=0.5, agent_cores=0.5)
@@ -126,3 +126,19 @@ def test_a_wire_that_did_more_than_was_known_may_do_more_still(
 ) -> None:
     before, epoch = replace(LOW, wire_bytes_s=known), replace(BUSY_WIRE, **{"waiting": 0.0, **changes})
     assert wire_may_do_more(before, revised(before, epoch), epoch) is more
+
+
+def test_a_retry_waits_longer_each_time() -> None:
+    retry, waits = Retry(), []
+    assert retry.due
+    for _ in range(7):
+        retry = retry.failed()
+        waits.append(0)
+        while not retry.due:
+            retry = retry.passed()
+            waits[-1] += 1
+    assert waits == [1, 2, 4, 8, 16, 16, 16]
+    retry = retry.succeeded()
+    assert retry.fresh
+    retry = retry.failed()
+    assert not retry.due and retry.passed().due, "the waits start anew"

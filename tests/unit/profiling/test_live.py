@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
-from sophon_loader.decide.plan import Prices
-from sophon_loader.decide.tariff import FILES, Part, Tariff
+from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff
 from sophon_loader.profiling.live import (
     DOUBTED_FOR,
     FIRST_GROWTH,

@@ -1,6 +1,6 @@
 """The closed loop: what is learnt from an epoch makes the next plan, and its epoch is what is learnt from next.
 
-The policy, what is learnt and the guard are the real ones; only the epochs are made up, from true rates that the loop
+The policy, the planner and what is learnt are the real ones; only the epochs are made up, from true rates that the loop
 does not know. They are disturbed for an epoch or two, and afterwards epochs must become what they were.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import EpochTime, epoch_work, moved
+from sophon_loader.decide.cost import epoch_work
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
-from sophon_loader.decide.plan import Plan, uniform_plan
-from sophon_loader.decide.policies import Auto
-from sophon_loader.profiling.guard import Guard
+from sophon_loader.decide.policies import Sophon
+from sophon_loader.main.planning import Known, Planner
 from sophon_loader.profiling.learnt import Bounds, Learnt
 from sophon_loader.profiling.probes import Upkeep
 from sophon_loader.profiling.rates import EpochMeasure
@@ -66,22 +66,14 @@ TABLES = {
 
 
 class Run:
-    """Epochs of the engine's loop over made-up pictures.
+    """Epochs of the engine's loop over made-up pictures."""
 
-    Args:
-        guard: None to do without.
-    """
-
-    def __init__(self, table: ChoiceTable, guard: Guard | None) -> None:
+    def __init__(self, table: ChoiceTable) -> None:
         self.truth = Truth()
         self.learnt = Learnt.nothing(Bounds(loader_cores=1.0, agent_cores=1.0, samples=SAMPLES))
         self._table = table
-        self._guard = guard
-        self._planned_for: Rates | None = None
-        self._held_back = False
-        self._plan: Plan = uniform_plan("auto", SAMPLES, FILE, "this epoch measures")
-        self._predicted: EpochTime | None = None
-        self._epochs = 0
+        self._planner = Planner(Sophon(), SAMPLES)
+        self._measured = False
 
     def wire_burst(self) -> float:
         """What a burst of files finds: the wire's rate, or what the agent can read and send."""
@@ -89,37 +81,19 @@ class Run:
         return min(self.truth.wire_bytes_s, files_s * float(self._table.wire_bytes[:, 0].mean()))
 
     def epoch(self) -> float:
-        """The seconds of one more epoch."""
-        if self._epochs:
-            if not self.learnt.knows_wire:
-                self.learnt = self.learnt.after_burst(self.wire_burst())
-            self._follow_plan()
-        self._epochs += 1
-        measure = self._measure()
-        if self._guard is not None:
-            self._guard.told(SAMPLES, measure.seconds, offloading=measure.offloaded > 0)
-        self.learnt = self.learnt.after(measure, self._predicted, UPKEEP_S)
+        """The seconds of one more epoch; the first one measures, without offloading."""
+        if self._measured and not self.learnt.knows_wire:
+            self.learnt = self.learnt.after_burst(self.wire_burst())
+        rates, table = self.learnt.planning_rates, self._table if self._measured else None
+        followed = self._planner.follow(Known(float(self._measured), rates, lambda: facts(rates, table)), lag=0)
+        measure = self._measure(followed.plan.chosen)
+        self._measured = True
+        self.learnt = self.learnt.after(measure, followed.predicted, UPKEEP_S)
         return measure.seconds
 
-    def _follow_plan(self) -> None:
-        """As `Engine._follow_plan`."""
-        known, before = self.learnt.planning_rates, self._planned_for
-        if before is not None and moved(before, known) and self._guard is not None:
-            self._guard.rates_moved()
-        if self._guard is not None and self._guard.must_not_offload:
-            self._plan, self._predicted = uniform_plan("auto", SAMPLES, FILE, self._guard.reason), None
-            self._held_back = True
-        elif before is None or moved(before, known) or self._held_back:
-            self._plan = Auto().plan(facts(known, self._table))
-            self._planned_for, self._held_back = known, False
-            self._predicted = self._plan.predicted
-        else:
-            assert self._plan.predicted is not None
-            self._predicted = self._plan.predicted.at(before, known)
-
-    def _measure(self) -> EpochMeasure:
+    def _measure(self, chosen: NDArray[np.uint8]) -> EpochMeasure:
         """One worker on one core; the epoch lasts as long as its busiest resource."""
-        truth, chosen = self.truth, self._plan.chosen
+        truth = self.truth
         work = epoch_work(self._table, chosen)
         agent_cpu_s = work.agent_s * truth.agent_load
         loader_s, agent_s = work.loader_s / truth.loader_cores, agent_cpu_s / truth.agent_cores
@@ -140,7 +114,7 @@ class Run:
         )
 
 
-def facts(rates: Rates, table: ChoiceTable) -> Facts:
+def facts(rates: Rates, table: ChoiceTable | None) -> Facts:
     """What the policy plans from: four ops, of which the second resizes, and every sample is profiled."""
     return Facts(SAMPLES, rates, table, max_cut=4, resize_cut=2, profiled_share=1.0)
 
@@ -151,11 +125,6 @@ def queueing(busy: float) -> float:
     if busy < 0.9:
         return 0.3 * busy
     return 0.65 if busy < 0.98 else 0.95
-
-
-@pytest.fixture(params=["guarded", "unguarded"])
-def guard(request: pytest.FixtureRequest) -> Guard | None:
-    return Guard() if request.param == "guarded" else None
 
 
 def seconds_of(run: Run, truths: Mapping[int, Truth], epochs: int) -> list[float]:
@@ -188,21 +157,19 @@ DISTURBANCES = {
 WHEN = {"epochs 1 and 2": (1, 2), "epochs 0 and 1": (0, 1), "epoch 3": (3,)}
 REACHED = {"an agent that starves": 4, "an agent that starves, and its work takes longer": 5}
 """The epoch after the disturbance, by its name, that is as long as if there had been none; the third for all others.
-An agent of which a hundredth is known is tried at 1.5, 3, 6, 12 times what it did before. With the guard it is one
-more, the epoch that measures anew without offloading."""
+An agent of which a hundredth is known is tried at 1.5, 3, 6, 12 times what it did before."""
 
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("what", DISTURBANCES)
 @pytest.mark.parametrize("table", TABLES)
-def test_epochs_become_what_they_were(guard: Guard | None, table: str, what: str, when: str) -> None:
-    undisturbed_s = seconds_of(Run(TABLES[table], None), {}, 6)[-1]
+def test_epochs_become_what_they_were(table: str, what: str, when: str) -> None:
+    undisturbed_s = seconds_of(Run(TABLES[table]), {}, 6)[-1]
     truths = {number: DISTURBANCES[what] for number in WHEN[when]}
-    seconds = seconds_of(Run(TABLES[table], guard), truths, 20)
+    seconds = seconds_of(Run(TABLES[table]), truths, 20)
     after = back_in(seconds, WHEN[when][-1], undisturbed_s)
     told = [round(s / undisturbed_s, 2) for s in seconds]
-    most = REACHED[what] + (guard is not None) if what in REACHED else 3
-    assert after <= most, f"in epoch {after} after it; times undisturbed: {told}"
+    assert after <= REACHED.get(what, 3), f"in epoch {after} after it; times undisturbed: {told}"
 
 
 FOR_GOOD = {
@@ -215,11 +182,11 @@ FOR_GOOD = {
 
 
 @pytest.mark.parametrize("what", FOR_GOOD)
-def test_what_does_not_come_back_is_tried_seldom(guard: Guard | None, what: str) -> None:
+def test_what_does_not_come_back_is_tried_seldom(what: str) -> None:
     """Hoping for more costs few epochs: over 100 of them less than a tenth of the best steady plan's time."""
     truth, table = FOR_GOOD[what]
-    seconds = seconds_of(Run(TABLES[table], guard), dict.fromkeys(range(200), truth), 120)[20:]
+    seconds = seconds_of(Run(TABLES[table]), dict.fromkeys(range(200), truth), 120)[20:]
     assert sum(seconds) <= 1.1 * len(seconds) * np.median(seconds), [round(s, 2) for s in seconds]
     known = Rates(20_000.0, truth.wire_bytes_s, truth.loader_cores, truth.agent_cores)
-    best = Auto().plan(facts(known, TABLES[table])).predicted
+    best = Sophon().plan(facts(known, TABLES[table])).predicted
     assert best is not None and np.median(seconds) <= NEAR * best.seconds

@@ -1,11 +1,9 @@
-"""What a worker asks for: keys, choices, and regions that are drawn only where prices need them."""
+"""What a worker asks for: keys and choices, as planned, or files where nothing is planned."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
@@ -16,11 +14,10 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import BatchId, Wanted
 from sophon_loader.client.session import Terms
 from sophon_loader.decide.facts import Choice
-from sophon_loader.decide.plan import Plan, Prices, uniform_plan
-from sophon_loader.decide.tariff import Part, Tariff
+from sophon_loader.decide.plan import uniform_plan
+from sophon_loader.decide.tariff import Part, Prices, Tariff
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.pipeline.randomness import Draw, Seed
-from sophon_loader.profiling.costs import Calibration, CostModel
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.tariff import SharedTariff
@@ -47,19 +44,9 @@ def wanted(parts: Parts, *indices: int, occurrences: list[int] | None = None) ->
     return parts.chooser.wanted(Ticket(BATCH, list(indices), occurrences))
 
 
-def set_prices(parts: Parts) -> None:
-    """A plan at prices, of samples that are all profiled; each picture is 40 x 30 px."""
-    parts.profile.sides[:] = (40, 30)
-    parts.profile.nbytes[:] = 3000
-    parts.profile.op_ms[:] = 1.0
-    model = CostModel(parts.profile, Calibration((1.0,) * parts.profile.ops), 1, encoding_names())
-    chosen = np.zeros(len(parts.data), np.uint8)
-    parts.plan.set(Plan("x", model.choices, chosen, "", prices=Prices(1.0, 0.0, 0.0)), model)
-
-
 def test_samples_are_wanted_as_planned_in_the_ticket_s_order(root: Path) -> None:
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms("train"))
-    parts.plan.set(uniform_plan("x", COUNT, Choice(2, "pixels"), ""), None)
+    parts.plan.set(uniform_plan("x", COUNT, Choice(2, "pixels"), ""))
     found = wanted(parts, 4, -6, 4, occurrences=[0, 0, 1])
     assert [(one.sample, one.occurrence) for one in found] == [(4, 0), (0, 0), (4, 1)]
     assert [one.key for one in found] == [parts.locations.key_in_export(index) for index in (4, 0, 4)]
@@ -67,10 +54,19 @@ def test_samples_are_wanted_as_planned_in_the_ticket_s_order(root: Path) -> None
     assert {(one.source, one.cut, one.encoding) for one in found} == {(0, 2, "pixels")}
 
 
+def test_where_nothing_is_planned_files_are_wanted(root: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    found = Chooser(parts.data, parts.steps, parts.locations, None).wanted(Ticket(BATCH, [4, -6]))
+    assert [(one.sample, one.cut, one.encoding, one.prices) for one in found] == [
+        (4, 0, "file", None),
+        (0, 0, "file", None),
+    ]
+
+
 def test_each_source_is_asked_for_what_the_agent_can_reach_there(root: Path) -> None:
     halves = [ImageFolder(str(root), crop_transform()), ImageFolder(str(root), v1.ToTensor())]
     parts = parts_of(ConcatDataset(halves), terms(), reach=[3, 0])
-    parts.plan.set(uniform_plan("x", 2 * COUNT, Choice(4, "webp"), ""), None)
+    parts.plan.set(uniform_plan("x", 2 * COUNT, Choice(4, "webp"), ""))
     found = wanted(parts, 0, COUNT)
     assert [(one.source, one.cut, one.encoding) for one in found] == [(0, 3, "pixels"), (1, 0, "file")]
 
@@ -92,13 +88,12 @@ def test_no_sample_at_all(root: Path) -> None:
 def at_tariff(parts: Parts, *shares: tuple[float, Prices | None]) -> Chooser:
     tariff = SharedTariff()
     tariff.set(Tariff(tuple(Part(share, prices) for share, prices in shares), ""))
-    return Chooser(parts.data, parts.steps, parts.locations, parts.plan, parts.profile, parts.seed, tariff)
+    return Chooser(parts.data, parts.steps, parts.locations, None, tariff)
 
 
 def test_at_a_tariff_the_choice_is_left_to_the_agent(root: Path) -> None:
-    """Up to where it can get; whatever a plan says, and without looking at a picture."""
+    """Up to where it can get, and without looking at a picture."""
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms("train"))
-    parts.plan.set(uniform_plan("x", COUNT, Choice(2, "pixels"), ""), None)
     chooser = at_tariff(parts, (1.0, Prices(wire=1.0, loader=0.25, agent=0.5)))
     found = chooser.wanted(Ticket(BATCH, [4, -6, 4], [0, 0, 1]))
     reach = parts.steps[0].reach
@@ -129,55 +124,3 @@ def test_at_a_tariff_an_index_that_the_dataset_does_not_have(root: Path) -> None
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
     with pytest.raises(IndexError):
         at_tariff(parts, (1.0, None)).wanted(Ticket(BATCH, [COUNT]))
-
-
-# --- regions --------------------------------------------------------------------------------------------------
-
-
-def test_without_prices_no_region_is_drawn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
-    parts.profile.sides[:] = (40, 30)
-    located = count_locating(parts, monkeypatch)
-    assert [one.located for one in wanted(parts, *range(COUNT))] == [None] * COUNT
-    assert located == []
-
-
-def test_at_prices_each_sample_carries_the_region_of_its_own_draw(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = parts_of(ImageFolder(str(root), crop_transform()), terms(seed=7))
-    set_prices(parts)
-    located = count_locating(parts, monkeypatch)
-    chain = parts.steps[0].chain
-    found = wanted(parts, 1, 2, 1, occurrences=[0, 0, 1])
-    assert located == [(40, 30)] * 3
-    with chain.isolated():
-        draws = [Draw(7, BATCH.epoch, *at) for at in ((1, 0), (2, 0), (1, 1))]
-        assert [one.located for one in found] == [chain.located(40, 30, draw) for draw in draws]
-    assert len({str(one.located) for one in found}) == 3
-
-
-def test_a_picture_of_unknown_size_has_no_region_yet(root: Path) -> None:
-    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
-    set_prices(parts)
-    parts.profile.sides[2] = (0, 0)
-    assert [one.located is None for one in wanted(parts, 1, 2)] == [False, True]
-
-
-def test_a_pipeline_without_a_crop_has_none(root: Path) -> None:
-    parts = parts_of(ImageFolder(str(root), v1.Compose([v1.Resize(8), v1.ToTensor()])), terms())
-    set_prices(parts)
-    assert [one.located for one in wanted(parts, 1, 2)] == [None, None]
-
-
-def count_locating(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Note the sizes of the pictures in which a region is drawn from now on."""
-    crop = parts.steps[0].chain.crop
-    assert crop is not None
-    seen: list[tuple[int, int]] = []
-    locate = type(crop).locate
-
-    def noting(self: Any, width: int, height: int) -> Any:
-        seen.append((width, height))
-        return locate(self, width, height)
-
-    monkeypatch.setattr(type(crop), "locate", noting)
-    return seen

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 from sophon_loader import native
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.client.requests import Reply, Wanted
 from sophon_loader.client.session import Terms
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.registry import encode
@@ -25,10 +25,8 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Sample
-from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import picture, train_transform
 from tests.support.workers import Parts, parts_of
-from tests.unit.workers.test_choosing import count_locating, set_prices
 
 EPOCH = 4
 SIZE = (320, 240)
@@ -163,15 +161,6 @@ def test_while_files_are_profiled(root: Path) -> None:
 # --- a region is drawn once -------------------------------------------------------------------------------------
 
 
-def of_region(parts: Parts) -> Wanted:
-    """What is asked for at prices, with its region."""
-    set_prices(parts)
-    parts.profile.sides[:] = SIZE
-    (one,) = parts.chooser.wanted(Ticket(BatchId(1, EPOCH, 0), [1]))
-    assert one.located is not None
-    return one
-
-
 def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
     with chain.isolated():
         part = part_of(data, chain, draw)
@@ -181,16 +170,13 @@ def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
 
 @needs_crop
 @pytest.mark.parametrize("way", ["read here", "file", "roi-jpeg", "degraded"])
-@pytest.mark.parametrize("at_prices", [True, False])
-def test_a_region_is_drawn_once_per_sample(
-    root: Path, way: str, at_prices: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parts_at(root, terms())
     chain, data, draw = parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1)
     value = expected(parts, 1)
     part = part_for(chain, data, draw)
     drawn = count_locating(parts, monkeypatch)
-    one = of_region(parts) if at_prices else wanted()
+    one = wanted()
     replies = {
         "read here": lambda: Reply(one, 0),
         "file": lambda: answer(data, 0, "file", one),
@@ -201,24 +187,28 @@ def test_a_region_is_drawn_once_per_sample(
     assert drawn == [SIZE]
 
 
-def test_a_region_of_a_picture_of_another_size_is_drawn_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile that was kept may be of files that have changed since, and an agent may lie."""
-    parts = parts_at(root, terms())
-    value = expected(parts, 1)
-    set_prices(parts)
-    drawn = count_locating(parts, monkeypatch)
-    (one,) = parts.chooser.wanted(Ticket(BatchId(1, EPOCH, 0), [1]))
-    assert torch.equal(finished(parts, Reply(one, 0))[0], value)
-    assert drawn == ([(40, 30), SIZE] if native.available else [(40, 30)])
-
-
 def test_a_crop_that_pads_is_asked_once_whether_it_has_a_region(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = v1.Compose([v1.RandomCrop(64, padding=4), v1.ToTensor()])
     parts = parts_of(ImageFolder(str(root), transform), terms())
     value = expected(parts, 1)
     drawn = count_locating(parts, monkeypatch)
-    assert torch.equal(finished(parts, Reply(of_region(parts), 0))[0], value)
-    assert drawn == [SIZE]
+    assert torch.equal(finished(parts, Reply(wanted(), 0))[0], value)
+    assert drawn == ([SIZE] if native.available else [])
+
+
+def count_locating(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Note the sizes of the pictures in which a region is drawn from now on."""
+    crop = parts.steps[0].chain.crop
+    assert crop is not None
+    seen: list[tuple[int, int]] = []
+    locate = type(crop).locate
+
+    def noting(self: Any, width: int, height: int) -> Any:
+        seen.append((width, height))
+        return locate(self, width, height)
+
+    monkeypatch.setattr(type(crop), "locate", noting)
+    return seen
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------

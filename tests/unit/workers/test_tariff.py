@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon_loader.decide.plan import Prices
-from sophon_loader.decide.tariff import Part, Tariff
+from sophon_loader.decide.tariff import Part, Prices, Tariff
 from sophon_loader.workers.tariff import Dealer, SharedTariff
 from tests.support.drawn import examples
 

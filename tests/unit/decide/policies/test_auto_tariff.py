@@ -13,18 +13,20 @@ from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Prices, Rates
 from sophon_loader.decide.cost import EpochTime, EpochWork, time_without_offloading
 from sophon_loader.decide.policies.auto import LEAST_PART, Auto
 from sophon_loader.decide.tariff import FILES, Part, Tariff
-from tests.support.decide_tables import CHOICES, JOBS, WIRE_BOUND, facts_of, linear_optimum, random_table, table_of
+from tests.support.decide_tables import (
+    CHOICES,
+    JOBS,
+    WIRE_BOUND,
+    facts_of,
+    linear_optimum,
+    random_table,
+    table_of,
+    taken,
+)
 from tests.support.drawn import examples
 
 every_job = pytest.mark.parametrize("job", JOBS)
 PIXELS = Choice(2, "pixels")
-
-
-def taken(table: ChoiceTable, prices: Prices | None) -> np.ndarray:
-    """What each sample is sent as, by an agent at these prices, or as its file."""
-    if prices is None:
-        return np.zeros(table.samples, np.uint8)
-    return prices.cheapest_each(table.wire_bytes, table.agent_s, table.loader_s)
 
 
 def played(tariff: Tariff, facts: Facts) -> EpochTime:

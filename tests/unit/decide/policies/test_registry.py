@@ -9,13 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sophon_loader.decide import FILE, POLICIES, Facts, Plan, Policy, Rates, epoch_time, policy_named
+from sophon_loader.decide import (
+    FILE,
+    POLICIES,
+    Facts,
+    Plan,
+    Policy,
+    PricingPolicy,
+    Rates,
+    Tariff,
+    Traffic,
+    epoch_time,
+    policy_named,
+)
 from sophon_loader.decide import policies as package
 from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import NO_TRAFFIC
 from sophon_loader.errors import PlanError
 from tests.support.decide_tables import JOBS, WIRE_BOUND, facts_of, random_table, table_of
 
-every_policy = pytest.mark.parametrize("name", POLICIES)
+PLANNING = [name for name in POLICIES if isinstance(policy_named(name), Policy)]
+every_policy = pytest.mark.parametrize("name", PLANNING)
 
 
 class FromOutside:
@@ -26,15 +40,22 @@ class FromOutside:
         raise NotImplementedError
 
 
-@every_policy
+class PricesFromOutside:
+    name = "prices-outside"
+
+    def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_goes_by_its_name(name: str) -> None:
     policy = policy_named(name)
-    assert isinstance(policy, Policy)
     assert policy.name == name
+    assert isinstance(policy, Policy) is (name != "auto") and isinstance(policy, PricingPolicy) is (name == "auto")
 
 
-def test_an_object_is_its_own_policy() -> None:
-    policy = Auto(0.05)
+@pytest.mark.parametrize("policy", [Auto(0.05), FromOutside(), PricesFromOutside()], ids=lambda policy: policy.name)
+def test_an_object_is_its_own_policy(policy: Policy | PricingPolicy) -> None:
     assert policy_named(policy) is policy
 
 
@@ -47,12 +68,18 @@ def test_unknown_names_are_answered_with_the_known_ones(monkeypatch: pytest.Monk
 
 
 def test_entry_points_add_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("outside", f"{__name__}:FromOutside", "sophon_loader.policies")
-    monkeypatch.setattr(package, "entry_points", lambda group: [point] if group == point.group else [])
-    assert policy_named("outside").name == "outside"
+    group, made = "sophon_loader.policies", {"outside": "FromOutside", "prices-outside": "PricesFromOutside"}
+    points = [EntryPoint(name, f"{__name__}:{cls}", group) for name, cls in made.items()]
+    monkeypatch.setattr(package, "entry_points", lambda group: [one for one in points if one.group == group])
+    for name in made:
+        assert policy_named(name).name == name
 
 
-@pytest.mark.parametrize("thing", [3, None, FromOutside, object()])
+class NamedOnly:
+    name = "named-only"
+
+
+@pytest.mark.parametrize("thing", [3, None, FromOutside, PricesFromOutside, Auto, NamedOnly(), object()])
 def test_what_is_no_policy_is_refused(thing: Any) -> None:
     with pytest.raises(PlanError, match="policy must have name, needs_profile and plan"):
         policy_named(thing)

@@ -1,0 +1,64 @@
+"""What drives a loader without an agent, and under a user's own policy that sets prices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torchvision.datasets import ImageFolder
+
+from sophon_loader import OffloadingDataLoader
+from sophon_loader.decide import Facts, Part, Policy, Prices, PricingPolicy, Tariff, Traffic
+from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.tariff import NO_TRAFFIC
+from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.live import MIN_OFFERS, LivePlan
+from sophon_loader.profiling.live import Conditions
+from sophon_loader.wire.messages import Offer
+from sophon_loader.workers.counters import Statistics
+from tests.support.pictures import make_tree
+from tests.support.profiles import crop_transform
+
+COUNT = 6
+
+
+class WireOnly:
+    """Prices of a user's own, which predict nothing."""
+
+    name = "wire-only"
+
+    def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        return Tariff((Part(1.0, Prices(wire=1.0, loader=0.0, agent=0.0)),), "asked to save bytes")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["auto", WireOnly(), "no-off", "sophon", FastFlow(trial_steps=1)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_without_an_agent_nothing_is_planned_and_nothing_kept_per_sample(
+    tmp_path: Path, policy: str | Policy | PricingPolicy
+) -> None:
+    root, profile = make_tree(tmp_path / "tree", COUNT, classes=2, sides=(24, 32), plain=True), tmp_path / "p.npz"
+    loader = OffloadingDataLoader(ImageFolder(str(root), crop_transform()), 2, policy=policy, seed=1, profile=profile)
+    for _ in range(2):
+        assert len(list(loader)) == COUNT // 2
+    loader.profile()
+    report, engine = loader.report().as_dict(), loader._engine
+    assert report["policy"] == getattr(policy, "name", policy) and report["samples"] == COUNT
+    assert (report["plan_reason"], report["predicted_seconds"], report["limits"]) == ("", None, {})
+    assert report["rates"]["loader_cores"] > 0
+    assert engine is not None and engine._plan is None and len(engine.run.profiler.samples.nbytes) == 0
+    assert not profile.exists() and report["notes"] == list(engine.run.notes)
+    assert not any("profile" in note for note in report["notes"]), "nothing is measured that could be kept"
+
+
+def test_prices_without_a_prediction_are_followed_and_say_nothing_of_limits() -> None:
+    names = encoding_names()
+    live = LivePlan(
+        WireOnly(), COUNT, Statistics(1, names), 1, names, Conditions.at_first(1.0, 1.0), Traffic(), files_here=False
+    )
+    for _ in range(MIN_OFFERS):
+        live.shared.offers.write(0, [Offer(0, "file", 9000, 0.0, 0.002), Offer(2, "pixels", 3000, 0.001, 0.001)])
+    assert live._revise() and live.tariff.reason == "asked to save bytes"
+    assert (live.limits(), live.would_bring(), live.predicted_s) == ({}, {}, None)
