@@ -6,15 +6,15 @@
 Agent and loaders run on linked hosts (`bench/bed`; needs root), pinned to a core each, and every loader talks to the
 agent through a relay of its own (`bench/bed/relay.py`), which holds bytes back by half a round trip in each direction;
 at 0 ms, too, so that all pay for the relay's copying. The relays run on the agent's core. All loaders of a part take
-turns, epoch by epoch, in an order that rotates every round; a figure is the ratio to the same loader at 0 ms in the same
-round. Bar: >= 0.97.
+turns, epoch by epoch, in an order that rotates every round; a figure is the ratio to the same loader at 0 ms in the
+same round. Bar: >= 0.97.
 
 Images per second are those from the first batch's arrival to the last one's. The time to the first batch, which a round
 trip or two belongs to whatever anybody does, is told beside it.
 
 Two parts. `pictures`: the usual training pipeline at 100 Mbit/s, beside what peers do over the same way (`bench/peers`;
-they are made ready on demand, and listed with the reason where that cannot be done). `trivial`: 1 Gbit/s and uncompressed
-pictures of 108 KB, as in bench.link.
+they are made ready on demand, and listed with the reason where that cannot be done). `trivial`: 1 Gbit/s and
+uncompressed pictures of 108 KB, as in bench.link.
 
 What is on its way to a worker lies in batches that torch has handed to it, so `--batch-size` times `--prefetch` must
 cover it: 1 Gbit/s over 100 ms takes 116 samples of 108 KB. A loader whose `report()` says that they do not is marked.
@@ -42,7 +42,18 @@ from tqdm import tqdm
 from bench import arguments, record
 from bench.bed import LinkedHosts
 from bench.bed.relay import relaying
-from bench.children import AGENT_CORE, EXPORT, LOADER_CORE, PORT, Child, ChildFailed, Orders, child, start_agent, started
+from bench.children import (
+    AGENT_CORE,
+    EXPORT,
+    LOADER_CORE,
+    PORT,
+    Child,
+    ChildFailed,
+    Orders,
+    child,
+    start_agent,
+    started,
+)
 from bench.epochs import FIRST_WARM, orders_of, told_by
 from bench.link import TRIVIAL_MBIT, TRIVIAL_REPEAT, trivial_pictures
 from bench.loading import folder, our_loader, quiet
@@ -121,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 batch_size=options.batch_size,
                 prefetch=options.prefetch,
             )
-            measured = rows_of(part, options.policies, ready if pictures else [], round_trips, options.rounds, unavailable)
+            peers = ready if pictures else []
+            measured = rows_of(part, options.policies, peers, round_trips, options.rounds, unavailable)
             rows += measured
             summary += summarise(part, measured)
     show(summary, unavailable)
@@ -331,12 +343,14 @@ def peer_child(bed: LinkedHosts, part: Part, each: Installed, server: Settings, 
         server: what its server was told.
         case: the way.
     """
-    with tempfile.TemporaryDirectory(prefix="sophon-peers-") as folder:
-        with relay_to(bed, server.port, case.round_trip_ms) as port:
-            told = {**asdict(server), "folder": folder, "address": RELAY_ADDRESS, "port": port}
-            name = "bench.peers.process:load"
-            with started(bed.loader_host, LOADER_CORE, str(each.python), name, told, ANSWER_S, keep_errors=True) as one:
-                yield one
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sophon-peers-"))
+        port = stack.enter_context(relay_to(bed, server.port, case.round_trip_ms))
+        told = {**asdict(server), "folder": folder, "address": RELAY_ADDRESS, "port": port}
+        name = "bench.peers.process:load"
+        yield stack.enter_context(
+            started(bed.loader_host, LOADER_CORE, str(each.python), name, told, ANSWER_S, keep_errors=True)
+        )
 
 
 def summarise(part: Part, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

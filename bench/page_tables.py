@@ -130,7 +130,7 @@ def latency(results: Results) -> str:
     round_trips = sorted({entry["round_trip_ms"] for entry in summary})
     rows = []
     for part, link_mbit, system in dict.fromkeys((e["part"], e["link_mbit"], e["system"]) for e in summary):
-        found = {entry["round_trip_ms"]: entry for entry in summary if (entry["part"], entry["system"]) == (part, system)}
+        found = {one["round_trip_ms"]: one for one in summary if (one["part"], one["system"]) == (part, system)}
         cells = [middle(found[0.0]["images_per_s"], 0)]
         cells += [spread(found[one]["ratio"], 3) if one in found else "" for one in round_trips if one]
         rows.append((part, f"{link_mbit:g}", system, *cells))

@@ -2,7 +2,8 @@
 
 It takes TCP connections and passes them on; what comes in one direction leaves it half a round trip later. So the delay
 is exact, and holds for any program. What it does not have of a long way is TCP's own trouble with it: both connections
-are short, so neither slow start after a pause nor the kernel's limits on buffers (`net.ipv4.tcp_rmem`, `tcp_wmem`) show.
+are short, so neither slow start after a pause nor the kernel's limits on buffers (`net.ipv4.tcp_rmem`, `tcp_wmem`) can
+be seen.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Relay:
     Args:
         target: address and port that connections are passed on to.
         round_trip_s: what it adds, s; half of it in each direction.
-        mbit: of the fastest link that it shall not slow down, Mbit/s. So many bytes are held back as lie on such a link,
-            and no more: a relay that read on would hide that a link or a reader is slow.
+        mbit: of the fastest link that it shall not slow down, Mbit/s. What lies on such a link is held back, and no
+            more: a relay that read on would hide that a link or a reader is slow.
 
     Attributes:
         port: where it listens.

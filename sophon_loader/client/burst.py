@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -19,16 +20,18 @@ _BURST_MIN_SAMPLES = 8
 """Answers from which a rate is taken."""
 _BURST_AHEAD_S = 0.1
 """Seconds' worth of files that may be outstanding beyond what a long way takes. They must be waited for at the end."""
-_BURST_ROUND_TRIPS = 4
-"""How much longer files are asked for over a long way: what is outstanding at least doubles in each round trip."""
+_BURST_ROUND_TRIPS = 6
+"""How much longer files are asked for at most, over a long way: what is outstanding doubles in each round trip, until
+replies wait for one another."""
 
 
 def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
     """Bytes per second that come through the wire with several requests outstanding.
 
-    Fetches files for about 0.15 s and four round trips, or for up to 2 s on a wire that brings fewer than eight in that
-    time. What is outstanding grows with the rate and stays below a tenth of a second's worth beyond twice the
-    bandwidth-delay product, because it must be waited for: left on the wire it would hold up the first batch.
+    Fetches files for about 0.15 s, or for up to 2 s on a wire that brings fewer than eight in that time; over a long
+    way that begins when so much is on it that replies wait for one another. What is outstanding grows with the rate and
+    stays below a tenth of a second's worth beyond twice the bandwidth-delay product, because it must be waited for:
+    left on the wire it would hold up the first batch.
 
     Args:
         connection: to the agent, with no other request outstanding.
@@ -43,12 +46,14 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
     marks: dict[int, Mark] = {}
     arrivals: list[tuple[float, int]] = []  # when a file came, and the bytes that had come by then
     started_s = time.perf_counter()
+    full_s: float | None = None  # when the first reply came that had waited for others
     asking = True
     while asking or answered < asked:
         now_s = time.perf_counter()
         round_trip_s = found.round_trip_s or 0.0
-        wanted_s = _BURST_S + _BURST_ROUND_TRIPS * round_trip_s if answered >= _BURST_MIN_SAMPLES else _BURST_MAX_S
-        asking = asking and now_s - started_s < min(wanted_s, _BURST_MAX_S)
+        grown_s = started_s + _BURST_ROUND_TRIPS * round_trip_s if full_s is None else full_s
+        end_s = grown_s + _BURST_S if answered >= _BURST_MIN_SAMPLES else math.inf
+        asking = asking and now_s < min(end_s, started_s + _BURST_MAX_S)
         if now_s - started_s > 2 * _BURST_MAX_S:
             break
         ahead_nbytes = found.rate * (2 * round_trip_s + _BURST_AHEAD_S)
@@ -66,13 +71,15 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
             arrived_s = time.perf_counter()
             found.answered(marks.pop(message.id), len(payload), 0.0, arrived_s)
             arrivals.append((arrived_s, len(payload) + (arrivals[-1][1] if arrivals else 0)))
+            if full_s is None and found.queues:
+                full_s = arrived_s
     if not arrivals or not arrivals[-1][1]:
         raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MAX_S:g} s")
-    return _rate_of(arrivals, started_s, started_s + _BURST_ROUND_TRIPS * (found.round_trip_s or 0.0))
+    return _rate_of(arrivals, started_s, grown_s)
 
 
 def _rate_of(arrivals: Sequence[tuple[float, int]], started_s: float, grown_s: float) -> float:
-    """Bytes/s from the last arrival on by which what was outstanding had grown; from the first one on if none was by then.
+    """Bytes/s from the last arrival on by which what was outstanding had grown, or else from the first one on.
 
     Args:
         arrivals: times in s, and the bytes that had come by then.

@@ -159,7 +159,7 @@ class Requests:
         self._queue: deque[int] = deque()
         """Numbers of those that are still to be asked for."""
         self._asked: dict[int, Mark] = {}
-        """The unanswered ones and when they were asked for; also those of dropped batches, which fill the window, too."""
+        """The unanswered ones, and when they were asked for; those of dropped batches fill the window, too."""
         self._ready: dict[BatchId, deque[Reply]] = {}
         """Replies that nobody has taken yet, of every batch that is wanted."""
         self._held_nbytes = 0

@@ -50,8 +50,8 @@ class Window:
 
     Attributes:
         rate: bytes/s, the highest lately; 0 before the first reply.
-        round_trip_s: the shortest, without the time for which a sample waited for a worker of the agent; None before the
-            first reply.
+        round_trip_s: the shortest, without the time for which a sample waited for a worker of the agent; None before
+            the first reply.
         mean_nbytes: of a reply; 0 before the first.
 
     Example:
@@ -84,7 +84,7 @@ class Window:
 
     @property
     def queues(self) -> bool:
-        """Whether replies wait for one another, on the wire or at the agent: then more requests would not bring more."""
+        """Whether replies wait for one another, on the wire or at the agent: more requests would not bring more."""
         return self.round_trip_s is not None and self._turnaround_s > _QUEUES * self.round_trip_s
 
     def samples(self, held_nbytes: int) -> int:

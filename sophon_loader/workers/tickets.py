@@ -32,8 +32,8 @@ class Ticket(NamedTuple):
 
 
 class QueuedTickets:
-    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next ones, while it still
-    works on the one before.
+    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next ones, while it
+    still works on the one before.
 
     Reading the sampler further ahead than torch does would show to a sampler that reacts to the training.
 

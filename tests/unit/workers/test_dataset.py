@@ -150,9 +150,7 @@ def test_the_look_ahead_goes_as_far_as_torch_has_handed_out(parts: Parts, sessio
 
 
 @pytest.mark.usefixtures("in_worker")
-def test_the_look_ahead_goes_no_further_than_the_window_but_by_one_batch(
-    parts: Parts, session: SessionStandIn
-) -> None:
+def test_the_look_ahead_goes_no_further_than_the_window_but_by_one_batch(parts: Parts, session: SessionStandIn) -> None:
     dataset, session.room = parts.dataset, 4
     dataset.queued = QueuedTickets(8 * WORKERS)
     for number in (2, 4, 6, 8):
