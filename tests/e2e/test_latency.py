@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,11 @@ def test_a_look_ahead_shorter_than_the_way_is_said(agent: Agent, make: Any) -> N
 @contextmanager
 def both_ends(round_trip_s: float, mbit: float) -> Iterator[tuple[socket.socket, socket.socket]]:
     """The two ends of a connection through a relay."""
-    with socket.create_server(("127.0.0.1", 0)) as server, Relay(server.getsockname(), round_trip_s, mbit) as relay:
-        with socket.create_connection(("127.0.0.1", relay.port)) as near:
-            far, _ = server.accept()
-            with far:
-                yield near, far
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        relay = stack.enter_context(Relay(server.getsockname(), round_trip_s, mbit))
+        near = stack.enter_context(socket.create_connection(("127.0.0.1", relay.port)))
+        yield near, stack.enter_context(server.accept()[0])
 
 
 def test_bytes_come_as_they_are_and_not_before_their_time() -> None:
