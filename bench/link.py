@@ -45,8 +45,8 @@ from bench.bed.watching import watched
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child, start_agent
 from bench.epochs import orders_of, told_by, warm_up
 from bench.loading import epoch, folder, our_loader, quiet
-from sophon_loader import OffloadOptions
 from sophon_loader.client.connection import Connection
+from sophon_loader.client.window import FLOOR
 from sophon_loader.wire.messages import Sample
 
 BARS = {"pictures": 0.97, "trivial": 0.90}
@@ -55,7 +55,7 @@ TRIVIAL_PICTURES, TRIVIAL_SIDE_PX, TRIVIAL_REPEAT = 300, 190, 16
 BUSY = 0.9
 WARM_EPOCHS = 2
 """After the profiling pass, so that the rates and with them the plan have settled."""
-STREAM_HIGH_WATER_MARK = OffloadOptions().window
+STREAM_HIGH_WATER_MARK = FLOOR
 SPREADS = ("loader_mbit", "stream_mbit", "ratio", "seconds", "loader_busy", "agent_busy", "mean_nbytes")
 """Figures of a round of which the summary has median and range."""
 

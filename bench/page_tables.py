@@ -188,6 +188,24 @@ def steadiness(results: Results) -> str:
     return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
 
 
+def latency(results: Results) -> str:
+    """Images per second by round trip."""
+    result = results.named("latency")
+    if result is None:
+        return MISSING
+    summary = result.rows["summary"]
+    round_trips = sorted({entry["round_trip_ms"] for entry in summary})
+    rows = []
+    for part, link_mbit, system in dict.fromkeys((e["part"], e["link_mbit"], e["system"]) for e in summary):
+        found = {one["round_trip_ms"]: one for one in summary if (one["part"], one["system"]) == (part, system)}
+        cells = [middle(found[0.0]["images_per_s"], 0)]
+        cells += [spread(found[one]["ratio"], 3) if one in found else "" for one in round_trips if one]
+        rows.append((part, f"{link_mbit:g}", system, *cells))
+    columns = ("samples", "link, Mbit/s", "system", "images/s at 0 ms", *(f"{one:g} ms" for one in round_trips if one))
+    missing = [f"{name}: not available: {reason}." for name, reason in result.rows["unavailable"].items()]
+    return "\n\n".join([table(columns, rows), *missing, sources(result)])
+
+
 def against(results: Results) -> str:
     """Two checkouts in turns."""
     found = [result for result in results.all() if result.name.startswith("against-")]
@@ -407,6 +425,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "link": link,
     "live": live,
     "steadiness": steadiness,
+    "latency": latency,
     "against": against,
     "overhead": overhead,
     "start-and-growth": start_and_growth,

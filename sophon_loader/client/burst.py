@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from sophon_loader.client.connection import Connection
+from sophon_loader.client.window import Mark, Window
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Fetch, Sample
 
 _BURST_S = 0.15
@@ -16,15 +19,19 @@ _BURST_MAX_S = 2.0
 _BURST_MIN_SAMPLES = 8
 """Answers from which a rate is taken."""
 _BURST_AHEAD_S = 0.1
-"""Seconds' worth of files that may be outstanding. They must be waited for at the end."""
+"""Seconds' worth of files that may be outstanding beyond what a long way takes. They must be waited for at the end."""
+_BURST_ROUND_TRIPS = 6
+"""How much longer files are asked for at most, over a long way: what is outstanding doubles in each round trip, until
+replies wait for one another."""
 
 
 def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> float:
     """Bytes per second that come through the wire with several requests outstanding.
 
-    Fetches files for about 0.15 s, or for up to 2 s on a wire that brings fewer than eight in that time. What is
-    outstanding grows with the rate and stays below a tenth of a second's worth, because it must be waited for: left on
-    the wire it would hold up the first batch.
+    Fetches files for about 0.15 s, or for up to 2 s on a wire that brings fewer than eight in that time; over a long
+    way that begins when so much is on it that replies wait for one another. What is outstanding grows with the rate and
+    stays below a tenth of a second's worth beyond twice the bandwidth-delay product, because it must be waited for:
+    left on the wire it would hold up the first batch.
 
     Args:
         connection: to the agent, with no other request outstanding.
@@ -34,32 +41,54 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
     Raises:
         AgentUnreachable: nothing came.
     """
-    asked = answered = nbytes = first_nbytes = 0
-    started_s = first_s = last_s = time.perf_counter()
+    asked = answered = 0
+    found = Window(window, MAX_PAYLOAD_NBYTES)
+    marks: dict[int, Mark] = {}
+    arrivals: list[tuple[float, int]] = []  # when a file came, and the bytes that had come by then
+    started_s = time.perf_counter()
+    full_s: float | None = None  # when the first reply came that had waited for others
     asking = True
     while asking or answered < asked:
         now_s = time.perf_counter()
-        wanted_s = _BURST_S if answered >= _BURST_MIN_SAMPLES else _BURST_MAX_S
-        asking = asking and now_s - started_s < wanted_s
+        round_trip_s = found.round_trip_s or 0.0
+        grown_s = started_s + _BURST_ROUND_TRIPS * round_trip_s if full_s is None else full_s
+        end_s = grown_s + _BURST_S if answered >= _BURST_MIN_SAMPLES else math.inf
+        asking = asking and now_s < min(end_s, started_s + _BURST_MAX_S)
         if now_s - started_s > 2 * _BURST_MAX_S:
             break
-        allowed = max(4, min(window, int(_BURST_AHEAD_S * answered / max(now_s - started_s, 1e-3))))
+        ahead_nbytes = found.rate * (2 * round_trip_s + _BURST_AHEAD_S)
+        allowed = max(4, min(window, int(ahead_nbytes / max(found.mean_nbytes, 1.0))))
         while asking and asked - answered < allowed:
             connection.send(Fetch.of_files(connection.address.export, {asked: keys[asked % len(keys)]}))
+            marks[asked] = found.asked(asked - answered, now_s)
             asked += 1
         reply = connection.receive(0.05)
         if reply is None:
             continue
         answered += 1
-        last_s = time.perf_counter()
         message, payload = reply
-        if isinstance(message, Sample):
-            nbytes += len(payload)
-        if answered == 1:  # the time it took is latency
-            first_s, first_nbytes = last_s, nbytes
-    if nbytes == 0:
+        if isinstance(message, Sample) and message.id in marks:
+            arrived_s = time.perf_counter()
+            found.answered(marks.pop(message.id), len(payload), 0.0, arrived_s)
+            arrivals.append((arrived_s, len(payload) + (arrivals[-1][1] if arrivals else 0)))
+            if full_s is None and found.queues:
+                full_s = arrived_s
+    if not arrivals or not arrivals[-1][1]:
         raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MAX_S:g} s")
-    later_nbytes = nbytes - first_nbytes
-    if later_nbytes and last_s > first_s:
-        return later_nbytes / (last_s - first_s)
+    return _rate_of(arrivals, started_s, grown_s)
+
+
+def _rate_of(arrivals: Sequence[tuple[float, int]], started_s: float, grown_s: float) -> float:
+    """Bytes/s from the last arrival on by which what was outstanding had grown, or else from the first one on.
+
+    Args:
+        arrivals: times in s, and the bytes that had come by then.
+        started_s: when the first file was asked for.
+        grown_s: how long what was outstanding may have been too little.
+    """
+    early = sum(arrived_s <= grown_s for arrived_s, _ in arrivals[:-1])
+    first_s, first_nbytes = arrivals[max(0, early - 1)]
+    last_s, nbytes = arrivals[-1]
+    if last_s > first_s and nbytes > first_nbytes:
+        return (nbytes - first_nbytes) / (last_s - first_s)
     return nbytes / (last_s - started_s)

@@ -14,7 +14,10 @@ class OffloadOptions:
     """Limits and time-outs; the defaults suit a training job on a local network.
 
     Args:
-        window: unanswered samples that one loader worker may have; bounds its memory and the agent's queue.
+        window: most samples that one loader worker may have unanswered. It has up to 64, and more only where the way to
+            the agent is so long that it takes more to keep it full.
+        window_nbytes: most bytes that those may come to, by the mean of what has come; with what has come and still
+            waits for its turn in the worker's memory.
         connect_timeout_s: how long the first answer of an agent may take before the loader gives up.
         heartbeat_s: silence after which the agent is asked whether it is alive.
         dead_after_s: silence after which it counts as gone; then files are read below the dataset's root if
@@ -29,14 +32,15 @@ class OffloadOptions:
             batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
 
     Example:
-        >>> OffloadOptions(window=128, dead_after_s=30.0).heartbeat_s
+        >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
         2.0
 
     Raises:
         ConfigError: a value that cannot work.
     """
 
-    window: int = 64
+    window: int = 512
+    window_nbytes: int = 32 << 20
     connect_timeout_s: float = 5.0
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
@@ -46,8 +50,10 @@ class OffloadOptions:
     reuse_batch_memory: bool = True
 
     def __post_init__(self) -> None:
-        if type(self.window) is not int or self.window < 1:
-            raise ConfigError(f"window must be a whole number of samples from 1 on, got {self.window!r}")
+        for name, what in (("window", "samples"), ("window_nbytes", "bytes")):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} must be a whole number of {what} from 1 on, got {value!r}")
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):

@@ -1,8 +1,8 @@
 """Which samples are asked for, again, or given up: events in, instructions out. No sockets, no clock.
 
-Batches are wanted in the order in which they will be delivered: the current one, then the look-ahead. At most
-`window` samples are unanswered at a time, so neither end queues without bound, and the wire stays busy across
-the border between two batches. Replies that nobody waits for (doubled, late, of a dropped batch) are ignored.
+Batches are wanted in the order in which they will be delivered: the current one, then the look-ahead. As many samples
+are unanswered at a time as the way to the agent takes (`window.py`), so neither end queues without bound, and the wire
+stays busy across the borders of batches. Replies that nobody waits for (doubled, late, of a dropped batch) are ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
 
@@ -113,6 +114,8 @@ class _Request:
     batch: BatchId
     position: int
     wanted: Wanted
+    again: bool = False
+    """Whether it has been asked for before."""
 
 
 class Requests:
@@ -146,17 +149,21 @@ class Requests:
         self._options = options
         self._files_here = files_here
         self._instance = instance
-        self._window = options.window
-        """Samples that may be unanswered now: fewer than in the options after the agent said that it was busy."""
+        self._window = Window(options.window, options.window_nbytes)
+        """How many samples may be unanswered."""
+        self._limit = options.window
+        """The same by the agent's word: fewer than in the options after it said that it was busy."""
         self._next_id = 0
         self._requests: dict[int, _Request] = {}
         """All that have no reply yet, by request number, in the order in which they were wanted."""
         self._queue: deque[int] = deque()
         """Numbers of those that are still to be asked for."""
-        self._asked: dict[int, float] = {}
-        """When the unanswered ones were asked for, s; also those of dropped batches, which fill the window, too."""
+        self._asked: dict[int, Mark] = {}
+        """The unanswered ones, and when they were asked for; those of dropped batches fill the window, too."""
         self._ready: dict[BatchId, deque[Reply]] = {}
         """Replies that nobody has taken yet, of every batch that is wanted."""
+        self._held_nbytes = 0
+        """Of their payloads."""
         self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
         """Silence after which the agent is pinged, s."""
         self._heard_s = self._pinged_s = now_s - (self._heartbeat_s if gone else 0.0)
@@ -174,7 +181,8 @@ class Requests:
 
     def asked_s(self, number: int) -> float | None:
         """When an unanswered request was sent; None for one that is not waited for."""
-        return self._asked.get(number)
+        mark = self._asked.get(number)
+        return None if mark is None else mark.asked_s
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead).
@@ -202,6 +210,25 @@ class Requests:
         """Whether a batch has been asked for."""
         return batch in self._ready
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether another batch should be wanted. Half a window waits behind the one that is unanswered, because many
+        replies may come before anybody looks again; further ones would be chosen earlier than they need be.
+        """
+        return len(self._asked) + len(self._queue) < 1.5 * self._samples
+
+    @property
+    def starved(self) -> bool:
+        """Whether more could come if more were wanted: everything is asked for, there is room in the window, and the
+        replies on their way wait for none but the way itself.
+        """
+        return bool(self._asked) and not self._queue and len(self._asked) < self._samples and not self._window.queues
+
+    @property
+    def _samples(self) -> int:
+        """How many may be unanswered now."""
+        return min(self._limit, self._window.samples(self._held_nbytes))
+
     def missing(self, batch: BatchId) -> int:
         """How many replies of a batch `ready` has yet to give."""
         return len(self._ready[batch]) + sum(request.batch == batch for request in self._requests.values())
@@ -210,7 +237,7 @@ class Requests:
         """Forget every batch that is not in `keep`; answers on their way are ignored when they come."""
         kept = set(keep)
         for batch in [b for b in self._ready if b not in kept]:
-            del self._ready[batch]
+            self._held_nbytes -= sum(len(reply.payload) for reply in self._ready.pop(batch))
         for number in [n for n, r in self._requests.items() if r.batch not in kept]:
             del self._requests[number]
         self._queue = deque(n for n in self._queue if n in self._requests)
@@ -218,7 +245,10 @@ class Requests:
     def ready(self, batch: BatchId) -> Reply | None:
         """The next reply of a batch, in order of arrival; None when there is none yet."""
         replies = self._ready[batch]
-        return replies.popleft() if replies else None
+        if not replies:
+            return None
+        self._held_nbytes -= len(replies[0].payload)
+        return replies.popleft()
 
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
         """A message has come from the agent.
@@ -231,6 +261,8 @@ class Requests:
         self._heard_s, self._doubted_s = now_s, None
         self.gone = False
         if isinstance(message, Sample):
+            if (mark := self._asked.get(message.id)) is not None:
+                self._window.answered(mark, len(payload), message.queued_s, now_s)
             self._answer(message.id, now_s, sample=message, payload=payload)
         elif isinstance(message, Failed):
             return self._failed(message, now_s)
@@ -270,16 +302,17 @@ class Requests:
         self._queue.clear()
 
     def _answer(self, number: int, now_s: float, **found: object) -> None:
-        asked_s = self._asked.pop(number, now_s)
+        mark = self._asked.pop(number, None)
         self._progress_s = now_s
-        self._window = min(self._options.window, self._window + 1)
+        self._limit = min(self._options.window, self._limit + 1)
         self._resends = 0
-        self._finish(number, turnaround_s=now_s - asked_s, **found)
+        self._finish(number, turnaround_s=0.0 if mark is None else now_s - mark.asked_s, **found)
 
     def _finish(self, number: int, **found: object) -> None:
         request = self._requests.pop(number, None)
         if request is not None:
             reply = Reply(request.wanted, request.position, **found)  # type: ignore[arg-type]
+            self._held_nbytes += len(reply.payload)
             self._ready[request.batch].append(reply)
 
     def _failed(self, failed: Failed, now_s: float) -> list[Instruction]:
@@ -292,7 +325,7 @@ class Requests:
             return [*(RegisterAgain(source) for source in sorted(sources)), *self._fill(now_s)]
         if failed.failure in (Failure.BUSY, Failure.STOPPING):
             # Try again with less at a time; `tick` asks when the agent has answered others or come back.
-            self._window = max(1, self._window // 2)
+            self._limit = max(1, self._samples // 2)
             self._pause_until_s = now_s + PAUSE_S
             self._requeue(mine)
             return []
@@ -309,6 +342,7 @@ class Requests:
         self.retries += len(numbers)
         for number in numbers:
             self._asked.pop(number, None)
+            self._requests[number].again = True
         self._queue.extendleft(reversed(numbers))
 
     def _fill(self, now_s: float) -> list[Instruction]:
@@ -319,16 +353,17 @@ class Requests:
             self._progress_s = now_s
         if now_s < self._pause_until_s:
             return []
-        room = self._window - len(self._asked)
-        if self._asked and room < min(self._window // 4, len(self._queue)):
+        window = self._samples
+        room = window - len(self._asked)
+        if self._asked and room < min(window // 4, len(self._queue)):
             return []
         asks: list[Ask] = []
-        while self._queue and len(self._asked) < self._window and not self.gone:
+        while self._queue and len(self._asked) < window and not self.gone:
             number = self._queue.popleft()
             request = self._requests.get(number)
             if request is None:
                 continue
-            self._asked[number] = now_s
+            self._asked[number] = self._window.asked(len(self._asked), now_s, again=request.again)
             if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
                 asks.append(Ask(request.batch, request.wanted.source, []))
             asks[-1].items.append((number, request.wanted))

@@ -63,6 +63,7 @@ class Session:
 
     Attributes:
         waited_s: seconds so far for which there was no reply to work on.
+        starved_s: those of them in which more could have been on its way, had more been wanted.
         fresh: replies so far that came while they were waited for, and not while this process did something else.
         net_s: seconds that those spent on their way, all together: neither queued nor worked on at the agent.
         queued_s: seconds that those waited at the agent for a worker or a reader, all together.
@@ -81,7 +82,7 @@ class Session:
         self._connection = Connection(terms.address, terms.options.window)
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
         self._told_gone = gone
-        self.waited_s = 0.0
+        self.waited_s = self.starved_s = 0.0
         self.fresh = 0
         self.net_s = 0.0
         self.queued_s = 0.0
@@ -105,6 +106,11 @@ class Session:
     def knows(self, batch: BatchId) -> bool:
         """Whether a batch has been asked for."""
         return self._requests.knows(batch)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another batch should be wanted as look-ahead."""
+        return self._requests.wants_more
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted]) -> None:
         """Ask for a batch; to be called again when its turn has come, if it was asked for as look-ahead.
@@ -168,8 +174,11 @@ class Session:
             self._told_gone = self._requests.gone
             how = "does not answer any more" if self._told_gone else "answers again"
             log.warning("the agent at %s %s", self.terms.address, how)
+        starved = self._requests.starved
         received = self._connection.receive(0 if self._requests.gone else _WAIT_S)
-        self.waited_s += now_s() - started_s
+        waited_s = now_s() - started_s
+        self.waited_s += waited_s
+        self.starved_s += waited_s if starved else 0.0
         return received
 
     def _do(self, instructions: Sequence[Instruction]) -> None:

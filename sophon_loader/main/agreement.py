@@ -110,7 +110,8 @@ class Handshake:
             # What the agent cuts out of a file depends on random numbers that it draws itself.
             possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
             offered = usable(possible, welcome.encodings)
-            self._terms = terms = replace(terms, instance=welcome.instance, allowed=offered)
+            agreed = replace(options, window=min(options.window, welcome.max_outstanding))
+            self._terms = terms = replace(terms, options=agreed, instance=welcome.instance, allowed=offered)
             _check_files(self._connection, data, self._locations, terms)
             self._timeout_s = options.connect_timeout_s + _BUILD_S
             self._end_s = now_s() + self._timeout_s

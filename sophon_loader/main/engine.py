@@ -32,13 +32,20 @@ from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
-from sophon_loader.workers.counters import Statistics
+from sophon_loader.workers.counters import Statistics, Totals
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
+STARVED_SHARE, STARVED_S = 0.1, 1.0
+"""An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
+epoch have none behind them."""
+STARVED_NOTE = (
+    "the look-ahead is shorter than the way to the agent: workers waited for replies and had no further batch to ask "
+    "for; a larger prefetch_factor, or more workers, would keep more on its way"
+)
 log = logging.getLogger(__name__)
 
 
@@ -346,6 +353,8 @@ class Engine:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
             epoch.learnt = True
+            if _starved(epoch.report.totals, epoch.report.seconds, self._processes):
+                epoch.report.notes = (*epoch.report.notes, STARVED_NOTE)
             if self._live is not None:
                 self._tell_live(epoch, self._live)
                 self.run.profiler.keep_live(self._live.kept())
@@ -399,6 +408,17 @@ class Engine:
         if self._dataset is not None:
             self._dataset.close()
             self._dataset = None
+
+
+def _starved(totals: Totals, seconds: float, processes: int) -> bool:
+    """Whether what torch hands out ahead was too little for the way to the agent.
+
+    Args:
+        totals: of an epoch.
+        seconds: that it took.
+        processes: that loaded.
+    """
+    return totals.starved_s > processes * max(STARVED_SHARE * seconds, STARVED_S)
 
 
 def _finite(rates: dict[str, float]) -> dict[str, float]:

@@ -198,6 +198,7 @@ class Profiler:
             gpu_samples_s=self.clock.samples_s,
             queueing=totals.queued_s / totals.turnaround_s if totals.turnaround_s > 0 else 0.0,
             waiting=totals.waited_s / (seconds * processes) if seconds > 0 else 0.0,
+            starving=totals.starved_s / (seconds * processes) if seconds > 0 else 0.0,
             offloaded=totals.offloaded,
             upkeep_s=_upkeep(totals),
         )

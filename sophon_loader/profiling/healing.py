@@ -223,4 +223,4 @@ def wire_may_do_more(before: Rates, after: Rates, epoch: EpochMeasure) -> bool:
         epoch: what it used. One that waited for nothing but replies has shown the wire's rate.
     """
     is_higher = after.wire_bytes_s > ANOTHER_RATE_FROM * before.wire_bytes_s
-    return is_higher and not epoch.waiting >= HELD_UP_BY_NOTHING_ELSE_FROM
+    return is_higher and not epoch.late >= HELD_UP_BY_NOTHING_ELSE_FROM

@@ -2,7 +2,8 @@
 
 `revised` goes through these rules in this order; where one changes a rate, the later ones see the new value. "Waited"
 is the share of their time for which the loader's workers waited for replies, "queued" the share of their turnaround for
-which offloaded samples waited for a worker of the agent.
+which offloaded samples waited for a worker of the agent. "Late" is the part of "waited" in which replies waited for one
+another; in the rest they had a long way, and too little was asked for ahead, which is nobody's limit.
 
 | the epoch showed | rate that is revised | why |
 | --- | --- | --- |
@@ -11,9 +12,9 @@ which offloaded samples waited for a worker of the agent.
 | waited < 0.6, not held up by the training step | loader: CPU s per s not waited | it works whenever it does not wait |
 | otherwise, if the loader's may rise | loader: the same, if that is more | good enough for hope, see below |
 | queued < 0.5, if the agent's may rise | agent: `growth` times, as far as offered | it was free more often than not |
-| waited >= 0.3, queued > 0.8 | agent: what it did | replies were late, and the agent's workers the reason |
-| waited >= 0.3, queued less, wire near its rate | wire: what it brought | replies were late, not by the agent's fault |
-| waited >= 0.6, queued less | wire: what it brought | nothing but replies held the loader up |
+| late >= 0.3, queued > 0.8 | agent: what it did | replies were late, and the agent's workers the reason |
+| late >= 0.3, queued less, wire near its rate | wire: what it brought | replies were late, not by the agent's fault |
+| late >= 0.6, queued less | wire: what it brought | nothing but replies held the loader up |
 
 The loader may get less than the cores it may use, since the training process needs some too. An epoch that mostly waits
 is no reason to lower its rate, only to raise it: a worker that mostly sleeps gets its core whenever it wakes up, and of
@@ -82,6 +83,7 @@ class EpochMeasure:
         queueing: share of their turnaround for which offloaded samples waited for a worker of the agent; likewise.
         offloaded: samples that had ops run at the agent.
         upkeep_s: what the agent took for each sample apart from reading, ops and encoding.
+        starving: the part of `waiting` in which more could have been on its way, had torch handed out more batches.
     """
 
     seconds: float
@@ -94,6 +96,12 @@ class EpochMeasure:
     queueing: float
     offloaded: int = 0
     upkeep_s: Upkeep = field(default_factory=Upkeep)
+    starving: float = 0.0
+
+    @property
+    def late(self) -> float:
+        """Share of their time for which the workers waited for replies that waited for one another."""
+        return self.waiting - self.starving
 
     def used(self, rates: Rates) -> dict[str, float]:
         """Seconds that each resource needed for this epoch's work at `rates`, by the rate's name."""
@@ -145,12 +153,12 @@ def revised(
     if "agent_cores" in may_rise and epoch.queueing < AGENT_IS_FREE_BELOW:
         tried = min(growth * rates.agent_cores, offered_agent_cores)
         rates = _with(rates, "agent_cores", max(rates.agent_cores, tried))
-    if not epoch.waiting >= HELD_UP_BY_REPLIES_FROM:  # so that NaN shows nothing
+    if not epoch.late >= HELD_UP_BY_REPLIES_FROM:  # so that NaN shows nothing
         return rates
     if epoch.queueing > AGENT_IS_LIMIT_FROM:
         return _with(rates, "agent_cores", epoch.agent_cpu_s / epoch.seconds)
     near_limit = math.isinf(rates.wire_bytes_s) or used["wire_bytes_s"] >= NEAR_LIMIT_FROM * epoch.seconds
-    if near_limit or epoch.waiting >= HELD_UP_BY_NOTHING_ELSE_FROM:
+    if near_limit or epoch.late >= HELD_UP_BY_NOTHING_ELSE_FROM:
         return _with(rates, "wire_bytes_s", epoch.wire_bytes / epoch.seconds)
     return rates
 

@@ -33,6 +33,7 @@ class Totals:
         fallbacks: samples read from the dataset's own root because the agent was gone.
         degraded: samples that the agent answered with less than was asked for.
         waited_s: seconds for which the loader's workers waited for replies.
+        starved_s: part of `waited_s`: more could have been on its way, had torch handed out more batches.
         offloaded: samples that had ops run at the agent.
         queued_s: seconds that the offloaded samples waited there for a worker, all together.
         turnaround_s: seconds from asking for the offloaded samples to their replies, all together.
@@ -60,6 +61,7 @@ class Totals:
     fallbacks: int = 0
     degraded: int = 0
     waited_s: float = 0.0
+    starved_s: float = 0.0
     offloaded: int = 0
     queued_s: float = 0.0
     turnaround_s: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -128,26 +129,28 @@ class OffloadedDataset(Dataset[Any]):
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
     def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
-        """The samples of a batch, finished in order of arrival, while the batch behind it is asked for."""
+        """The samples of a batch, finished in order of arrival, while those behind it are asked for."""
         batch = ticket.batch
         samples: list[Any] = [None] * len(ticket.indices)
-        following: Ticket | None = None
-        session.keep([batch])
+        behind = self._behind(batch)
+        session.keep([batch, *behind])
+        unasked = deque(one for one in behind if not session.knows(one))
         try:
-            # A batch that is known was asked for while the one before it was worked on.
+            # A batch that is known was asked for while one before it was worked on.
             session.want(batch, () if session.knows(batch) else self.chooser.wanted(ticket))
             for _ in range(session.missing(batch)):
-                if following is None:
-                    following = self._queued_behind(batch)
-                    if following is not None:
-                        self._look_ahead(session, following)
+                # The next batch is asked for in any case, those behind it as the window allows.
+                while unasked and (len(unasked) == len(behind) or session.wants_more):
+                    if not self._look_ahead(session, unasked[0]):
+                        break
+                    unasked.popleft()
                 reply = session.next(batch)
                 if reply.sample is not None:
                     self._note(reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
                 meter.sometimes()
         finally:
-            session.keep([] if following is None else [following.batch])
+            session.keep(behind)
         return samples
 
     def _note(self, sample: Sample) -> None:
@@ -157,20 +160,27 @@ class OffloadedDataset(Dataset[Any]):
         if sample.offers and self._live is not None:
             self._live.offers.write(worker, sample.offers)
 
-    def _queued_behind(self, batch: BatchId) -> Ticket | None:
-        """This worker's next ticket, if it is known by now."""
+    def _behind(self, batch: BatchId) -> list[BatchId]:
+        """The batches whose tickets DataLoader may have handed to this worker, besides the one that it works on."""
         worker = get_worker_info()
         if worker is None or self.queued is None:
-            return None
-        return self.queued.get(batch.iteration, batch.number + worker.num_workers)
+            return []
+        last = batch.number + len(self.queued)
+        numbers = range(batch.number, last, worker.num_workers)[1:]
+        return [batch._replace(number=number) for number in numbers]
 
-    def _look_ahead(self, session: Session, ticket: Ticket) -> None:
-        """Ask for a batch whose turn has not come."""
+    def _look_ahead(self, session: Session, batch: BatchId) -> bool:
+        """Ask for a batch whose turn has not come; False if its ticket is not known by now."""
+        assert self.queued is not None
+        ticket = self.queued.get(batch.iteration, batch.number)
+        if ticket is None:
+            return False
         try:
             wanted = self.chooser.wanted(ticket)
         except Exception:  # of the user's dataset: raised when that batch is due, and not in this one
-            return
-        session.want(ticket.batch, wanted)
+            return True
+        session.want(batch, wanted)
+        return True
 
     def _session_and_row(self) -> tuple[Session | None, Row]:
         """This process's connection and counters; a forked copy of this object makes its own."""

@@ -56,6 +56,7 @@ def _counted(session: Session | None) -> dict[str, float]:
         "wire_bytes": session.received_nbytes,
         "retries": session.retries,
         "waited_s": session.waited_s,
+        "starved_s": session.starved_s,
         "fresh": session.fresh,
         "net_s": session.net_s,
         "fresh_queued_s": session.queued_s,

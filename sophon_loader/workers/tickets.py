@@ -32,17 +32,20 @@ class Ticket(NamedTuple):
 
 
 class QueuedTickets:
-    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next one, while it still
-    works on the one before.
+    """The tickets that DataLoader has in its queues, in memory that workers read: each its own next ones, while it
+    still works on the one before.
 
     Reading the sampler further ahead than torch does would show to a sampler that reacts to the training.
 
     Args:
-        slots: tickets that can be queued at a time.
+        slots: tickets that DataLoader has handed out at a time and not got back, over all workers.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = SharedNotes(slots, _SLOT_NBYTES)
+
+    def __len__(self) -> int:
+        return len(self._slots)
 
     def put(self, ticket: Ticket) -> None:
         """Note a ticket, which takes the place of one that has been worked on; one that is too large is left out."""

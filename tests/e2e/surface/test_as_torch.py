@@ -201,6 +201,7 @@ def test_arguments_of_a_wrong_kind(
         ("window", "64"),
         ("window", 2.5),
         ("window", True),
+        ("window_nbytes", 1e6),
         ("connect_timeout_s", "5"),
         ("heartbeat_s", None),
         ("dead_after_s", True),

@@ -29,6 +29,7 @@ WRONG = {
         "--step-ms -3",
     ),
     "bench.link": ("--data nowhere", "--policies torch", "--workers 0", "--workers 1 1", "--link-mbit 0", "--rounds 0"),
+    "bench.latency": ("--data nowhere", "--policies torch", "--round-trips-ms -1", "--prefetch 1", "--peers http http"),
     "bench.hotpath": ("--data nowhere", "--policies nonsense", "--rounds x", "--link-mbit inf"),
     "bench.overhead": ("--data nowhere", "--rounds 0", "--workers 0", "--only memory memory"),
     "bench.agent": ("--data nowhere", "--window 15", "--window 1025", "--mb 0", "--readers 0"),

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
-from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered
+from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered, Sample
 from tests.support.drawn import examples
 from tests.support.loaders import sample_message as sample
 
-OPTIONS = OffloadOptions(window=5, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
+OPTIONS = OffloadOptions(window=5, window_nbytes=2000, heartbeat_s=0.5, dead_after_s=2.0, resend_after_s=3.0)
+PAYLOAD = bytes(600)
 STEP_S = 0.1
 FATES: tuple[str, ...] = (
     "answer",
@@ -97,12 +98,12 @@ class Worker:
         self.now_s = 0.0
         self.requests = Requests(OPTIONS, "1", 0.0)
 
-    def fetch(self, batch: BatchId, want: list[Wanted], ahead: tuple[BatchId, list[Wanted]] | None) -> list[Reply]:
-        kept = [batch] if ahead is None else [batch, ahead[0]]
+    def fetch(self, batch: BatchId, want: list[Wanted], ahead: Sequence[tuple[BatchId, list[Wanted]]]) -> list[Reply]:
+        kept = [batch, *(one for one, _ in ahead)]
         self.requests.drop(keep=kept)
         self.do(self.requests.want(batch, want, self.now_s))
-        if ahead is not None:
-            self.do(self.requests.want(*ahead, self.now_s))
+        for following, samples in ahead:
+            self.do(self.requests.want(following, samples, self.now_s))
         assert self.requests.missing(batch) == len(want)
         replies = [self.next(batch) for _ in range(len(want))]
         assert self.requests.missing(batch) == 0
@@ -114,7 +115,8 @@ class Worker:
         while (reply := self.requests.ready(batch)) is None:
             message = self.agent.says()
             if message is not None:
-                self.do(self.requests.receive(message, b"", self.now_s))
+                payload = PAYLOAD if isinstance(message, Sample) else b""
+                self.do(self.requests.receive(message, payload, self.now_s))
                 continue
             self.do(self.requests.tick(self.now_s))
             self.now_s += STEP_S
@@ -127,6 +129,8 @@ class Worker:
             if isinstance(one, Ask):
                 assert {wanted.source for _, wanted in one.items} == {one.source}
         assert len(self.requests._asked) <= OPTIONS.window
+        held_nbytes = sum(len(reply.payload) for replies in self.requests._ready.values() for reply in replies)
+        assert self.requests._held_nbytes == held_nbytes
         self.agent.handle(self.requests, instructions)
 
 
@@ -146,9 +150,10 @@ def batches_of(sizes: Sequence[int]) -> list[tuple[BatchId, list[Wanted]]]:
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     script=st.lists(st.sampled_from(FATES), max_size=80),
-    looks_ahead=st.lists(st.sampled_from(["yes", "no", "wrong"]), min_size=6, max_size=6),
+    looks_ahead=st.lists(st.sampled_from(["yes", "no", "far", "wrong"]), min_size=6, max_size=6),
 )
 @example([4, 4], ["die"] * 3, ["yes"] * 6)
+@example([9, 9, 9, 9], ["drop", "answer", "drop"], ["far"] * 6)
 @example([5, 9], ["drop", "busy", "restart", "drop", "double"], ["wrong"] * 6)
 def test_every_sample_gets_one_reply_whatever_happens(
     sizes: list[int], script: list[str], looks_ahead: list[str]
@@ -156,11 +161,9 @@ def test_every_sample_gets_one_reply_whatever_happens(
     worker = Worker(LossyAgent(script))
     batches = batches_of(sizes)
     for number, (batch, want) in enumerate(batches):
-        ahead = batches[number + 1] if number + 1 < len(batches) else None
-        if looks_ahead[number] == "no":
-            ahead = None
-        elif looks_ahead[number] == "wrong":  # it never comes true
-            ahead = (BatchId(9, 0, number), [Wanted(0, 999, 1, "pixels", "nobody wants this")] * 3)
+        ahead = batches[number + 1 :][: {"no": 0, "yes": 1}.get(looks_ahead[number], 3)]
+        if looks_ahead[number] == "wrong":  # it never comes true
+            ahead = [(BatchId(9, 0, number), [Wanted(0, 999, 1, "pixels", "nobody wants this")] * 3)]
         replies = worker.fetch(batch, want, ahead)
         assert sorted(reply.position for reply in replies) == list(range(len(want)))
         assert all(reply.wanted is want[reply.position] for reply in replies)
@@ -173,7 +176,7 @@ def test_every_sample_gets_one_reply_whatever_happens(
 def test_a_good_agent_costs_no_retries_and_no_time() -> None:
     worker = Worker(LossyAgent([]))
     batches = batches_of([12, 12])
-    worker.fetch(*batches[0], batches[1])
-    worker.fetch(*batches[1], None)
+    worker.fetch(*batches[0], batches[1:])
+    worker.fetch(*batches[1], [])
     assert worker.requests.retries == 0
     assert worker.now_s == 0.0

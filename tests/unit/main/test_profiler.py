@@ -130,6 +130,7 @@ def test_an_epoch_of_nothing(root: Path) -> None:
         ({"waited_s": 9.0, "queued_s": 0.0}, "wire"),
         ({"waited_s": 9.0, "queued_s": 7.9}, "agent-cpu"),
         ({"waited_s": 0.0}, "loader-cpu"),
+        ({"waited_s": 9.0, "starved_s": 8.9}, "loader-cpu"),
     ],
 )
 def test_the_bottleneck_of_an_epoch(root: Path, changes: dict[str, float], name: str) -> None:

@@ -116,6 +116,7 @@ def test_a_resource_that_has_come_back_is_tried_at_once_the_next_time() -> None:
         (10e6, {"wire_bytes": 105e6}, False),
         (10e6, {"wire_bytes": 120e6, "waiting": 0.5}, True),
         (10e6, {"wire_bytes": 120e6, "waiting": 0.8}, False),  # then that is its rate
+        (10e6, {"wire_bytes": 120e6, "waiting": 0.8, "starving": 0.7}, True),
         (math.inf, {"wire_bytes": 120e6}, False),  # measured in any case
         (10e6, {"wire_bytes": 0}, False),
     ],

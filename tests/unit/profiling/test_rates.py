@@ -56,6 +56,8 @@ CASES: dict[str, tuple[Rates, dict[str, Any], Rates]] = {
         replace(SEEN, agent_cores=0.6),
     ),
     "queueing without waiting is nobody's limit": (BEFORE, {"queueing": 0.9}, IDLE),
+    "a look-ahead shorter than the way is nobody's limit": (BEFORE, {**WAITED, "starving": 0.75}, SEEN),
+    "nor is it the agent's": (BEFORE, {**WAITED, "starving": 0.75, "queueing": 0.9}, SEEN),
     "loader-bound": (BEFORE, {"loader_cpu_s": 19.0, "waiting": 0.1}, replace(SEEN, loader_cores=19 / 9)),
     "a loader past its rate": (BEFORE, {"loader_cpu_s": 40.0}, replace(SEEN, loader_cores=4.0)),
     "a loader that waited is left alone": (BEFORE, {"waiting": 0.8, "loader_cpu_s": 1.0, "wire_bytes": 100e6}, SEEN),

@@ -41,16 +41,23 @@ class SessionStandIn:
     received_nbytes: int = 0
     retries: int = 0
     waited_s: float = 0.0
+    starved_s: float = 0.0
     fresh: int = 0
     net_s: float = 0.0
     queued_s: float = 0.0
     shortest_net_s: float = math.inf
     gone: bool = True
+    room: int = 1000
+    """Samples that may be wanted and not taken."""
 
     def keep(self, batches: Iterable[BatchId]) -> None:
         kept = list(batches)
         self.log.append(("keep", [batch.number for batch in kept]))
         self.wanted = {batch: replies for batch, replies in self.wanted.items() if batch in kept}
+
+    @property
+    def wants_more(self) -> bool:
+        return sum(map(len, self.wanted.values())) < self.room
 
     def knows(self, batch: BatchId) -> bool:
         return batch in self.wanted
@@ -121,9 +128,49 @@ def test_the_batch_behind_is_asked_for_as_soon_as_it_is_queued(parts: Parts, ses
     fetched(dataset, ticket(0, 0, 1))
     fetched(dataset, ticket(2, 4, 2))
     assert session.log == [
-        ("keep", [0]), ("want", 0, [0, 1]), ("want", 2, [4, 2]), ("next", 0), ("next", 0), ("keep", [2]),
-        ("keep", [2]), ("want", 2, []), ("next", 2), ("next", 2), ("keep", []),
+        ("keep", [0, 2]), ("want", 0, [0, 1]), ("want", 2, [4, 2]), ("next", 0), ("next", 0), ("keep", [2]),
+        ("keep", [2, 4]), ("want", 2, []), ("next", 2), ("next", 2), ("keep", [4]),
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_the_look_ahead_goes_as_far_as_torch_has_handed_out(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    dataset.queued = QueuedTickets(4 * WORKERS)
+    for number in (2, 4, 6):
+        dataset.queued.put(ticket(number, number % COUNT))
+    assert len(fetched(dataset, ticket(0, 0, 1))) == 2
+    assert [entry[1] for entry in session.log if entry[0] == "want"] == [0, 2, 4, 6]
+    session.log.clear()
+    dataset.queued.put(ticket(8, 0))  # handed out in the place of the batch that is done
+    assert len(fetched(dataset, ticket(2, 2))) == 1
+    assert session.log == [
+        ("keep", [2, 4, 6, 8]), ("want", 2, []), ("want", 8, [0]), ("next", 2), ("keep", [4, 6, 8])
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_the_look_ahead_goes_no_further_than_the_window_but_by_one_batch(parts: Parts, session: SessionStandIn) -> None:
+    dataset, session.room = parts.dataset, 4
+    dataset.queued = QueuedTickets(8 * WORKERS)
+    for number in (2, 4, 6, 8):
+        dataset.queued.put(ticket(number, 0, 1))
+    fetched(dataset, ticket(0, 0, 1, 2, 3))
+    assert session.log == [
+        ("keep", [0, 2, 4, 6, 8, 10, 12, 14]), ("want", 0, [0, 1, 2, 3]), ("want", 2, [0, 1]), ("next", 0), ("next", 0),
+        ("next", 0), ("want", 4, [0, 1]), ("next", 0), ("keep", [2, 4, 6, 8, 10, 12, 14]),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_worker")
+def test_batches_of_another_iteration_are_dropped(parts: Parts, session: SessionStandIn) -> None:
+    dataset = parts.dataset
+    dataset.queued = QueuedTickets(4 * WORKERS)
+    dataset.queued.put(ticket(2, 1))
+    fetched(dataset, ticket(0, 0))
+    assert [batch.iteration for batch in session.wanted] == [1]
+    dataset.__getitems__(Ticket(BatchId(2, 0, 0), [3]))
+    assert not session.wanted or {batch.iteration for batch in session.wanted} == {2}
 
 
 @pytest.mark.usefixtures("in_worker")

@@ -1,0 +1,193 @@
+"""A relay that holds bytes back: a long way between two hosts, where the kernel cannot delay packets.
+
+It takes TCP connections and passes them on; what comes in one direction leaves it half a round trip later. So the delay
+is exact, and holds for any program. What it does not have of a long way is TCP's own trouble with it: both connections
+are short, so neither slow start after a pause nor the kernel's limits on buffers (`net.ipv4.tcp_rmem`, `tcp_wmem`) can
+be seen.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+from bench.children import Orders
+
+CHUNK_NBYTES = 1 << 18
+"""Read at a time, at most."""
+CONNECT_S = 10.0
+
+
+class Relay:
+    """Listens on a free port of 127.0.0.1 until it is closed; for one thread, in a `with` statement.
+
+    Args:
+        target: address and port that connections are passed on to.
+        round_trip_s: what it adds, s; half of it in each direction.
+        mbit: of the fastest link that it shall not slow down, Mbit/s. What lies on such a link is held back, and no
+            more: a relay that read on would hide that a link or a reader is slow.
+
+    Attributes:
+        port: where it listens.
+
+    Example:
+        >>> with Relay(("127.0.0.1", 5555), round_trip_s=0.1, mbit=1000.0) as relay:
+        ...     address = f"tcp://127.0.0.1:{relay.port}/photos"
+    """
+
+    def __init__(self, target: tuple[str, int], round_trip_s: float, mbit: float) -> None:
+        self._target = target
+        self._delay_s = round_trip_s / 2
+        # A quarter more than lies on the link, for a writer that wakes up late.
+        self._most_nbytes = int(1.25 * mbit * 1e6 / 8 * self._delay_s) + 2 * CHUNK_NBYTES
+        self._lock = threading.Lock()
+        self._open: set[_Connection] = set()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            try:
+                far = socket.create_connection(self._target, CONNECT_S)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            connection = _Connection(near, far, self._delay_s, self._most_nbytes)
+            with self._lock:
+                self._open = {one for one in self._open if not one.ended} | {connection}
+
+    def close(self) -> None:
+        """Break all connections, and wait until every thread has ended."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._server.close()
+        for connection in self._open:
+            connection.close()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Connection:
+    """Two sockets, and a direction from each to the other."""
+
+    def __init__(self, near: socket.socket, far: socket.socket, delay_s: float, most_nbytes: int) -> None:
+        self._sockets = (near, far)
+        for one in self._sockets:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._directions = [_Direction(a, b, delay_s, most_nbytes) for a, b in ((near, far), (far, near))]
+        self._threads = [
+            threading.Thread(target=work, name="relay", daemon=True)
+            for one in self._directions
+            for work in (one.read, one.write)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._closer = threading.Thread(target=self._close_at_end, name="relay", daemon=True)
+        self._closer.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._closer.is_alive()
+
+    def _close_at_end(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
+
+    def close(self) -> None:
+        for direction in self._directions:
+            direction.end()
+        self._closer.join()
+
+
+class _Direction:
+    """What is read from one socket, written to the other a fixed time later. A chunk of no bytes is the end."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, delay_s: float, most_nbytes: int) -> None:
+        self._source = source
+        self._sink = sink
+        self._delay_s = delay_s
+        self._most_nbytes = most_nbytes
+        self._held: deque[tuple[float, bytes]] = deque()
+        """Chunks, and when they are due."""
+        self._held_nbytes = 0
+        """Of those and of the one that is being written."""
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def read(self) -> None:
+        data = b"first"
+        while data and not self._ended:
+            try:
+                data = self._source.recv(CHUNK_NBYTES)
+            except OSError:
+                data = b""
+            due_s = time.monotonic() + self._delay_s
+            with self._changed:
+                self._changed.wait_for(lambda: self._held_nbytes < self._most_nbytes or self._ended)
+                self._held.append((due_s, data))
+                self._held_nbytes += len(data)
+                self._changed.notify_all()
+
+    def write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._held or self._ended)
+                if self._ended:
+                    return
+                due_s, data = self._held.popleft()
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            try:
+                if not data:
+                    self._sink.shutdown(socket.SHUT_WR)
+                    return
+                self._sink.sendall(data)
+            except OSError:
+                self.end()
+                return
+            with self._changed:
+                self._held_nbytes -= len(data)
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Give up what is held; wakes both threads."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for one in (self._source, self._sink):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def relaying(address: str, port: int, round_trip_s: float, mbit: float) -> Iterator[Orders]:
+    """A relay in a process of its own, as in `bench/children.py`. Order: `port`, where it listens.
+
+    Args:
+        address: that connections are passed on to.
+        port: of it.
+        round_trip_s: what the relay adds, s.
+        mbit: of the link, Mbit/s.
+    """
+    with Relay((address, port), round_trip_s, mbit) as relay:
+        yield {"port": lambda _: relay.port}
