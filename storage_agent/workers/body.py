@@ -204,15 +204,19 @@ def _at_cut(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) ->
 
 
 def _at_file(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> Encoded:
-    """The part of the file that will be read, or the file where it cannot be cut or is looked at whole.
+    """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
 
-    Appends the seconds of both together to `op_s`.
+    Appends the seconds of all together to `op_s`.
     """
     since_s = time.thread_time()
-    if _cuts_the_file(job) and not job.fetch.keep_info:
-        part = part_of(data, chain, _draw(job))
+    encoding = job.item.encoding
+    if _cuts_the_file(job):
+        # Who looks at an image's info must be sent the whole.
+        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job))
         if isinstance(part, PartOfFile):
-            return _encoded(job, part, job.item.encoding, cut, op_s, since_s)
+            return _encoded(job, part, encoding, cut, op_s, since_s)
+    elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
+        return _encoded(job, data, encoding, cut, op_s, since_s)
     return _encoded(job, data, "file", cut, op_s, since_s)
 
 
