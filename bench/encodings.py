@@ -4,7 +4,8 @@
 
 For every file, --epochs random crops: bytes of the file, of the part cut in its bitstream, and of the 224 x 224 crop in
 each encoding; CPU milliseconds to encode and to decode, one thread. Each value that comes back is compared with the one
-that went in. A file that an encoding does not take counts as itself. Traffic is the sum over samples of the smallest of a set's choices, as times fewer bytes than the files.
+that went in. A file that an encoding does not take counts as itself. Traffic is the sum over samples of the smallest of
+a set's choices, as times fewer bytes than the files.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy
-from sophon_loader.errors import OffloadWarning, warn_user
+from sophon_loader.errors import ConfigError, OffloadWarning, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.randomness import Seed
@@ -42,7 +43,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     Args:
         agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` or a `LocalAgent` (starts one
             on this host for as long as the loader lives; without a paced link, what would cross as a file is read by
-            the loader itself), or None (no agent: files are read on this host).
+            the loader itself, and `"auto"` does not wait for it to start, nor starts it where the loader's processes
+            may use every core), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`.
         encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
@@ -50,7 +52,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
             `torch.manual_seed` or `generator` reproduce a run.
         profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
-            first epoch measures and saves one there.
+            first epoch measures and saves one there; under `"auto"` that is of some samples.
         tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
             sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
             to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
@@ -64,7 +66,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     its own.
 
     Raises:
-        ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins.
+        ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins, or with its next
+            batch where the agent was not waited for.
 
     Example:
         loader = OffloadingDataLoader(ImageFolder("/data/train", transform), batch_size=256, shuffle=True,
@@ -212,7 +215,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 return
 
     def profile(self, step: Callable[[Any], object] | None = None) -> Report:
-        """Measure before training: one pass over the data without offloading, then plan for the epochs to come.
+        """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
+
+        A policy that plans for each sample offloads nothing in it. `auto` needs no such pass; it measures as it goes.
 
         Args:
             step: the training step, called with every batch, so that the GPU's rate is measured too. Use a copy of the
@@ -239,6 +244,31 @@ class OffloadingDataLoader(DataLoader[T_co]):
             self._next_epoch = epoch
             source.set_state(state)
         return self.report()
+
+    def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
+        """How many images/s the training step alone could take, replaying batches, against what it gets.
+
+        Args:
+            step: the training step, called with every batch. Use a copy of the model if its weights must not change.
+            batches: held at a time, all in memory; what it gets is measured over as many.
+
+        Leaves the epoch count and the generator's state as they were.
+
+        Raises:
+            ConfigError: no agent or dataset to offload, or an epoch of too few batches.
+        """
+        source = torch.default_generator if self.generator is None else self.generator
+        state, epoch = source.get_state(), self._next_epoch
+        try:
+            found = self._iterate()
+            if not isinstance(found, EpochIterator):
+                raise ConfigError(
+                    "a dataset that can be offloaded must be given to measure with; report() says why not"
+                )
+            return measured_headspace(found, step, batches, self._lag)
+        finally:
+            self._next_epoch = epoch
+            source.set_state(state)
 
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""

@@ -25,6 +25,10 @@ class Report:
         seconds: since it began, or as long as it took.
         bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
+        limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
+        would_bring: how many times as many images/s twice of each resource would give, by the cost model.
+        weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at
+            the agent, and those that are left to the loader. "pixels@2" is the value behind the second op, as it is.
         predicted_seconds: what the cost model expected; None if the costs were not known.
         totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
@@ -43,6 +47,9 @@ class Report:
     seconds: float = 0.0
     bottleneck: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    would_bring: dict[str, float] = field(default_factory=dict)
+    weighed: dict[str, dict[str, float]] = field(default_factory=dict)
     predicted_seconds: float | None = None
     totals: Totals = NO_TOTALS
     passes: int = 0
@@ -59,9 +66,21 @@ class Report:
         self.seconds = seconds
         self.totals = totals
 
+    @property
+    def verdict(self) -> str:
+        """What limits and what more would bring, in a line; empty while nothing is known."""
+        if not self.limits:
+            return ""
+        (first, _), *others = self.limits.items()
+        text = f"{first} limits"
+        if others and others[0][1] > 0:
+            text += f", {others[0][0]} is busy for {others[0][1]:.0%} of the time"
+        gains = [f"{name}: {times - 1:+.0%}" for name, times in self.would_bring.items()]
+        return f"{text}; twice of each would bring {', '.join(gains)}" if gains else text
+
     def snapshot(self) -> Report:
         """A copy that stays as it is while the epoch goes on."""
-        return replace(self, rates=dict(self.rates))
+        return replace(self, rates=dict(self.rates), limits=dict(self.limits), would_bring=dict(self.would_bring))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
@@ -74,6 +93,10 @@ class Report:
             "samples": totals.samples,
             "passes": self.passes,
             "bottleneck": self.bottleneck,
+            "verdict": self.verdict,
+            "limits": dict(self.limits),
+            "would_bring": dict(self.would_bring),
+            "weighed": {choice: dict(means) for choice, means in self.weighed.items()},
             "rates": dict(self.rates),
             "file_bytes": totals.file_bytes,
             "wire_bytes": totals.wire_bytes,
@@ -93,9 +116,9 @@ class Report:
     def __str__(self) -> str:
         table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
         for name, value in self.as_dict().items():
-            in_title = name in ("epoch", "policy")
+            elsewhere = name in ("epoch", "policy", "limits", "would_bring", "weighed")  # in the title or the verdict
             empty = value in (None, "", [], {}) or (name == "passes" and value == 0)
-            if not in_title and not empty:
+            if not elsewhere and not empty:
                 table.add_row(name.replace("_", " "), _text(value))
         out = io.StringIO()
         Console(file=out, width=100).print(table)

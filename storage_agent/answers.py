@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.errors import SophonError
 from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import pack
-from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Registered, Sample, Sizes
+from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Offer, Registered, Sample, Sizes
 from storage_agent.jobs import Job
 from storage_agent.listing import image_classes
 from storage_agent.stores import Exports
@@ -61,11 +62,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class FileRead:
-    """The file of a job, the CPU seconds of reading it, and the seconds that the job had waited before."""
+    """The file of a job, the CPU seconds and the seconds of reading it, and those that the job had waited before."""
 
     data: bytes
     cpu_s: float
     queued_s: float
+    wall_s: float = 0.0
 
 
 def read_file(exports: Exports, job: Job) -> FileRead | Answer:
@@ -75,12 +77,13 @@ def read_file(exports: Exports, job: Job) -> FileRead | Answer:
         exports: the agent's.
         job: the sample.
     """
-    started, queued_s = time.thread_time(), time.monotonic() - job.fetch.received_s
+    cpu_s, now_s = time.thread_time(), time.monotonic()
     try:
         data = exports[job.fetch.export].read(job.item.key)
     except SophonError as error:
         return refuse(error, [job.item.id])
-    return FileRead(data, time.thread_time() - started, queued_s)
+    queued_s, wall_s = now_s - job.fetch.received_s, time.monotonic() - now_s
+    return FileRead(data, time.thread_time() - cpu_s, queued_s, wall_s)
 
 
 def answer_file(exports: Exports, job: Job, note: str = "") -> Answer:
@@ -107,7 +110,17 @@ def file_answer(job: Job, read: FileRead, note: str) -> Answer:
     return sample_answer(job, read, encoded, cut=0, op_s=[read.cpu_s], note=note)
 
 
-def sample_answer(job: Job, read: FileRead, encoded: Encoded, *, cut: int, op_s: list[float], note: str) -> Answer:
+def sample_answer(
+    job: Job,
+    read: FileRead,
+    encoded: Encoded,
+    *,
+    cut: int,
+    op_s: list[float],
+    note: str,
+    work_s: float = 0.0,
+    offers: Sequence[Offer] = (),
+) -> Answer:
     """The answer of a job that went well; a dry one leaves the payload behind.
 
     Args:
@@ -117,6 +130,8 @@ def sample_answer(job: Job, read: FileRead, encoded: Encoded, *, cut: int, op_s:
         cut: the stage of that value.
         op_s: CPU seconds of reading, of each op up to the cut, and of encoding (reading alone at cut 0).
         note: why the cut is earlier than asked, or the file whole; "" otherwise.
+        work_s: seconds of ops and encoding by the clock on the wall.
+        offers: what the choice was taken from, to be told.
     """
     meta, payload = encoded.meta, encoded.payload
     if job.fetch.dry:
@@ -131,6 +146,10 @@ def sample_answer(job: Job, read: FileRead, encoded: Encoded, *, cut: int, op_s:
         upkeep_s=job.fetch.upkeep_s,
         queued_s=read.queued_s,
         note=note,
+        read_s=read.wall_s,
+        work_s=work_s,
+        cores=job.fetch.cores,
+        offers=list(offers),
     )
     return Answer(sample, payload)
 

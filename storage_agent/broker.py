@@ -49,6 +49,8 @@ MAX_PER_TURN = 64
 """Messages of one source that are handled before the others get their turn."""
 STOP_S = 5.0
 """How long workers may take to end by themselves."""
+CORES_FOR_S = 1.0
+"""How long what was found of this host's cores goes for: a quota may change at any time, and looking takes 0.1 ms."""
 _STOPPING_LOOK_S = 0.05
 """While the agent stops, the loop looks this often whether all is done."""
 
@@ -83,6 +85,7 @@ class Broker:
         self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines)
         self._upkeep = Upkeep()
+        self._cores, self._cores_at_s = self._look_for_cores(), time.monotonic()
         self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
         self._poller = zmq.Poller()
@@ -155,8 +158,15 @@ class Broker:
             if message is None:
                 return
             client, *frames = message
-            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s)
-            self._carry_out(self._desk.receive(client, frames, load, now_s=time.monotonic()))
+            now_s = time.monotonic()
+            if now_s - self._cores_at_s > CORES_FOR_S:
+                self._cores, self._cores_at_s = self._look_for_cores(), now_s
+            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s, self._cores)
+            self._carry_out(self._desk.receive(client, frames, load, now_s=now_s))
+
+    def _look_for_cores(self) -> float:
+        """Cores that the workers may use, as this host has it now."""
+        return min(cores_available(), float(self._settings.workers))
 
     # --- instructions -----------------------------------------------------------------------------------------
 
@@ -199,7 +209,7 @@ class Broker:
             exports=self._exports.names,
             encodings=list(encoding_names()),
             software=dict(software()),
-            cores=min(cores_available(), float(self._settings.workers)),
+            cores=self._look_for_cores(),
             max_outstanding=self._settings.max_outstanding,
         )
 

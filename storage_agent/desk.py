@@ -6,6 +6,7 @@ Pure: frames, the time and the load in, instructions out. No socket, no clock, n
 from __future__ import annotations
 
 import reprlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismat
 from sophon_loader.wire.frames import check_frames, content_hash, unpack
 from sophon_loader.wire.limits import MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
 from sophon_loader.wire.messages import (
+    CHEAPEST,
     AskListing,
     AskSizes,
     AskStatus,
@@ -32,6 +34,10 @@ from storage_agent.instructions import Build, Greet, Instruction, Log, LookUp, Q
 from storage_agent.jobs import FetchHeader, Job
 from storage_agent.pipelines import Pipelines
 
+ACTIVE_S = 2.0
+"""A connection that has asked for samples within so many seconds has its share of the agent's cores; a training step or
+a checkpoint of a few seconds leaves its share to others."""
+
 
 @dataclass(frozen=True)
 class Load:
@@ -41,15 +47,17 @@ class Load:
         room: jobs that workers would take at once.
         building: pipelines that wait for a worker.
         upkeep_s: CPU seconds that a sample lately cost apart from reading, ops and encoding.
+        cores: that workers may use.
 
     Example:
-        >>> Load(room=2, building=0, upkeep_s=0.0001)
-        Load(room=2, building=0, upkeep_s=0.0001)
+        >>> Load(room=2, building=0, upkeep_s=0.0001).cores
+        1.0
     """
 
     room: int
     building: int
     upkeep_s: float
+    cores: float = 1.0
 
 
 class Desk:
@@ -82,6 +90,7 @@ class Desk:
         self._admission = admission
         self._pipelines = pipelines
         self._greeted: set[bytes] = set()
+        self._asked_s: OrderedDict[bytes, float] = OrderedDict()  # when clients asked last, the newest at the end
         self._stopping = False
 
     @property
@@ -121,6 +130,7 @@ class Desk:
 
     def gone(self, client: bytes) -> list[Instruction]:
         """What to do about a connection that has been closed."""
+        self._asked_s.pop(client, None)
         if client not in self._greeted:
             return []
         self._greeted.discard(client)
@@ -182,6 +192,8 @@ class Desk:
             allowed=[name for name in self._encodings if name in fetch.allowed],
             received_s=now_s,
             upkeep_s=load.upkeep_s,
+            cores=load.cores / self._active(client, now_s),
+            prices=fetch.prices,
         )
         files, work = [], []
         for item in fetch.items:
@@ -200,6 +212,14 @@ class Desk:
             done.append(Read(work[space:], note))
         return done
 
+    def _active(self, client: bytes, now_s: float) -> int:
+        """How many connections ask for samples now, this one among them."""
+        self._asked_s[client] = now_s
+        self._asked_s.move_to_end(client)
+        while next(iter(self._asked_s.values())) < now_s - ACTIVE_S:
+            self._asked_s.popitem(last=False)
+        return len(self._asked_s)
+
     def _fetch_refused(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
         """The failure and why; None when the samples are admitted and counted."""
         if fetch.export not in self._exports:
@@ -207,6 +227,8 @@ class Desk:
             return Failure.UNKNOWN_EXPORT, f"export must be one of {self._exports}, got {got}"
         if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
+        if len(fetch.prices) != 3 and any(item.encoding == CHEAPEST for item in fetch.items):
+            return Failure.MALFORMED, f"three prices must come with a choice that is left open, got {fetch.prices}"
         return self._not_admitted(client, len(fetch.items))
 
     def _not_admitted(self, client: bytes, requests: int) -> tuple[str, str] | None:

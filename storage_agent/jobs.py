@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 import msgpack
@@ -26,6 +26,8 @@ class FetchHeader:
         allowed: encodings that the loader accepts and this agent has.
         received_s: when the Fetch came, by this host's monotonic clock, in seconds.
         upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
+        cores: that this loader can count on.
+        prices: of wire, agent and loader, for items whose choice is left to the agent; empty without such.
 
     Example:
         >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
@@ -41,6 +43,8 @@ class FetchHeader:
     allowed: list[str]
     received_s: float
     upkeep_s: float
+    cores: float = 1.0
+    prices: list[float] = field(default_factory=list)
 
     @cached_property
     def packed(self) -> bytes:

@@ -165,10 +165,25 @@ class Connection:
         Returns:
             How many leading ops the agent can run.
         """
-        answer, _ = self._ask(Register(content_hash(registration)), registration, timeout_s)
-        if not isinstance(answer, Registered):
-            raise self._unexpected(answer)
-        return answer.ops
+        self.begin_to_register(registration)
+        ops = self.registered(timeout_s)
+        if ops is None:
+            raise self.silent(timeout_s)
+        return ops
+
+    def begin_to_register(self, registration: bytes) -> None:
+        """Send a pipeline; `registered` says what became of it."""
+        self.send(Register(content_hash(registration)), registration)
+
+    def registered(self, wait_s: float) -> int | None:
+        """How many leading ops of the pipeline that was sent last the agent can run; None if it does not say so within
+        `wait_s`."""
+        received = self.receive(wait_s)
+        if received is None:
+            return None
+        if not isinstance(received[0], Registered):
+            raise self._unexpected(received[0])
+        return received[0].ops
 
     def sizes(self, keys: list[str], timeout_s: float) -> Sizes:
         """The sizes of some files.
@@ -233,11 +248,15 @@ class Connection:
     def _answer(self, wait_s: float, timeout_s: float) -> tuple[Message, Payload]:
         answer = self.receive(wait_s)
         if answer is None:
-            raise AgentUnreachable(
-                f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
-                "`sophon-agent serve` running there, and bound to an address that this host reaches?"
-            )
+            raise self.silent(timeout_s)
         return answer
+
+    def silent(self, timeout_s: float) -> AgentUnreachable:
+        """The error for an agent that has said nothing for so long."""
+        return AgentUnreachable(
+            f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
+            "`sophon-agent serve` running there, and bound to an address that this host reaches?"
+        )
 
     def _unexpected(self, answer: Message) -> SophonError:
         if isinstance(answer, Failed):

@@ -11,16 +11,25 @@ from collections.abc import Callable
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.wire.announcement import announced
+from sophon_loader.wire.announcement import Awaited
 
 EXPORT = "local"
 
 
 class LocalAgentProcess:
-    """A `sophon-agent serve` child process on a free port of the loopback interface.
+    """A `sophon-agent serve` child process on a free port of the loopback interface; nothing waits for it to start.
 
     It ends when `close` is called, when this object is collected, or when this process dies: it watches the
     pipe that is its standard input.
+
+    Args:
+        root: the folder that it serves.
+        settings: of the agent.
+
+    Example:
+        >>> process = LocalAgentProcess("/data/train", LocalAgent(workers=1))
+        >>> while (address := process.address(wait_s=0.1)) is None:
+        ...     print("it still starts")
     """
 
     def __init__(self, root: str, settings: LocalAgent) -> None:
@@ -28,11 +37,21 @@ class LocalAgentProcess:
             _command(root, settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         self.close: Callable[[], object] = weakref.finalize(self, _end, self._process, os.getpid())
-        try:
-            self.address = Address(announced(self._process).endpoint, EXPORT)
-        except AgentUnreachable:
-            self.close()
-            raise
+        self._awaited = Awaited(self._process)
+        self._address: Address | None = None
+
+    def address(self, wait_s: float) -> Address | None:
+        """Where it listens; None if it has not said so within `wait_s`.
+
+        Raises:
+            AgentUnreachable: it has ended, or has not said so in all the time that it may take to start.
+        """
+        if self._address is None:
+            said = self._awaited.heard(wait_s)
+            self._address = None if said is None else Address(said.endpoint, EXPORT)
+        elif (status := self._process.poll()) is not None:  # a worker could not import its ops, say
+            raise AgentUnreachable(f"an agent must start, but it ended with status {status}")
+        return self._address
 
     @property
     def pid(self) -> int:
@@ -56,12 +75,13 @@ def _end(process: subprocess.Popen[bytes], owner_pid: int) -> None:
     """Stop it: SIGTERM (it finishes what is in flight), SIGKILL after 15 s."""
     if os.getpid() != owner_pid:  # a forked copy of the loader must not end its parent's agent
         return
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    # Its standard input is closed last: that is a SIGTERM, too, and a second one ends it before it has tidied up.
     process.terminate()
     try:
         process.wait(15.0)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -21,6 +21,10 @@ class OffloadOptions:
             they are there, else the sample fails.
         resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
             after 2, 4 and 8 times as long, and then it counts as gone.
+        traffic_weight: share of the agent's cores that `auto` may use to save traffic where that costs no time, 0 to 1;
+            0: nothing is offloaded that makes no epoch shorter.
+        cost_per_gb: seconds of training that a gigabyte less on the wire is worth to `auto`: its price, by that of a
+            second of the job. A link that is billed may then be spared at the cost of time.
         reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
             batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
 
@@ -37,6 +41,8 @@ class OffloadOptions:
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
     resend_after_s: float = 30.0
+    traffic_weight: float = 0.5
+    cost_per_gb: float = 0.0
     reuse_batch_memory: bool = True
 
     def __post_init__(self) -> None:
@@ -46,6 +52,10 @@ class OffloadOptions:
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
+        if not (_is_number(self.traffic_weight) and 0 <= self.traffic_weight <= 1):
+            raise ConfigError(f"traffic_weight must be a share from 0 to 1, got {self.traffic_weight!r}")
+        if not (_is_number(self.cost_per_gb) and 0 <= self.cost_per_gb < math.inf):
+            raise ConfigError(f"cost_per_gb must be seconds from 0 on, got {self.cost_per_gb!r}")
         if not isinstance(self.reuse_batch_memory, bool):
             raise ConfigError(
                 f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; False has torch's "

@@ -43,6 +43,7 @@ class Wanted:
         occurrence: how often this iteration has met the sample before.
         located: what its first crop will read, if choosing had to know that; whoever finishes the sample goes on with
             it instead of drawing it once more.
+        prices: of wire, agent and loader, if the agent is to choose; see `Fetch`.
     """
 
     source: int
@@ -52,6 +53,7 @@ class Wanted:
     key: str
     occurrence: int = 0
     located: Located | None = None
+    prices: tuple[float, float, float] | None = None
 
     @property
     def is_file(self) -> bool:
@@ -173,6 +175,10 @@ class Requests:
         """How often all was asked for again since the last answer."""
         self.gone = gone
         self.retries = 0
+
+    def asked_s(self, number: int) -> float | None:
+        """When an unanswered request was sent; None for one that is not waited for."""
+        return self._asked.get(number)
 
     def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,10 @@ class Session:
 
     Attributes:
         waited_s: seconds so far for which there was no reply to work on.
+        fresh: replies so far that came while they were waited for, and not while this process did something else.
+        net_s: seconds that those spent on their way, all together: neither queued nor worked on at the agent.
+        queued_s: seconds that those waited at the agent for a worker or a reader, all together.
+        shortest_net_s: the shortest time that one was on its way; inf before there was one.
 
     Example:
         >>> session.keep([batch])
@@ -77,6 +82,10 @@ class Session:
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
         self._told_gone = gone
         self.waited_s = 0.0
+        self.fresh = 0
+        self.net_s = 0.0
+        self.queued_s = 0.0
+        self.shortest_net_s = math.inf
 
     @property
     def received_nbytes(self) -> int:
@@ -122,11 +131,23 @@ class Session:
                 self._take(*received)
         while (reply := self._requests.ready(batch)) is None:
             # What has already arrived comes before any decision about silence.
-            received = self._connection.receive(0) or self._wait()
+            received = self._connection.receive(0)
             if received is None:
-                continue
+                received = self._wait()
+                if received is None:
+                    continue
+                self._note_fresh(received[0])
             self._take(*received)
         return reply
+
+    def _note_fresh(self, message: Message) -> None:
+        """Count what the way of a reply took that has just come."""
+        if isinstance(message, Sample) and (asked_s := self._requests.asked_s(message.id)) is not None:
+            self.fresh += 1
+            net_s = max(0.0, now_s() - asked_s - message.queued_s - message.read_s - message.work_s)
+            self.net_s += net_s
+            self.queued_s += message.queued_s
+            self.shortest_net_s = min(self.shortest_net_s, net_s)
 
     def _take(self, message: Message, payload: Payload) -> None:
         if isinstance(message, Failed) and not message.ids:
@@ -178,6 +199,7 @@ class Session:
             dry=False,
             allowed=list(terms.allowed),
             items=items,
+            prices=list(next((one.prices for _, one in ask.items if one.prices), ())),
         )
 
     def close(self) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Numbers = Any
+"""float64[n] of n samples, or a float of one; numpy calculates with both alike."""
 
 MIN_PROBES = 8
 """Trials without which nothing is fitted: twice as many as the most coefficients of an encoding of this package."""
@@ -38,19 +40,21 @@ class UsedAt(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What is known of n samples before they are encoded; each public property is a feature, by its name.
+    """What is known of samples before they are encoded; each public property is a feature, by its name.
+
+    Either of n samples, with an array for each argument, or of one, with a number for each.
 
     Args:
-        file_nbytes: uint32[n], size of the file.
-        value_nbytes: uint32[n], size of the value to be encoded as it is.
-        sides: uint16[n, 2], width and height of the decoded picture in px, 0 where that is not known.
-        share: float64[n], share of the picture that the first crop reads, in [0, 1]; 1 where that is not known.
+        file_nbytes: size of the file, bytes.
+        value_nbytes: size of the value to be encoded as it is, bytes.
+        px: of the decoded picture, width times height; 0 where that is not known.
+        share: of the picture that the first crop reads, in [0, 1]; 1 where that is not known.
     """
 
-    file_nbytes: NDArray[Any]
-    value_nbytes: NDArray[Any]
-    sides: NDArray[np.uint16]
-    share: NDArray[Any]
+    file_nbytes: Numbers
+    value_nbytes: Numbers
+    px: Numbers
+    share: Numbers
 
     @property
     def one(self) -> float:
@@ -58,37 +62,31 @@ class Features:
         return 1.0
 
     @property
-    def part_nbytes(self) -> Floats:
+    def part_nbytes(self) -> Numbers:
         """Bytes of the file that fall to the share of the picture that is read."""
-        nbytes: Floats = self.file_nbytes * self.share
-        return nbytes
+        return self.file_nbytes * self.share
 
     @cached_property
-    def bits_per_px(self) -> Floats:
+    def bits_per_px(self) -> Numbers:
         """Bits of the file per px of the picture: a finely detailed one compresses badly."""
-        bits: Floats = 8.0 * self.file_nbytes / self._px
+        bits: Numbers = 8.0 * self.file_nbytes / np.maximum(self.px, 1.0)
         return bits
 
     @cached_property
-    def zoom(self) -> Floats:
+    def zoom(self) -> Numbers:
         """Logarithm of how many px are made into one: an enlarged picture compresses well."""
-        made_px = np.maximum(self.value_nbytes.astype(np.float64) / 3, 1)
-        zoom: Floats = np.log(np.maximum(self.share * self._px, 1) / made_px)
+        made_px = np.maximum(self.value_nbytes / 3.0, 1.0)
+        zoom: Numbers = np.log(np.maximum(self.share * self.px, 1.0) / made_px)
         return zoom
 
     @cached_property
-    def bits_per_px_x_zoom(self) -> Floats:
+    def bits_per_px_x_zoom(self) -> Numbers:
         """The product of the two."""
         return self.bits_per_px * self.zoom
 
-    @cached_property
-    def _px(self) -> Floats:
-        px: Floats = np.maximum(self.sides.astype(np.float64).prod(axis=1), 1)
-        return px
-
     def matrix(self, names: Sequence[str]) -> Floats:
         """float64[n, k]: the features of these names, a column each."""
-        columns = np.empty((len(self.share), len(names)))
+        columns = np.empty((np.size(self.share), len(names)))
         for column, name in enumerate(names):
             columns[:, column] = getattr(self, name)
         return columns
@@ -156,36 +154,31 @@ class Fitted:
             raise ValueError(f"features must be names out of {FEATURES}, got {got}")
 
     @property
-    def needs_sides(self) -> bool:
+    def needs_px(self) -> bool:
         """Whether the features mean nothing for a picture of unknown size."""
         return not _OF_THE_PICTURE.isdisjoint(self.features)
 
-    def nbytes(self, fit: Fit, given: Features) -> Floats:
-        """float64[n]: estimated sizes in bytes.
+    def nbytes(self, fit: Fit, given: Features) -> Numbers:
+        """Estimated sizes in bytes: float64[n] of n samples, a float of one.
 
         Args:
             fit: what trials have shown.
-            given: of the n samples.
+            given: of the samples.
         """
-        coefficients = [fit.coefficients[name] for name in self.features]
+        terms = sum(getattr(given, name) * fit.coefficients[name] for name in self.features)
+        most = self.max_growth * given.value_nbytes
         if self.logarithmic:
-            logs = given.matrix(self.features) @ coefficients
-            found = np.exp(np.minimum(logs, MAX_LOG)) * fit.scale
-        else:
-            terms = (getattr(given, name) * one for name, one in zip(self.features, coefficients, strict=True))
-            found = np.maximum(sum(terms), 0)
-        nbytes: Floats = np.minimum(found, self.max_growth * given.value_nbytes)
-        return nbytes
+            return np.minimum(np.exp(np.minimum(terms, MAX_LOG)) * fit.scale, most)
+        return np.minimum(np.maximum(terms, 0), most)
 
-    def encode_s(self, fit: Fit, given: Features) -> Floats | float:
-        """Agent CPU seconds to encode: float64[n], or one number for all samples.
+    def encode_s(self, fit: Fit, given: Features) -> Numbers:
+        """Agent CPU seconds to encode: float64[n], or one number, which then goes for all samples.
 
         Args:
             fit: what trials have shown.
-            given: of the n samples.
+            given: of the samples.
         """
-        seconds: Floats | float = getattr(given, self.encode_per) * fit.encode_s
-        return seconds
+        return getattr(given, self.encode_per) * fit.encode_s
 
     def fit(self, cut: int, given: Features, nbytes: Floats, encode_s: Sequence[float]) -> Fit | None:
         """What trials show; None if they are too few.
@@ -203,9 +196,9 @@ class Fitted:
         scale = 1.0
         if self.logarithmic:  # the mean of a logarithm is not that of the bytes
             scale = float(nbytes.mean() / np.exp(matrix @ coefficients).mean())
-        seconds = sum(encode_s) / given.matrix((self.encode_per,)).sum()
+        seconds = sum(encode_s) / float(given.matrix((self.encode_per,)).sum())
         found = {name: float(one) for name, one in zip(self.features, coefficients, strict=True)}
-        return Fit(cut, found, scale, float(seconds))
+        return Fit(cut, found, scale, seconds)
 
 
 def compressed_image(decode_per_encode: float) -> Fitted:

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -17,14 +17,11 @@ from sophon_loader.encodings.estimate import UsedAt, compressed_image
 from sophon_loader.encodings.rgb import MAX_RGB_PIXELS, decoded_rgb, is_rgb
 from sophon_loader.errors import EncodingError
 
-if TYPE_CHECKING:
-    from _typeshed import UnraisableHookArgs
-
 _DECODE_PER_ENCODE = 0.57
 """CPU seconds to decode per second of encoding; 0.55 to 0.59 for the images of docs/results.md."""
 _START = struct.Struct(">4s2H8I")
-"""SOC and SIZ (ISO/IEC 15444-1): markers; length, capabilities; and (width, height) of the grid, its offset, a tile, its
-offset."""
+"""SOC and SIZ (ISO/IEC 15444-1): markers; length, capabilities; and (width, height) of the grid, its offset, a tile,
+its offset."""
 _MARKERS = b"\xff\x4f\xff\x51"
 _HIGH_THROUGHPUT = 0x4000
 """The capability bit of ISO/IEC 15444-15."""
@@ -36,8 +33,8 @@ _ONE_AT_A_TIME = threading.Lock()
 class Htj2kEncoding(Encoding):
     """Meta: `size` [width, height]. One tile, the reversible wavelet and colour transform.
 
-    Against `webp` for crops of 224 px: bytes 4 % less (imagenet) and 2 % less (photos), encoding in three quarters of the
-    time, decoding in two thirds.
+    Against `webp` for crops of 224 px: 4 % fewer bytes (imagenet), 2 % fewer (photos), three quarters of the CPU to
+    encode, two thirds to decode.
     """
 
     name = "htj2k"
@@ -68,13 +65,13 @@ class Htj2kEncoding(Encoding):
 def _nothing_ignored() -> Iterator[None]:
     """Raises what imagecodecs 2026.3 cannot: errors of OpenJPH in the midst of an image, behind which px are missing.
 
-    They end in a function that may not raise, so Python only hands them to `sys.unraisablehook`, which would print them.
+    They end in a function that may not raise, so Python only hands them to `sys.unraisablehook`, which prints them.
     """
     ignored: list[str] = []
     with _ONE_AT_A_TIME:
-        usual: Callable[[UnraisableHookArgs], Any] = sys.unraisablehook
+        usual: Callable[[sys.UnraisableHookArgs], Any] = sys.unraisablehook
 
-        def note(args: UnraisableHookArgs) -> None:
+        def note(args: sys.UnraisableHookArgs) -> None:
             if isinstance(args.object, str) and args.object.startswith("imagecodecs."):
                 ignored.append(str(args.exc_value))
             else:

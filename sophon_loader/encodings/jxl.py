@@ -14,7 +14,7 @@ from sophon_loader.encodings.rgb import MAX_RGB_PIXELS, decoded_rgb, is_rgb
 from sophon_loader.errors import EncodingError
 
 _EFFORT = 3
-"""For a dear wire: 13 % (imagenet) and 16 % (photos) fewer bytes than `htj2k` for crops of 224 px, and five times the CPU.
+"""For a dear wire: 13 % (imagenet) and 16 % (photos) fewer bytes than `htj2k` for crops of 224 px, five times the CPU.
 Effort 1 has more bytes than `htj2k`, and with libjxl 0.11.2 it is not lossless for all images."""
 _DECODE_PER_ENCODE = 0.58
 """CPU seconds to decode per second of encoding; 0.59 and 0.58 for the images of docs/results.md."""

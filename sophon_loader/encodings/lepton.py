@@ -41,8 +41,8 @@ _FRAME_NBYTES = _HEAD.size + _SEGMENT.size + _REST.size
 class LeptonEncoding(Encoding):
     """Meta: `crc`, the CRC-32 of the file. The payload is a Lepton file of one segment.
 
-    The library does not look whether a file comes back as it was, and so the agent does. All of 427 photographs do, and all
-    that libjpeg writes. Of files that were damaged and can still be read 5 % of the progressive ones do not, nor do some
+    The library does not look whether a file comes back as it was, so the agent does. All of 427 photographs do, and of
+    10 900 files that libjpeg wrote. Of damaged ones that can still be read, 5 % of the progressive do not, nor do some
     sound grey ones with restart markers (tests/contract/test_lepton.py).
     """
 

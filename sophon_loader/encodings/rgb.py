@@ -12,7 +12,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import EncodingError
 
 MAX_RGB_PIXELS = 1 << 26
-"""Below the size at which Pillow warns of a bomb. A few bytes may decode to as many px; larger images go as `pixels`."""
+"""Below the size at which Pillow warns of a bomb: a few bytes may decode to as many. Larger images go as `pixels`."""
 
 
 def is_rgb(value: Any) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.local_agent import LocalAgentProcess
+from sophon_loader.client.local_agent import EXPORT, LocalAgentProcess
 from sophon_loader.client.options import LocalAgent, OffloadOptions
+from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import common_root
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError
 from sophon_loader.host import cores_available
-from sophon_loader.main.agreement import Agreement, agree
+from sophon_loader.main.agreement import Agreement, Handshake, proposed
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 
@@ -21,7 +24,60 @@ MIN_LOCAL_AGENT_CORES = 0.01
 """Planned for a local agent when the loader's processes may use every core: above 0, because `Rates` must be, and so
 small that no op is worth moving."""
 
+_LOOK_S = 0.1
+"""Where an agreement is waited for, this long at a time, so that an agent that ends is noticed."""
+
 log = logging.getLogger(__name__)
+
+
+class Joining:
+    """An agreement in the making.
+
+    It takes a local agent some seconds, because its workers import torch. Nothing runs here meanwhile, no thread and
+    no process: whoever wants the agreement looks for it.
+
+    Args:
+        where: gives the agent's address once it listens, as `LocalAgentProcess.address` does.
+        shake_hands: with an agent that listens.
+        complete: makes the agreement what it is for this loader.
+
+    Example:
+        >>> joining = agent.join(chains, encodings, seed, processes=2)
+        >>> joining.agreement()  # None until the agent has answered
+    """
+
+    def __init__(
+        self,
+        where: Callable[[float], Address | None],
+        shake_hands: Callable[[Address], Handshake],
+        complete: Callable[[Agreement], Agreement],
+    ) -> None:
+        self._where = where
+        self._shake_hands = shake_hands
+        self._complete = complete
+        self._handshake: Handshake | None = None
+
+    def agreement(self, wait_s: float = 0.0) -> Agreement | None:
+        """What came of it; None if nothing has within `wait_s`.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
+        """
+        address = self._where(wait_s)
+        if address is None:
+            return None
+        if self._handshake is None:
+            self._handshake = self._shake_hands(address)
+        found = self._handshake.agreement(wait_s)
+        if found is None:
+            return None
+        log.info("agreed with the agent at %s on the encodings %s", address, ", ".join(found.encodings))
+        return self._complete(found)
+
+    def close(self) -> None:
+        """Give up, or be done."""
+        if self._handshake is not None:
+            self._handshake.close()
 
 
 class Agent:
@@ -42,6 +98,39 @@ class Agent:
     def __str__(self) -> str:
         return "local" if isinstance(self._where, LocalAgent) else str(self._where)
 
+    @property
+    def files_here(self) -> bool:
+        """Whether what would cross as a file is read here instead: it is this host's own, and has no link to pace."""
+        return isinstance(self._where, LocalAgent) and self._where.limit_mbit is None
+
+    def cores(self, processes: int) -> float:
+        """Most cores that may be planned for it; inf for one on another host, which says itself what it has.
+
+        Args:
+            processes: that load, and share this host's cores with a local agent.
+        """
+        if not isinstance(self._where, LocalAgent):
+            return math.inf
+        spare = max(cores_available() - processes, MIN_LOCAL_AGENT_CORES)
+        return min(spare, self._where.workers or math.inf)
+
+    def why_useless(self, processes: int) -> str:
+        """Why it can gain nothing, whatever the pictures and ops are; "" if it may.
+
+        Where it has no core that the loader's processes could not use themselves, all that it does for them takes their
+        time, and that of encoding and decoding besides.
+
+        Args:
+            processes: that load.
+        """
+        cores = cores_available()
+        if not self.files_here or self._base is None or cores > processes:
+            return ""
+        return (
+            f"no agent was started: the {processes} processes of the loader may use all {cores:g} cores of this host, "
+            "so it could gain nothing, and files are read by the loader itself"
+        )
+
     def agree(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Agreement:
         """Start it if need be, shake hands with it, and register the pipelines.
 
@@ -54,22 +143,65 @@ class Agent:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
         """
-        where = self._where
-        address = self._started(where).address if isinstance(where, LocalAgent) else where
-        agreement = agree(self._data, chains, address, self._options, seed, encodings)
-        log.info("agreed with the agent at %s on the encodings %s", address, ", ".join(agreement.encodings))
-        if not isinstance(where, LocalAgent):
+        joining = self.join(chains, encodings, seed, processes)
+        try:
+            while (agreement := joining.agreement(_LOOK_S)) is None:
+                pass
             return agreement
-        spare = max(cores_available() - processes, MIN_LOCAL_AGENT_CORES)
-        terms = replace(agreement.terms, files_here=where.limit_mbit is None)
-        return replace(agreement, terms=terms, agent_cores=min(agreement.agent_cores, spare), agent=str(self))
+        except Exception:
+            self.close()
+            raise
+        finally:
+            joining.close()
+
+    def join(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Joining:
+        """As `agree`, without waiting for it.
+
+        Args:
+            chains: one per source of the dataset.
+            encodings: names of those that the user allows.
+            seed: of the run.
+            processes: that load, and share this host's cores with a local agent.
+
+        Raises:
+            ConfigError: it cannot serve this dataset, whatever it says.
+        """
+        data, options, where, name = self._data, self._options, self._where, str(self)
+
+        def shake_hands(address: Address) -> Handshake:
+            return Handshake(data, chains, address, options, seed, encodings)
+
+        if not isinstance(where, LocalAgent):
+            return Joining(lambda wait_s: where, shake_hands, lambda found: found)
+        most, files_here = self.cores(processes), self.files_here
+
+        def complete(found: Agreement) -> Agreement:
+            terms = replace(found.terms, files_here=files_here)
+            return replace(found, terms=terms, agent_cores=min(found.agent_cores, most), agent=name)
+
+        return Joining(self._started(where).address, shake_hands, complete)
+
+    def proposed(self, chains: Sequence[Chain], seed: Seed) -> Terms:
+        """What is known of the terms while a local agent starts; of its address, only the export.
+
+        Args:
+            chains: one per source of the dataset.
+            seed: of the run.
+        """
+        terms = proposed(chains, Address("", EXPORT), self._options, seed)
+        return replace(terms, files_here=self.files_here)
+
+    @functools.cached_property
+    def _base(self) -> str | None:
+        """The folder on this host that a local agent would serve; None if some of the data is not here."""
+        here = all(source.root is not None for source in self._data.sources)
+        return common_root(self._data) if here else None
 
     def _started(self, settings: LocalAgent) -> LocalAgentProcess:
         if self._process is None:
-            base = common_root(self._data)
-            if base is None or any(source.root is None for source in self._data.sources):
+            if self._base is None:
                 raise ConfigError("agent='local' must have a dataset on this host, got a RemoteImageFolder")
-            self._process = LocalAgentProcess(base, settings)
+            self._process = LocalAgentProcess(self._base, settings)
             log.info("started an agent on this host, process %d", self._process.pid)
         return self._process
 

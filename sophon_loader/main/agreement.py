@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection
+from sophon_loader.client.connection import Connection, now_s
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations
@@ -52,48 +52,100 @@ class Agreement:
     agent: str
 
 
-def agree(
-    data: Offloadable,
-    chains: Sequence[Chain],
-    address: Address,
-    options: OffloadOptions,
-    seed: Seed,
-    allowed: Collection[str],
-) -> Agreement:
-    """Shake hands with the agent at `address`, register the pipelines, and see that it serves this dataset.
+def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: Seed) -> Terms:
+    """What the loader brings into an agreement: terms without an instance and encodings.
 
     Args:
+        chains: one per source of the dataset.
+        address: of the agent.
+        options: time-outs and limits.
+        seed: of the run.
+    """
+    registrations = tuple(registration_of(chain, software()) for chain in chains)
+    keep_info = tuple(chain.keeps_info for chain in chains)
+    return Terms(address, options, "", registrations, keep_info, seed, ())
+
+
+class Handshake:
+    """Greets an agent, sees that it serves this dataset, and has it build the pipelines.
+
+    An agent answers at once but for the last, which waits until its workers have started.
+
+    Args:
+        data: the dataset.
+        chains: one per source of the dataset, at least one.
+        address: of the agent.
+        options: time-outs.
+        seed: of the run.
         allowed: names of the encodings that the user allows.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
+
+    Example:
+        >>> handshake = Handshake(data, chains, address, options, seed, allowed)
+        >>> while (agreement := handshake.agreement(wait_s=0.1)) is None:
+        ...     print("its workers still start")
+        >>> handshake.close()
     """
-    locations = Locations(data, address)
-    registrations = tuple(registration_of(chain, software()) for chain in chains)
-    keep_info = tuple(chain.keeps_info for chain in chains)
-    connection = Connection(address, window=1)
-    try:
-        welcome = connection.greet(options.connect_timeout_s)
-        differ = unlike(welcome.software)
-        draws_alike = DECODERS.issuperset(differ)
-        # What the agent cuts out of a file depends on random numbers that it draws itself.
-        possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
-        offered = usable(possible, welcome.encodings)
-        terms = Terms(address, options, welcome.instance, registrations, keep_info, seed, offered)
-        _check_files(connection, data, locations, terms)
-        known = _register(connection, terms) if draws_alike else tuple(0 for _ in chains)
-    finally:
-        connection.close()
-    notes = _notes_on_software(welcome, differ) if differ else _notes_on_ops(chains, known)
-    if "roi-jpeg" in allowed:
-        notes += _notes_on_encodings(welcome, address, draws_alike)
-    return Agreement(terms, locations, known, welcome.cores, offered, tuple(notes), str(address))
 
+    def __init__(
+        self,
+        data: Offloadable,
+        chains: Sequence[Chain],
+        address: Address,
+        options: OffloadOptions,
+        seed: Seed,
+        allowed: Collection[str],
+    ) -> None:
+        self._chains = chains
+        self._allowed = allowed
+        self._locations = Locations(data, address)
+        terms = proposed(chains, address, options, seed)
+        self._connection = Connection(address, window=1)
+        try:
+            self._welcome = welcome = self._connection.greet(options.connect_timeout_s)
+            self._differ = unlike(welcome.software)
+            self._draws_alike = draws_alike = DECODERS.issuperset(self._differ)
+            # What the agent cuts out of a file depends on random numbers that it draws itself.
+            possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
+            offered = usable(possible, welcome.encodings)
+            self._terms = terms = replace(terms, instance=welcome.instance, allowed=offered)
+            _check_files(self._connection, data, self._locations, terms)
+            self._timeout_s = options.connect_timeout_s + _BUILD_S
+            self._end_s = now_s() + self._timeout_s
+            if draws_alike:
+                self._connection.begin_to_register(terms.registrations[0])
+        except BaseException:
+            self.close()
+            raise
 
-def _register(connection: Connection, terms: Terms) -> tuple[int, ...]:
-    """How many leading ops of each chain the agent can run."""
-    timeout_s = terms.options.connect_timeout_s + _BUILD_S
-    return tuple(connection.register(registration, timeout_s) for registration in terms.registrations)
+    def agreement(self, wait_s: float) -> Agreement | None:
+        """What came of it; None if the agent has not built the pipelines within `wait_s`.
+
+        Raises:
+            AgentUnreachable: it has not done so in all the time that it may take.
+            SophonError: it cannot.
+        """
+        known = tuple(0 for _ in self._chains)
+        if self._draws_alike:
+            first = self._connection.registered(wait_s)
+            if first is None:
+                if now_s() >= self._end_s:
+                    raise self._connection.silent(self._timeout_s)
+                return None
+            # A worker has started, so the others take no time.
+            others = self._terms.registrations[1:]
+            known = (first, *(self._connection.register(one, self._timeout_s) for one in others))
+        terms, welcome = self._terms, self._welcome
+        notes = _notes_on_software(welcome, self._differ) if self._differ else _notes_on_ops(self._chains, known)
+        if "roi-jpeg" in self._allowed:
+            notes += _notes_on_encodings(welcome, terms.address, self._draws_alike)
+        return Agreement(terms, self._locations, known, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
 
 def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import torch
 from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
-from sophon_loader.main.agent import Agent
+from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.profiling.live import Conditions
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
@@ -30,6 +35,7 @@ from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
@@ -49,7 +55,9 @@ class Engine:
         self._settings = settings
         where = settings.agent or own_address(data)
         self._agent = None if where is None else Agent(where, data, settings.options)
-        self._plan = SharedPlan(len(data), encoding_names())
+        self._joining: Joining | None = None
+        self._live: LivePlan | None = None
+        self._plan: SharedPlan
         self._run: Run | None = None
         self._planner = Planner(settings.policy, len(data))
         self._set_processes(1)
@@ -77,28 +85,113 @@ class Engine:
         """
         pipelines = tuple(pipeline_of(owner) for owner in self.data.owners)
         run = self._run
-        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn)
+        alone = self._why_alone(processes)
+        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, alone)
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
         if processes != self._processes:
             self._set_processes(processes)
         if run is None or not same:
             self._end_run()
-            run = self._run = self._new_run(pipelines, collate_fn, seed)
+            run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
             self._planner = Planner(self._settings.policy, len(self.data))
+            self._live = None
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        self._dataset = run.dataset(self._plan, self._statistics)
+        self._live = self._live_plan(run)
+        self._dataset = run.dataset(self._plan, self._statistics, self._live.shared if self._live else None)
         return self._dataset
 
-    def _new_run(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed) -> Run:
-        settings, agreement = self._settings, None
+    def _live_plan(self, run: Run) -> LivePlan | None:
+        """What `auto` follows; it goes on from what has been learnt with another number of processes."""
+        policy, agreement, agent = self._settings.policy, run.agreement, self._agent
+        if agent is None or not isinstance(policy, Auto) or (agreement is None and run.late is None):
+            return None
+        rates, most = run.profiler.rates, agent.cores(self._processes)
+        if self._live is None:
+            cores = most if agreement is None else min(agreement.agent_cores, most)
+            conditions = Conditions.at_first(rates.loader_cores, cores)
+        else:
+            conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
+        conditions = replace(conditions, max_agent_cores=most)
+        options = self._settings.options
+        live = LivePlan(
+            policy,
+            len(self.data),
+            self._statistics,
+            self._processes,
+            encoding_names(),
+            conditions,
+            Traffic(options.traffic_weight, options.cost_per_gb),
+            files_here=agent.files_here,
+        )
+        kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
+        if kept is not None:
+            live.take_over(kept)
+        return live
+
+    def _why_alone(self, processes: int) -> str:
+        """Why `auto` does without the agent that was asked for; "" if it does not, or there is none."""
+        if self._agent is None or not isinstance(self._settings.policy, Auto):
+            return ""
+        return self._agent.why_useless(processes)
+
+    def _new_run(
+        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
+    ) -> Run:
+        settings, agreement, late, agent = self._settings, None, None, self._agent
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        if self._agent is not None and len(self.data):
-            agreement = self._agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        profiler = Profiler(self.data, divided.chains, agreement, self._processes, settings.profile)
-        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed)
+        lives = False
+        if alone and agent is not None:
+            agent.close()  # of a run with fewer processes
+        elif agent is not None and len(self.data):
+            # The agent chooses for itself at the prices of `auto`: no plan, and nothing else per sample.
+            lives = isinstance(settings.policy, Auto)
+            if lives and agent.files_here:
+                self._joining = agent.join(divided.chains, settings.encodings, seed, self._processes)
+                late = SharedTerms(agent.proposed(divided.chains, seed))
+            else:
+                agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
+        self._plan = SharedPlan(0 if lives else len(self.data), encoding_names())
+        profiler = Profiler(
+            self.data,
+            divided.chains,
+            agreement,
+            self._processes,
+            settings.profile,
+            per_sample=not lives,
+            agent="none" if late is None else str(agent),
+        )
+        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
+
+    def wanted(self) -> None:
+        """Before each batch: look whether an agent that starts beside the loader has answered.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
+                iteration starts it anew.
+        """
+        if self._joining is None:
+            return
+        try:
+            agreement = self._joining.agreement()
+        except Exception as error:
+            self.close()
+            self._know(replace(self.run, alone=f"there is no agent: {error}"))
+            raise
+        if agreement is not None:
+            self._joining.close()
+            self._joining = None
+            assert self.run.late is not None, "an agent that is not waited for goes with a run that says so"
+            self.run.late.set(agreement.terms, agreement.reach)
+            self._know(replace(self.run, agreement=agreement))
+
+    def _know(self, run: Run) -> None:
+        """Go on with the same run, of which more is known now."""
+        self._run = run
+        if self._epoch is not None:
+            self._epoch.report.notes = run.notes
 
     def _set_processes(self, processes: int) -> None:
         self._processes = processes
@@ -136,13 +229,17 @@ class Engine:
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
             self._epoch.superseded = True
+        self.wanted()
         run, profiler = self.run, self.run.profiler
         self._iterations += 1
         report = Report(policy=self._settings.policy.name, notes=run.notes)
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
-        if run.agreement is not None:
+        if self._live is not None:
+            self._live.begin()
+            self._tell_live(epoch, self._live)
+        elif run.agreement is not None:
             if self._settings.policy.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
                 profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
             self._follow_plan(epoch)
@@ -171,8 +268,19 @@ class Engine:
         epoch.report.plan_reason = now.plan.reason
         epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
 
+    def _tell_live(self, epoch: Epoch, live: LivePlan) -> None:
+        """Tell the report what is followed now, and what limits."""
+        report = epoch.report
+        report.plan_reason = live.tariff.reason
+        report.predicted_seconds = live.predicted_s
+        report.rates = _finite(asdict(live.conditions.rates))
+        if not live.conditions.wire_seen:
+            del report.rates["wire_bytes_s"]
+        report.limits = live.limits()
+        report.bottleneck = next(iter(report.limits), None)
+
     def progressed(self, epoch: Epoch, seconds: float) -> None:
-        """Bring the report up to date.
+        """Bring the report up to date, and what is followed, where that goes by the moment.
 
         Args:
             epoch: that goes on.
@@ -180,12 +288,18 @@ class Engine:
         """
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
+        if self._live is not None and self._live.progressed(seconds, totals, epoch.awaited_s, self._gpu_samples_s()):
+            self._tell_live(epoch, self._live)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
                 f"the agent at {self._agent} does not answer: files are read on this host until it does; report() "
                 "counts them as fallbacks"
             )
+
+    def _gpu_samples_s(self) -> float:
+        """The training step's rate where only its first steps can be measured, with the device synchronised."""
+        return self.step_clock.samples_s if torch.cuda.is_initialized() else math.inf  # type: ignore[no-untyped-call]
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -208,6 +322,9 @@ class Engine:
         """The epoch has delivered as many samples as the dataset has, and goes on: learn, and plan what follows."""
         if epoch.measuring:
             return
+        if self._live is not None:
+            epoch.turn_over()
+            return
         self._learn(epoch, whole=True)
         epoch.turn_over()
         if self.run.agreement is not None:
@@ -229,6 +346,10 @@ class Engine:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
             epoch.learnt = True
+            if self._live is not None:
+                self._tell_live(epoch, self._live)
+                self.run.profiler.keep_live(self._live.kept())
+                return
             self._learn(epoch, whole=whole and not epoch.report.passes)
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:
@@ -252,6 +373,9 @@ class Engine:
         """The report of the newest epoch as it is now; it does not change any more."""
         if self._epoch is None:
             return Report(policy=self._settings.policy.name)
+        if self._live is not None:
+            self._epoch.report.would_bring = self._live.would_bring()
+            self._epoch.report.weighed = self._live.weighed()
         return self._epoch.report.snapshot()
 
     # --- the end ----------------------------------------------------------------------------------------------
@@ -264,6 +388,9 @@ class Engine:
         self._memory.forget_ended()
 
     def _end_run(self) -> None:
+        if self._joining is not None:
+            self._joining.close()
+            self._joining = None
         if self._dataset is not None:
             if self._epoch is not None:
                 self._epoch.learnt = True  # what has been measured of it is of the pipelines of before

@@ -32,6 +32,7 @@ class Epoch:
     Attributes:
         sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
         delivered: samples so far.
+        awaited_s: seconds so far for which the training has waited for batches.
         superseded: whether a newer epoch has begun; this one is told of no more.
         learnt: whether its measurements have been made use of, or may not be.
         replanned: whether the plan was changed on the way (in this pass).
@@ -48,6 +49,7 @@ class Epoch:
         self.report = report
         self.sizes: deque[int] = deque()
         self.delivered = 0
+        self.awaited_s = 0.0
         self.superseded = self.learnt = self.replanned = False
         self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
 
@@ -69,6 +71,13 @@ class Observer(Protocol):
     @property
     def step_clock(self) -> StepClock:
         """Measures the user's training step."""
+
+    def wanted(self) -> None:
+        """The next batch is wanted.
+
+        Raises:
+            SophonError: an agent that was not waited for cannot serve the dataset.
+        """
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         """Workers have counted what they did.
@@ -122,6 +131,11 @@ class EpochIterator(Iterator[Any]):
             raise TypeError("the length of an iterator must be known, got a sampler that has none")
         return self._length
 
+    @property
+    def last_size(self) -> int:
+        """Samples of the batch that was delivered last."""
+        return self._size or 0
+
     def __iter__(self) -> EpochIterator:
         return self
 
@@ -129,10 +143,14 @@ class EpochIterator(Iterator[Any]):
         sizes = self.epoch.sizes
         if self._size is not None:
             self._clock.step_ends(self._size)
+        if not self.epoch.superseded:
+            self._observer.wanted()
+        since_s = time.perf_counter()
         try:
             batch = next(self._batches)
             if self._tail is not None:
                 batch = self._tail(batch)
+            self.epoch.awaited_s += time.perf_counter() - since_s
         except StopIteration:
             self._note(finished=True)
             raise

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import Rates
 from sophon_loader.pipeline.chain import Chain
@@ -29,6 +31,19 @@ class Kept:
 
     calibration: Calibration
     rates: Rates
+
+
+@dataclass(frozen=True)
+class KeptLive:
+    """What a plan that lives takes over from an earlier run.
+
+    Args:
+        figures: rates, and what goes beside ops, by name.
+        arrays: the choices that samples had, as `SharedOffers` keeps them.
+    """
+
+    figures: dict[str, float]
+    arrays: dict[str, NDArray[Any]]
 
 
 class ProfileFile:
@@ -91,6 +106,28 @@ class ProfileFile:
         except OSError as error:  # this run has its profile all the same
             return f"cannot save the profile at {self.path}: {error}"
         return ""
+
+    def reuse_live(self) -> KeptLive | str:
+        """What the file holds for a plan that lives, or why it cannot be used."""
+        found = load(self.path, self._key)
+        if isinstance(found, str):
+            return found
+        figures = found.figures.get("live")
+        if not isinstance(figures, dict) or not all(_is_figure(value) for value in figures.values()):
+            return f"the profile at {self.path} is of a policy that plans for each sample"
+        return KeptLive(figures, found.arrays)
+
+    def save_live(self, kept: KeptLive) -> str:
+        """Write what a plan that lives knows; returns why that failed, or ""."""
+        try:
+            save(self.path, self._key, StoredProfile(kept.arrays, {"live": kept.figures}))
+        except OSError as error:
+            return f"cannot save the profile at {self.path}: {error}"
+        return ""
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
 def profile_key(data: Offloadable, chains: Sequence[Chain], agent: str) -> ProfileKey:

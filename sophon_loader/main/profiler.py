@@ -19,7 +19,7 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement
-from sophon_loader.main.keeping import ProfileFile, profile_key
+from sophon_loader.main.keeping import KeptLive, ProfileFile, profile_key
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_choices
 from sophon_loader.profiling.costs import CostModel
@@ -51,6 +51,8 @@ class Profiler:
         agreement: None without an agent; then nothing is planned, but rates are still reported.
         processes: loader processes.
         path: where profiles are kept, or None.
+        per_sample: whether to keep what each sample takes; otherwise nothing grows with the dataset.
+        agent: which one a profile is of, where that is known before the agreement; see `Agreement.agent`.
 
     Attributes:
         learnt: what epochs have shown.
@@ -67,13 +69,16 @@ class Profiler:
         agreement: Agreement | None,
         processes: int,
         path: Path | None,
+        *,
+        per_sample: bool = True,
+        agent: str = "none",
     ) -> None:
         self._data = data
         self._agreement = agreement
         self._allowed = frozenset(agreement.encodings if agreement else ())
         self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
         self.clock = StepClock()
-        self.samples = SampleProfile(len(data), max((len(chain) for chain in chains), default=1))
+        self.samples = SampleProfile(len(data) if per_sample else 0, max((len(chain) for chain in chains), default=1))
         loader_cores = min(cores_available(), float(processes))
         self.learnt = Learnt.nothing(Bounds(loader_cores, agreement.agent_cores if agreement else None, len(data)))
         seed = agreement.terms.seed if agreement else None
@@ -84,7 +89,8 @@ class Profiler:
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
         if path is not None:
-            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else "none"))
+            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else agent))
+        if self._file is not None and per_sample:
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):
                 self.notes = (f"measuring anew: {found}",)
@@ -93,6 +99,20 @@ class Profiler:
                 self._calibration = found.calibration
                 self.learnt = replace(self.learnt, rates=found.rates, overhead_s=found.calibration.overhead_s)
         self.samples.recording = agreement is not None and self.samples.coverage < 1
+
+    def reuse_live(self) -> KeptLive | None:
+        """What an earlier run has kept for a plan that lives; None without any, and `notes` then say why."""
+        if self._file is None:
+            return None
+        found = self._file.reuse_live()
+        fits = isinstance(found, KeptLive)
+        self.notes = (f"reusing the profile at {self._file.path}" if fits else f"measuring anew: {found}",)
+        return found if isinstance(found, KeptLive) else None
+
+    def keep_live(self, kept: KeptLive) -> None:
+        """Write what a plan that lives knows, if a profile is kept."""
+        if self._file is not None and (failure := self._file.save_live(kept)) and failure not in self.notes:
+            self.notes = (*self.notes, failure)
 
     def resize(self, processes: int) -> None:
         """There is another number of loader processes now."""

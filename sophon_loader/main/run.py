@@ -15,9 +15,10 @@ from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.workers.counters import Statistics
-from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.terms import SharedTerms
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Run:
         pipelines: one per source of the dataset.
         collate_fn: the user's.
         split: what of the pipelines runs with each sample, and what with whole batches.
-        agreement: with the agent; None without one.
+        agreement: with the agent; None without one, and before it has answered.
+        late: where the workers find what is agreed on, with an agent that starts beside them; else None.
+        alone: why there is no agent, if one was asked for; "" otherwise.
         profiler: measures this run.
         seed: of all its random numbers.
     """
@@ -40,15 +43,19 @@ class Run:
     agreement: Agreement | None
     profiler: Profiler
     seed: Seed
+    late: SharedTerms | None = None
+    alone: str = ""
 
-    def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any]) -> bool:
+    def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], alone: str) -> bool:
         """Whether these are still what it began with.
 
         Args:
             pipelines: as they are now, one per source of the dataset.
             collate_fn: the user's.
+            alone: why there should be no agent; any other reason is as good.
         """
-        return self.collate_fn is collate_fn and all(map(same_pipeline, self.pipelines, pipelines))
+        same = self.collate_fn is collate_fn and bool(self.alone) == bool(alone)
+        return same and all(map(same_pipeline, self.pipelines, pipelines))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -57,31 +64,38 @@ class Run:
         notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         notes += self.split.notes
+        if self.alone:
+            notes.append(self.alone)
+        elif self.late is not None and self.agreement is None:
+            notes.append("the agent is being started: until it answers, files are read by the loader itself")
         if self.agreement is not None:
             if set(PLAIN).isdisjoint(self.agreement.encodings):
                 notes.append("no value crosses as it is: neither pixels nor array is among the encodings allowed")
             notes += self.agreement.notes
         return (*notes, *self.profiler.notes)
 
-    def dataset(self, plan: SharedPlan, statistics: Statistics) -> OffloadedDataset:
+    def dataset(self, plan: SharedPlan, statistics: Statistics, live: Live | None = None) -> OffloadedDataset:
         """What the workers of this run shall use.
 
         Args:
             plan: that they follow.
             statistics: that they count into.
+            live: that they follow in place of the plan.
         """
+        agreement, late = self.agreement, self.late
+        reach = agreement.reach if agreement else [0] * len(self.pipelines)
         steps = [
-            Steps(chain, reach, one.target_transform, len(one.chain))
-            for chain, reach, one in zip(self.split.chains, self.profiler.pipelines.reach, self.pipelines, strict=True)
+            Steps(chain, furthest, one.target_transform, len(one.chain))
+            for chain, furthest, one in zip(self.split.chains, reach, self.pipelines, strict=True)
         ]
-        agreement = self.agreement
         return OffloadedDataset(
             self.data,
             steps,
             plan,
             statistics,
             self.profiler.samples,
-            agreement.locations if agreement else Locations(self.data, None),
-            agreement.terms if agreement else None,
+            agreement.locations if agreement else Locations(self.data, late.proposed.address if late else None),
+            agreement.terms if agreement else late,
             self.seed,
+            live,
         )

@@ -13,6 +13,11 @@ from sophon_loader.pipeline.randomness import Draw
 
 WORTH_SHARE = 0.6
 """Cutting takes about a quarter of a full decoding (bench/jpegcrop.py): not worth it for most of a picture."""
+CUT_SHARE = 0.27
+"""CPU seconds of cutting the bitstream, per second of decoding the whole file (docs/native.md)."""
+FIXED_SHARE = 0.05
+"""CPU seconds of decoding a part of a picture apart from what falls to its share of the px, per second of decoding
+the whole (docs/native.md)."""
 
 
 @dataclass(frozen=True)

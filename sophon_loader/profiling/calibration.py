@@ -145,7 +145,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _fit(estimate: Fitted, profile: SampleProfile, probes: Sequence[Probe], shares: Mapping[int, float]) -> Fit | None:
     known = profile.known
-    if estimate.needs_sides:
+    if estimate.needs_px:
         known = known & profile.sides.all(axis=1)
     used = [probe for probe in probes if known[probe.index]]
     if not used:
@@ -155,7 +155,7 @@ def _fit(estimate: Fitted, profile: SampleProfile, probes: Sequence[Probe], shar
     given = Features(
         file_nbytes=profile.nbytes[rows, 0],
         value_nbytes=profile.nbytes[rows, min(cut, profile.ops)],
-        sides=profile.sides[rows],
+        px=profile.sides[rows].astype(np.float64).prod(axis=1),
         share=np.array([shares[index] for index in rows]),
     )
     nbytes = np.array([probe.nbytes for probe in used], dtype=np.float64)

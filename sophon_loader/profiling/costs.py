@@ -18,19 +18,13 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.pushdown import WORTH_SHARE
+from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
 
 HEADER_NBYTES = 90
 """Bytes of a reply apart from its payload."""
-CUT_SHARE = 0.27
-"""CPU seconds of cutting the bitstream, per second of decoding the whole file (docs/native.md)."""
-FIXED_SHARE = 0.05
-"""CPU seconds of decoding a part of a picture apart from what falls to its share of the px, per second of decoding
-the whole (docs/native.md)."""
-
 Floats = NDArray[np.float32]
 
 
@@ -128,14 +122,14 @@ class CostModel:
         op_s = profile.op_ms[rows].astype(np.float32) / 1000
         spent = np.cumsum(op_s * np.asarray(calibration.op_ratio, np.float32), axis=1)
         left = op_s.sum(axis=1, keepdims=True) - np.cumsum(op_s, axis=1)
-        nbytes, sides = profile.nbytes[rows], profile.sides[rows]
+        nbytes, px = profile.nbytes[rows], profile.sides[rows].astype(np.float64).prod(axis=1)
         there = (nbytes > 0) & (nbytes < UNKNOWN_NBYTES)  # 0: its pipeline ends before this stage
         wire, agent, loader = (np.empty((len(rows), len(self.choices)), np.float32) for _ in range(3))
         given: dict[int, Features] = {}
         for column, choice in enumerate(self.choices):
             cut = choice.cut
             if cut not in given:
-                given[cut] = Features(nbytes[:, 0], nbytes[:, cut], sides, share)
+                given[cut] = Features(nbytes[:, 0], nbytes[:, cut], px, share)
             encoded = self._encoded(choice, given[cut])
             if cut == 0:
                 decoding_s = op_s[:, 0] * self._decoded_share(choice.encoding, share)
@@ -161,8 +155,8 @@ class CostModel:
             return _Encoded(given.value_nbytes, encode_s, 0.0)
         estimate = fitted()[choice.encoding]
         nbytes: NDArray[Any] = estimate.nbytes(fit, given)
-        if estimate.needs_sides:
-            nbytes = np.where(given.sides.all(axis=1), nbytes, np.inf)
+        if estimate.needs_px:
+            nbytes = np.where(given.px > 0, nbytes, np.inf)
         seconds = estimate.encode_s(fit, given)
         return _Encoded(nbytes, seconds, seconds * estimate.decode_per_encode)
 

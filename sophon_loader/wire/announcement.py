@@ -55,6 +55,48 @@ class Announcement:
             raise MalformedMessage(f"an agent must announce itself in a line of JSON, got {line!r}: {error}") from error
 
 
+class Awaited:
+    """The announcement of an agent that starts, as far as it has been read.
+
+    Args:
+        process: started with its standard output in a pipe; the line is taken from there.
+        timeout_s: how long it may take to come, from now on.
+
+    Example:
+        >>> awaited = Awaited(process)
+        >>> while (found := awaited.heard(wait_s=0.1)) is None:
+        ...     print("it still starts")
+    """
+
+    def __init__(self, process: subprocess.Popen[Any], timeout_s: float = START_S) -> None:
+        assert process.stdout is not None, "start the agent with stdout=subprocess.PIPE"
+        self._process = process
+        self._stdout = process.stdout
+        self._timeout_s = timeout_s
+        self._end_s = time.monotonic() + timeout_s
+        self._said = b""
+
+    def heard(self, wait_s: float) -> Announcement | None:
+        """The announcement; None if it has not come within `wait_s`.
+
+        Raises:
+            AgentUnreachable: the agent ended, or has said nothing in all the time that it may take.
+        """
+        end_s = time.monotonic() + wait_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, end_s - time.monotonic())):
+                chunk = os.read(self._stdout.fileno(), 4096)
+                if not chunk:
+                    raise AgentUnreachable(f"an agent must start, but it ended with status {self._process.wait()}")
+                self._said += chunk
+                if b"\n" in self._said:
+                    return Announcement.parse(self._said.partition(b"\n")[0])
+        if time.monotonic() >= self._end_s:
+            raise AgentUnreachable(f"an agent must start within {self._timeout_s:g} s, it said {self._said!r}")
+        return None
+
+
 def announced(process: subprocess.Popen[Any], timeout_s: float = START_S) -> Announcement:
     """Wait for the announcement of an agent.
 
@@ -65,16 +107,7 @@ def announced(process: subprocess.Popen[Any], timeout_s: float = START_S) -> Ann
     Raises:
         AgentUnreachable: it ended, or said nothing within `timeout_s`.
     """
-    assert process.stdout is not None, "start the agent with stdout=subprocess.PIPE"
-    end_s = time.monotonic() + timeout_s
-    said = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while b"\n" not in said:
-            if not selector.select(max(0.0, end_s - time.monotonic())):
-                raise AgentUnreachable(f"an agent must start within {timeout_s:g} s, it said {said!r}")
-            chunk = os.read(process.stdout.fileno(), 4096)
-            if not chunk:
-                raise AgentUnreachable(f"an agent must start, but it ended with status {process.wait()}")
-            said += chunk
-    return Announcement.parse(said.partition(b"\n")[0])
+    awaited = Awaited(process, timeout_s)
+    while (found := awaited.heard(timeout_s)) is None:
+        pass
+    return found

@@ -16,7 +16,18 @@ import msgpack
 from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch
 from sophon_loader.wire.fields import Check, check_of, misfit, short
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Fetch, Hello, Item, Message, Refused, Welcome
+from sophon_loader.wire.messages import (
+    MESSAGES,
+    WITH_PAYLOAD,
+    Fetch,
+    Hello,
+    Item,
+    Message,
+    Offer,
+    Refused,
+    Sample,
+    Welcome,
+)
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
 # File names are bytes to the operating system; those that are not UTF-8 must cross too.
@@ -64,8 +75,9 @@ def unpack(header: bytes | memoryview) -> Message:
     for (name, hint, check), value in zip(checks, values, strict=True):
         if not check(value):
             raise MalformedMessage(misfit(hint, value, f"{cls.__name__}.{name}"))
-    if cls is Fetch:
-        values[-1] = [Item(*item) for item in values[-1]]
+    if cls in _ROWS:
+        place, row_type = _ROWS[cls]
+        values[place] = [row_type(*row) for row in values[place]]
     return cls(*values)
 
 
@@ -117,6 +129,17 @@ def _checks_of(cls: type[Message]) -> list[tuple[str, Any, Check]]:
 
 
 _CHECKS = {cls: _checks_of(cls) for cls in MESSAGES}
+
+
+def _place_of(cls: type[Message], name: str) -> int:
+    return [field.name for field in fields(cls)].index(name)
+
+
+_ROWS: dict[type[Message], tuple[int, type[Item | Offer]]] = {
+    Fetch: (_place_of(Fetch, "items"), Item),
+    Sample: (_place_of(Sample, "offers"), Offer),
+}
+"""Where a message has rows, and of what type: msgpack knows arrays only."""
 
 
 def content_hash(registration: bytes) -> str:

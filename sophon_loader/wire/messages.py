@@ -120,8 +120,8 @@ class Fetch:
 
     `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
     `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not. `prices` are for
-    items whose encoding is `CHEAPEST`: of a byte that crosses the wire, of a CPU second at the agent, and of one that is
-    left to the loader (in the agent's seconds, see `Offer`); only their proportions count.
+    items whose encoding is `CHEAPEST`: of a byte that crosses the wire, of a CPU second at the agent, and of one that
+    is left to the loader (in the agent's seconds, see `Offer`); only their proportions count.
     """
 
     KIND: ClassVar[int] = 6
@@ -162,9 +162,9 @@ class Sample:
     `file_nbytes` is the size of the file. `op_s` holds CPU seconds: reading, then each op up to the cut, then
     encoding (reading alone at cut 0). `upkeep_s` are the CPU seconds per sample that the agent has lately spent on
     anything else, `queued_s` the seconds that this one waited for a worker. `note` says why the cut is earlier than
-    asked, or why the file is whole ("" otherwise). `read_s` and `work_s` are seconds by the clock on the wall: of reading,
-    and of ops and encoding. `cores` are those that this loader can count on among those who ask now. `offers` is what
-    the agent chose from, if it chose; it is left out of most answers.
+    asked, or why the file is whole ("" otherwise). `read_s` and `work_s` are seconds by the clock on the wall: of
+    reading, and of ops and encoding. `cores` are those that this loader can count on among those who ask now. `offers`
+    is what the agent chose from, if it chose; it is left out of most answers.
     """
 
     KIND: ClassVar[int] = 7

@@ -9,11 +9,14 @@ import numpy as np
 from sophon_loader.client.requests import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.plan import Prices
 from sophon_loader.pipeline.chain import Located
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.tariff import Dealer, SharedTariff
 from sophon_loader.workers.tickets import Ticket
 
 
@@ -27,6 +30,7 @@ class Chooser:
         plan: to follow.
         profile: of its samples, which prices need.
         seed: of the run.
+        tariff: what requests go out at where the agent chooses; None where a plan says what each sample gets.
 
     Example:
         >>> ticket = Ticket(BatchId(iteration=1, epoch=0, number=0), indices=[4, 2])
@@ -42,7 +46,9 @@ class Chooser:
         plan: SharedPlan,
         profile: SampleProfile,
         seed: Seed,
+        tariff: SharedTariff | None = None,
     ) -> None:
+        self._dealer = None if tariff is None else Dealer(tariff)
         self._data = data
         self._steps = tuple(steps)
         self._locations = locations
@@ -61,6 +67,9 @@ class Chooser:
         indices = [self._checked(index) for index in ticket.indices]
         occurrences = ticket.occurrences or [0] * len(indices)
         sources: list[int] = self._data.source_of.array[indices].tolist()
+        if self._dealer is not None:
+            dealt = self._dealer.batch(len(indices))
+            return list(map(self._open, sources, indices, occurrences, dealt))
         located: Sequence[Located | None] = [None] * len(indices)
         shares = None
         pricing = self._plan.pricing(self._profile)
@@ -79,6 +88,14 @@ class Chooser:
                 sources, indices, choices, occurrences, located, strict=True
             )
         ]
+
+    def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
+        """A sample whose choice is left to the agent, or its file."""
+        key = self._locations.key_in_export(index)
+        if prices is None:
+            return Wanted(source, index, 0, "file", key, occurrence)
+        asked = (prices.wire, prices.agent, prices.loader)
+        return Wanted(source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked)
 
     def _checked(self, index: int) -> int:
         if not -len(self._data) <= index < len(self._data):

@@ -38,6 +38,15 @@ class Totals:
         turnaround_s: seconds from asking for the offloaded samples to their replies, all together.
         upkeep_s: part of `agent_cpu_s`: what was neither reading, nor ops, nor encoding.
         offloaded_upkeep_s: part of `upkeep_s`: that of the offloaded samples.
+        busy_s: seconds for which the loader's workers were at work on samples.
+        work_cpu_s, work_s: CPU seconds, and seconds, of ops and encoding at the agent.
+        read_bytes, read_s: bytes and seconds of reading files at the agent, one after the other.
+        fresh: replies that came while a worker waited for them.
+        net_s: seconds that those were on their way, all together.
+        fresh_queued_s: seconds that those waited at the agent, all together.
+        weighed: samples for which the agent told what it had chosen from.
+        weighed_rest_s: CPU seconds that were left to the loader for these, by the agent's estimate.
+        weighed_loader_s: CPU seconds that decoding and ops of these took at the loader.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -55,6 +64,17 @@ class Totals:
     turnaround_s: float = 0.0
     upkeep_s: float = 0.0
     offloaded_upkeep_s: float = 0.0
+    busy_s: float = 0.0
+    work_cpu_s: float = 0.0
+    work_s: float = 0.0
+    read_bytes: int = 0
+    read_s: float = 0.0
+    fresh: int = 0
+    net_s: float = 0.0
+    fresh_queued_s: float = 0.0
+    weighed: int = 0
+    weighed_rest_s: float = 0.0
+    weighed_loader_s: float = 0.0
     cuts: dict[int, int] = field(default_factory=dict)
     encodings: dict[str, int] = field(default_factory=dict)
 
@@ -66,6 +86,10 @@ class Totals:
             cuts=_added(self.cuts, before.cuts),
             encodings=_added(self.encodings, before.encodings),
         )
+
+    def scalars_with(self, other: Totals) -> Totals:
+        """The sums of both, without `cuts` and `encodings`."""
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _PLACES})
 
 
 def _added(now: dict[_Key, int], before: dict[_Key, int]) -> dict[_Key, int]:
@@ -79,6 +103,7 @@ _PLACES = {one.name: place for place, one in enumerate(fields(Totals)) if one.na
 # Those that change with every sample, to be found without a look-up.
 _SAMPLES, _FILE_BYTES = _PLACES["samples"], _PLACES["file_bytes"]
 _AGENT_CPU_S, _UPKEEP_S = _PLACES["agent_cpu_s"], _PLACES["upkeep_s"]
+_READ_BYTES, _READ_S = _PLACES["read_bytes"], _PLACES["read_s"]
 _ITERATION = len(_PLACES)
 """Behind the scalars: the iteration that the row is of."""
 _CUTS = _ITERATION + 1
@@ -137,12 +162,16 @@ class Row:
         values[_UPKEEP_S] += sample.upkeep_s
         values[_CUTS + sample.cut] += 1
         values[self._encodings[sample.encoding]] += 1
+        values[_READ_BYTES] += sample.file_nbytes
+        values[_READ_S] += sample.read_s
         if len(sample.op_s) > 1:
             self.add(
                 offloaded=1,
                 queued_s=sample.queued_s,
                 turnaround_s=turnaround_s,
                 offloaded_upkeep_s=sample.upkeep_s,
+                work_cpu_s=sum(sample.op_s[1:]),
+                work_s=sample.work_s,
             )
         if sample.cut < wanted_cut or sample.note:
             self.add(degraded=1)
@@ -169,6 +198,10 @@ class Statistics:
         self._values = SharedArray(np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)))
         self.agent_gone = SharedArray(np.zeros(rows, np.bool_))
         """Per worker, whether it has given the agent up; one that follows it in another epoch need not wait again."""
+        self.agent_cores = SharedArray(np.zeros(rows))
+        """Per worker, the agent's cores that its connection can count on, as the agent said last."""
+        self.shortest_net_s = SharedArray(np.full(rows, np.inf))
+        """Per worker, the shortest time that a reply has been on its way; inf before one has come."""
 
     def row(self, worker: int) -> Row:
         """The row of a worker."""

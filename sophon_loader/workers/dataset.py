@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
@@ -18,12 +18,30 @@ from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
 from sophon_loader.workers.finishing import Finisher
+from sophon_loader.workers.meter import Meter
+from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.tariff import SharedTariff
+from sophon_loader.workers.terms import SharedTerms
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the main process and the workers share where the agent chooses.
+
+    Args:
+        tariff: what requests go out at.
+        offers: what the agent has weighed of late.
+    """
+
+    tariff: SharedTariff
+    offers: SharedOffers
 
 
 class OffloadedDataset(Dataset[Any]):
@@ -36,8 +54,10 @@ class OffloadedDataset(Dataset[Any]):
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
         locations: of the files.
-        terms: agreed on with the agent; None to read all files below the sources' roots.
+        terms: agreed on with the agent; None to read all files below the sources' roots. Shared ones are followed from
+            the first batch on that begins when they are agreed on; until then it is as with None.
         seed: of the run.
+        live: shared with the main process where the agent chooses; None where a plan is followed.
 
     Attributes:
         chooser: says what to ask for.
@@ -52,21 +72,34 @@ class OffloadedDataset(Dataset[Any]):
         statistics: Statistics,
         profile: SampleProfile,
         locations: Locations,
-        terms: Terms | None,
+        terms: Terms | SharedTerms | None,
         seed: Seed,
+        live: Live | None = None,
     ) -> None:
-        self.chooser = Chooser(data, steps, locations, plan, profile, seed)
+        self._data = data
+        self._plan = plan
+        self._profile = profile
+        self._seed = seed
+        self._live = live
         self.queued: QueuedTickets | None = None
-        self._finisher = Finisher(data, steps, locations, profile, terms, seed)
-        self._length = len(data)
         self._locations = locations
         self._statistics = statistics
-        self._terms = terms
         self._generators = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row] | None = None
+        self._late = terms if isinstance(terms, SharedTerms) else None
+        self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
+
+    def _follow(self, terms: Terms | None, steps: Sequence[Steps]) -> None:
+        """Ask for samples, and finish them, by these terms."""
+        data, locations, profile, seed = self._data, self._locations, self._profile, self._seed
+        tariff = self._live.tariff if self._live else None
+        self._terms = terms
+        self._steps = steps
+        self.chooser = Chooser(data, steps, locations, self._plan, profile, seed, tariff)
+        self._finisher = Finisher(data, steps, locations, profile, terms, seed)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._data)
 
     def __getitem__(self, ticket: Ticket) -> Any:
         return self.__getitems__(ticket)[0]
@@ -74,20 +107,17 @@ class OffloadedDataset(Dataset[Any]):
     def __getitems__(self, ticket: Ticket) -> list[Any]:
         session, row = self._session_and_row()
         row.begin(ticket.batch.iteration)
-        clock = _clock()
-        started_s = clock()
-        before = (session.received_nbytes, session.retries, session.waited_s) if session else (0, 0, 0.0)
+        meter = Meter(session, row)
         try:
             with isolated(self._generators):
-                samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row)
+                samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
         except AgentUnreachable:
             self.close()  # so that the next attempt begins with some patience
             raise
+        meter.count()
         if session is not None:
-            row.add(wire_bytes=session.received_nbytes - before[0], retries=session.retries - before[1])
-            row.add(waited_s=session.waited_s - before[2])
             self._statistics.agent_gone.array[_worker()] = session.gone
-        row.add(loader_cpu_s=clock() - started_s)
+            self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
         return samples
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,7 +128,7 @@ class OffloadedDataset(Dataset[Any]):
         wanted = self.chooser.wanted(ticket)
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
-    def _fetch(self, session: Session, ticket: Ticket, row: Row) -> list[Any]:
+    def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
         """The samples of a batch, finished in order of arrival, while the batch behind it is asked for."""
         batch = ticket.batch
         samples: list[Any] = [None] * len(ticket.indices)
@@ -113,10 +143,20 @@ class OffloadedDataset(Dataset[Any]):
                     if following is not None:
                         self._look_ahead(session, following)
                 reply = session.next(batch)
+                if reply.sample is not None:
+                    self._note(reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
+                meter.sometimes()
         finally:
             session.keep([] if following is None else [following.batch])
         return samples
+
+    def _note(self, sample: Sample) -> None:
+        """Keep what the agent said of itself."""
+        worker = _worker()
+        self._statistics.agent_cores.array[worker] = sample.cores
+        if sample.offers and self._live is not None:
+            self._live.offers.write(worker, sample.offers)
 
     def _queued_behind(self, batch: BatchId) -> Ticket | None:
         """This worker's next ticket, if it is known by now."""
@@ -135,6 +175,10 @@ class OffloadedDataset(Dataset[Any]):
 
     def _session_and_row(self) -> tuple[Session | None, Row]:
         """This process's connection and counters; a forked copy of this object makes its own."""
+        agreed = None if self._late is None else self._late.agreed()
+        if agreed is not None:
+            self._late = self._process = None
+            self._follow(agreed[0], [replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True)])
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = None
@@ -155,11 +199,6 @@ def _worker() -> int:
     """Number of this worker; 0 in the main process, too."""
     worker = get_worker_info()
     return int(worker.id) if worker else 0
-
-
-def _clock() -> Callable[[], float]:
-    """CPU seconds of loading: all of a worker's, which has no other work; in the main process those of this thread."""
-    return time.thread_time if get_worker_info() is None else time.process_time
 
 
 def _drawn_from(steps: Sequence[Steps]) -> tuple[str, ...]:

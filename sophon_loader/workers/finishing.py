@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,10 +81,12 @@ class Finisher:
         source, source_row = self._data.locate(wanted.sample)
         steps = self._steps[source]
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
+        since_s = time.thread_time()
         if reply.sample is None and reply.failed is None:
             value = self._run_file(self._read(reply, row), reply, steps, draw)
         else:
             value = self._run_rest(self._received(reply, row), reply, steps, draw)
+            _compare(reply, time.thread_time() - since_s, row)
         target = self._data.sources[source].target(source_row)
         if steps.target_transform is not None:
             seed_generators(GENERATORS, op_seed(draw, steps.target_position))
@@ -117,7 +120,8 @@ class Finisher:
             value = decode(sample.encoding, sample.meta, reply.payload)
         except EncodingError as error:
             raise MalformedMessage(f"agent must send what {sample.encoding!r} is in docs/wire.md: {error}") from error
-        row.count(sample, reply.wanted.cut, reply.turnaround_s)
+        asked_cut = 0 if reply.wanted.prices else reply.wanted.cut
+        row.count(sample, asked_cut, reply.turnaround_s)
         return value
 
     def _run_rest(self, value: Any, reply: Reply, steps: Steps, draw: Draw) -> Any:
@@ -141,3 +145,17 @@ class Finisher:
         value = chain.run(data, 0, len(chain), draw, after=measured.after)
         self._profile.store(draw.index, measured)
         return value
+
+
+def _compare(reply: Reply, loader_s: float, row: Row) -> None:
+    """Set what was left to the loader beside the agent's estimate, if the agent has told one.
+
+    Args:
+        loader_s: CPU seconds that it took here.
+    """
+    sample = reply.sample
+    if sample is None or not sample.offers:
+        return
+    for offer in sample.offers:
+        if (offer.cut, offer.encoding) == (sample.cut, sample.encoding):
+            row.add(weighed=1, weighed_rest_s=offer.rest_s, weighed_loader_s=loader_s)

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 import msgpack
@@ -23,12 +24,12 @@ from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.catalogue import load_ops
-from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.chain import Chain, Located
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import Registration
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import Failed, Failure, Registered
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered
 from storage_agent.answers import Answer, file_answer, read_file, sample_answer
 from storage_agent.jobs import Job
 from storage_agent.settings import Settings
@@ -36,7 +37,11 @@ from storage_agent.stores import Exports, open_exports
 from storage_agent.upkeep import Upkeep
 from storage_agent.workers import words
 from storage_agent.workers.channel import Channel
+from storage_agent.workers.choosing import Appraiser, Picture, Prices, cheapest, look_at, tried, unproven
 
+OFFERED_EVERY = 8
+"""Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
+bytes, which are a thousandth of the traffic then."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
@@ -55,6 +60,7 @@ class Learnt:
 
     def __init__(self) -> None:
         self._known: dict[str, bytes | Registration] = {}
+        self._appraisers: dict[str, Appraiser] = {}
 
     def learn(self, digest: str, registration: bytes) -> None:
         """Keep a registration.
@@ -66,8 +72,9 @@ class Learnt:
         self._known[digest] = registration
 
     def forget(self, digest: str) -> None:
-        """Drop it."""
+        """Drop it, and what its samples were found to take."""
         self._known.pop(digest, None)
+        self._appraisers.pop(digest, None)
 
     def built(self, digest: str) -> Registration:
         """The pipeline of that digest.
@@ -81,6 +88,17 @@ class Learnt:
         if isinstance(known, bytes):
             known = self._known[digest] = Registration.from_bytes(known)
         return known
+
+    def appraiser(self, digest: str) -> Appraiser:
+        """Who knows what the choices of that pipeline's samples take.
+
+        Raises:
+            PipelineError: see `built`.
+        """
+        if digest not in self._appraisers:
+            pipeline = self.built(digest)
+            self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
+        return self._appraisers[digest]
 
 
 def main(settings: Settings, broker: Channel) -> None:
@@ -132,13 +150,14 @@ def _serve(broker: Channel, exports: Exports) -> None:
             message = [words.REGISTERED, *_counted(register(learnt, _digest(said[0])))]
         else:
             job = Job.from_frames(said[0], said[1], upkeep.per_sample_s)
-            answer = answer_job(exports, job, learnt)
-            upkeep.count(answer.cpu_s)
-            message = [words.ANSWER, *_counted(answer)]
+            done = answer_job(exports, job, learnt)
+            message = [words.ANSWER, *_counted(done.answer)]
         try:
             broker.send(message)
         except OSError:
             return
+        if word == words.JOB:
+            upkeep.count(done.answer.cpu_s + try_out(job, done, learnt))
 
 
 def _digest(frame: memoryview) -> str:
@@ -163,7 +182,22 @@ def register(learnt: Learnt, digest: str) -> Answer:
         return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
 
 
-def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Answer:
+@dataclass(frozen=True)
+class Done:
+    """A job's answer, and what a trial of its sample would need.
+
+    Args:
+        answer: for the loader.
+        data: the file, if the choice was left to this worker.
+        picture: what was told of it.
+    """
+
+    answer: Answer
+    data: bytes = b""
+    picture: Picture | None = None
+
+
+def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
 
     Args:
@@ -173,23 +207,70 @@ def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Answer:
     """
     read = read_file(exports, job)
     if isinstance(read, Answer):
-        return read
-    op_s = [read.cpu_s]
+        return Done(read)
+    picture: Picture | None = None
+    offers: list[Offer] = []
+    op_s, since_s = [read.cpu_s], time.monotonic()
     try:
         pipeline = learnt.built(job.fetch.digest)
-        cut = min(job.item.cut, pipeline.reach)
+        if job.item.encoding == CHEAPEST:
+            picture = look_at(read.data, pipeline.chain, _draw(job))
+            cut, encoding, offers = _choice(job, learnt, picture)
+        else:
+            cut, encoding = min(job.item.cut, pipeline.reach), job.item.encoding
         run = _at_cut if cut > 0 else _at_file
-        encoded = run(job, read.data, pipeline.chain, cut, op_s)
-        short = cut < job.item.cut or (_cuts_the_file(job) and len(pipeline.chain) < 2)
-        note = pipeline.why if short else ""
-        answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note)
+        located = None if picture is None else picture.located
+        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located)
+        short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
+        note, work_s = pipeline.why if short else "", time.monotonic() - since_s
+        told = offers if job.item.id % OFFERED_EVERY == 0 else ()
+        answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
-        return file_answer(job, read, _note_of(error))
-    return answer
+        return Done(file_answer(job, read, _note_of(error)))
+    return Done(answer, read.data, picture)
 
 
-def _at_cut(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> Encoded:
+def _choice(job: Job, learnt: Learnt, picture: Picture) -> tuple[int, str, list[Offer]]:
+    """The cut and the encoding that are cheapest for a sample, and what they were taken from."""
+    fetch, appraiser = job.fetch, learnt.appraiser(job.fetch.digest)
+    offers = appraiser.offers(picture, fetch.allowed, furthest=job.item.cut, keep_info=fetch.keep_info)
+    if not offers:
+        return *unproven(picture, fetch.allowed, keep_info=fetch.keep_info), []
+    taken = cheapest(offers, Prices(*fetch.prices))
+    return taken.cut, taken.encoding, offers
+
+
+def try_out(job: Job, done: Done, learnt: Learnt) -> float:
+    """Take the sample of a job that has been answered through the whole pipeline, if it is time to measure that.
+
+    Args:
+        job: the sample.
+        done: what came of it.
+        learnt: the pipelines of this worker.
+
+    Returns:
+        CPU seconds that this took.
+    """
+    if done.picture is None:
+        return 0.0
+    appraiser = learnt.appraiser(job.fetch.digest)
+    if not appraiser.due():
+        return 0.0
+    since_s = time.thread_time()
+    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
+    try:
+        trial = tried(done.data, done.picture, chain, _draw(job), names, keep_info=job.fetch.keep_info)
+    except Exception:  # the boundary to user code; whoever runs that op for the loader says so
+        appraiser.failed()
+    else:
+        appraiser.learn(trial)
+    return time.thread_time() - since_s
+
+
+def _at_cut(
+    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+) -> Encoded:
     """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`."""
     last = time.thread_time()
 
@@ -199,20 +280,24 @@ def _at_cut(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) ->
         op_s.append(now - last)
         last = now
 
-    value = run_from_file(chain, data, cut, _draw(job), keep_info=job.fetch.keep_info, after=after)
-    return _encoded(job, value, job.item.encoding, cut, op_s, time.thread_time())
+    keep_info = job.fetch.keep_info
+    value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
+    return _encoded(job, value, encoding, cut, op_s, time.thread_time())
 
 
-def _at_file(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -> Encoded:
+def _at_file(
+    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+) -> Encoded:
     """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
 
-    Appends the seconds of all together to `op_s`.
+    Appends the seconds of all together to `op_s`, unless the file goes out as it is because that is cheapest.
     """
+    if encoding == "file":
+        return Encoded("file", {}, data)
     since_s = time.thread_time()
-    encoding = job.item.encoding
-    if _cuts_the_file(job):
+    if _cuts_the_file(encoding):
         # Who looks at an image's info must be sent the whole.
-        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job))
+        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job), located=located)
         if isinstance(part, PartOfFile):
             return _encoded(job, part, encoding, cut, op_s, since_s)
     elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
@@ -220,8 +305,8 @@ def _at_file(job: Job, data: bytes, chain: Chain, cut: int, op_s: list[float]) -
     return _encoded(job, data, "file", cut, op_s, since_s)
 
 
-def _cuts_the_file(job: Job) -> bool:
-    return used_at(job.item.encoding) is UsedAt.FIRST_REGION
+def _cuts_the_file(encoding: str) -> bool:
+    return used_at(encoding) is UsedAt.FIRST_REGION
 
 
 def _encoded(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:

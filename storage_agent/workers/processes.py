@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
@@ -112,14 +113,25 @@ class Workers:
         for number, process in self._processes.items():
             if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
+        if any(process.pid is None for process in self._processes.values()):
+            _end_forkserver()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         for process in self._processes.values():
             if process.pid is not None and process.is_alive():
                 process.kill()
+        _end_forkserver()
         for thread in self._threads:
             thread.join(2.0)
+
+
+def _end_forkserver() -> None:
+    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _worker_main(settings: Settings, end: socket.socket) -> None:

@@ -343,7 +343,9 @@ def test_htj2k_sizes_are_read_before_decoding(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(EncodingError, match="in one tile"):
             decode("htj2k", {"size": [50, 40]}, bytes(changed))
     with pytest.raises(EncodingError, match="not too large"):
-        decode("htj2k", {"size": [1 << 14, 1 << 13]}, payload[:8] + _sides(1 << 14, 1 << 13) + bytes(payload[40:]))
+        decode(
+            "htj2k", {"size": [1 << 14, 1 << 13]}, bytes(payload[:8]) + _sides(1 << 14, 1 << 13) + bytes(payload[40:])
+        )
 
 
 @pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")

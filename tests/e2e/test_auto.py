@@ -134,19 +134,16 @@ def epochs(
 @pytest.mark.alone
 def test_auto_with_an_agent_of_its_own(make: Any) -> None:
     loader = make(agent=LocalAgent(workers=1, limit_mbit=LIMIT_MBIT), options=OffloadOptions(), num_workers=1)
-    first, second, third = epochs(loader, 3)
-    assert first["plan_reason"] == "this epoch measures, without offloading"
-    assert first["choices"] == {"file": FILES} and first["predicted_seconds"] is None
-    assert first["bottleneck"] == "wire"
-    for report in (second, third):
-        assert report["wire_bytes"] < 0.9 * first["wire_bytes"]
-        assert report["file_bytes"] == first["file_bytes"]
+    reports = epochs(loader, 5)
+    for report in reports:
+        assert report["wire_bytes"] < 0.9 * report["file_bytes"], "from the first epoch on"
+        assert report["samples"] == FILES and report["fallbacks"] == report["degraded"] == 0
+        assert sum(report["choices"].values()) == FILES and set(report["choices"]) != {"file"}
+    for report in reports[3:]:
         assert report["plan_reason"].startswith("wire-bound at ")
         assert "of the files' bytes" in report["plan_reason"]
         assert report["predicted_seconds"] > 0
-        assert report["samples"] == FILES and report["fallbacks"] == report["degraded"] == 0
-        assert sum(report["choices"].values()) == FILES and set(report["choices"]) != {"file"}
-        assert set(report["rates"]) == {"gpu_samples_s", "wire_bytes_s", "loader_cores", "agent_cores"}
+        assert set(report["rates"]) >= {"gpu_samples_s", "wire_bytes_s", "loader_cores", "agent_cores"}
         assert 0.2 < report["rates"]["wire_bytes_s"] / (LIMIT_MBIT / 8 * 1e6) < 1.5
         assert report["bottleneck"] in ("wire", "loader-cpu", "agent-cpu", "gpu")
     text = str(loader.report())
@@ -161,7 +158,9 @@ def test_every_policy_gives_the_same_samples(make: Any, policy: Any, workers: in
     last = reports[-1]
     assert all(report["samples"] == FILES for report in reports)
     assert all(report["plan_reason"] for report in reports)
-    if policy in ("auto", "sophon"):
+    if policy == "auto":
+        assert all(report["wire_bytes"] < report["file_bytes"] for report in reports)
+    elif policy == "sophon":
         assert last["wire_bytes"] < reports[0]["wire_bytes"]
         assert last["predicted_seconds"] > 0
     elif policy == "no-off":
@@ -177,9 +176,8 @@ def test_the_paper_s_encodings_are_the_only_ones(make: Any) -> None:
 
 
 def test_files_of_every_kind(root: Path, make: Any) -> None:
-    first, second = epochs(make(tree="mixed", num_workers=1), 2, key="mixed")
-    assert first["samples"] == second["samples"] == 24
-    assert second["wire_bytes"] < first["wire_bytes"]
+    for report in epochs(make(tree="mixed", num_workers=1), 2, key="mixed"):
+        assert report["samples"] == 24 and report["wire_bytes"] < report["file_bytes"]
 
 
 @needs_crop
@@ -225,10 +223,12 @@ def test_pipelines_of_different_lengths(root: Path, make: Any) -> None:
         folder(root, "photos", v1.Compose([crop, v1.RandomHorizontalFlip(), v1.ColorJitter(0.2), to_tensor])),
     ]
     dataset = ConcatDataset(parts)
-    first, report = epochs(make(dataset, tree="", num_workers=1, encodings="paper"), 2, key="parts")
+    first, report = epochs(make(dataset, tree="", num_workers=1, encodings="paper", policy="sophon"), 2, key="parts")
     assert report["wire_bytes"] < report["file_bytes"]
     predicted = report["predicted_seconds"] * first["rates"]["wire_bytes_s"]  # the rate that was planned with
     assert report["wire_bytes"] < 1.5 * predicted, "no sample was thought to be smaller than it is"
+    for report in epochs(make(dataset, tree="", num_workers=1, encodings="paper"), 2, key="parts"):
+        assert set(report["choices"]) <= {"file", "pixels", "array"} and report["degraded"] == 0
 
 
 def _shrink(image: Image.Image) -> torch.Tensor:
@@ -275,7 +275,7 @@ def test_an_agent_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_interrupted_first_epoch_is_planned_with_as_far_as_it_went(make: Any, workers: int) -> None:
-    loader = make(num_workers=workers)
+    loader = make(num_workers=workers, policy="sophon")
     for number, _batch in enumerate(loader):
         if number == 2:
             break
@@ -287,7 +287,7 @@ def test_an_interrupted_first_epoch_is_planned_with_as_far_as_it_went(make: Any,
 
 
 def test_an_epoch_without_a_batch_changes_nothing(make: Any) -> None:
-    loader = make()
+    loader = make(policy="sophon")
     iter(loader)
     assert epochs(loader, 1)[0]["plan_reason"] == "this epoch measures, without offloading"
 
@@ -299,7 +299,8 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
     Path(dataset.samples[10][0]).write_bytes(b"no picture")
     sampler = SeenIndex(range(24))
     with agent_for({"all": tree}, "--limit-mbit", str(LIMIT_MBIT)) as agent:
-        loader = OffloadingDataLoader(dataset, 4, sampler=sampler, agent=agent.address("all"), seed=5, options=QUICK)
+        arguments: dict[str, Any] = {"agent": agent.address("all"), "policy": "sophon", "seed": 5, "options": QUICK}
+        loader = OffloadingDataLoader(dataset, 4, sampler=sampler, **arguments)
         with pytest.raises(UnidentifiedImageError):
             samples_of(loader)
         sampler.order.remove(10)
@@ -317,7 +318,7 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
 
 def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) -> None:
     with agent_for({"all": root}) as agent:
-        loader = make(agent=agent, tree="mixed")
+        loader = make(agent=agent, tree="mixed", policy="sophon")
         iterator = iter(loader)
         found = samples_of([next(iterator)])
         agent.kill()
@@ -331,7 +332,7 @@ def test_an_agent_that_is_restarted_while_it_is_profiled(root: Path, make: Any) 
 @pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
 def test_an_agent_that_is_gone_when_the_wire_is_to_be_measured(root: Path, make: Any) -> None:
     with agent_for({"all": root}) as agent:
-        loader = make(agent=agent, tree="mixed", num_workers=1)
+        loader = make(agent=agent, tree="mixed", num_workers=1, policy="sophon")
         for _batch in loader:
             time.sleep(0.2)  # the samples are there before the step asks for them, so the wire shows nothing
         if "wire_bytes_s" in loader.report().as_dict()["rates"]:

@@ -275,7 +275,7 @@ REFUSED: dict[str, dict[str, Make]] = {
         **{mode: partial(image, mode) for mode in ("L", "RGBA", "P", "CMYK")},
         "no width": lambda: image(size=(0, 3)),
         "too wide": lambda: Image.new("RGB", (16384, 1)),
-        "too many px": lambda: Image.new("RGB", (16383, 16383)),
+        "too many px": lambda: Image.new("RGB", (8193, 8192)),
         "tensor": lambda: tensor(3, 4, 4),
         "subclass": _of_subclass,
     },

@@ -25,15 +25,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloading
+from sophon_loader.decide.cost import EpochTime, EpochWork, epoch_time, time_without_offloading
 from sophon_loader.decide.dual import EQUAL, Column, Mix, Problem, column_at, file_column, least_time, least_traffic
-from sophon_loader.decide.facts import FILE, Facts
+from sophon_loader.decide.facts import FILE, ChoiceTable, Facts
 from sophon_loader.decide.plan import Plan, Prices
 from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
 from sophon_loader.decide.policies.fixed import AllOff, ResizeOff
 from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.rounding import MIN_SHARE, mixed, repaired
 from sophon_loader.decide.simplex import Vector
+from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.errors import PlanError
 
 LEVELS = (1 << 14, 1 << 17)
@@ -52,6 +53,14 @@ REPAIRED = 1 << 14
 """Samples up to which single ones are worth a look after rounding."""
 LEFT_TO_ROUNDING = 0.05
 """Share of the slack that the linear programme leaves unused, for what is lost in rounding."""
+GB = 1e9
+NO_TRAFFIC = Traffic(weight=0.0)
+MIN_SAVED = 0.05
+"""Share of the files' bytes that must be saved for the agent to be asked where nothing else is to be gained."""
+LONGER = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0)
+"""Times the shortest epoch that are looked at where traffic has a price; the sum of the two is convex in it."""
+LEAST_PART = 0.01
+"""Share of the requests below which a part of a tariff is left out."""
 AGENT_EXCHANGE = 1e-3
 """What agent CPU of one average choice for every sample counts as, as a share of the files' bytes."""
 LOADER_EXCHANGE = 1e-5
@@ -112,6 +121,76 @@ class Auto:
             return self._nothing(facts, base, solution.time.lower)
         return self._rounded(facts, problem, goal, base, solution)
 
+    def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+        """The prices at which an agent chooses by the module's rule, for samples like those of the table.
+
+        Where nothing but traffic is to be gained, that is saved within the agent's cores that may be used for it. Where
+        traffic has a price, the epoch may become longer than the shortest, for as long as that pays.
+
+        Args:
+            facts: of some samples, with a table.
+            traffic: what saving traffic may cost.
+        """
+        table = measured(facts)
+        base = time_without_offloading(table, facts.rates)
+        problem = Problem.of(facts)
+        goal = _goal(problem)
+        shortest_s, columns, mix = base.gpu_s, [file_column(problem)], np.ones(1)
+        if not self._is_near(base.seconds, base.gpu_s):
+            solution = self._solve(problem, goal)
+            shortest_s, columns, mix = solution.time.lower, solution.columns, solution.traffic.shares
+        if self._is_near(base.seconds, shortest_s):
+            columns, mix = self._idle_mix(problem, goal, base, shortest_s, traffic.weight)
+        if traffic.cost_per_gb:
+            columns, mix = self._paid_mix(problem, goal, columns, mix, traffic.cost_per_gb / GB)
+        used = [k for k in range(len(mix)) if mix[k] > LEAST_PART]
+        shares = mix[used] / mix[used].sum()
+        sums = np.sum([share * columns[k].sums for share, k in zip(shares, used, strict=True)], axis=0)
+        if len(used) == 1 and columns[used[0]].prices is None:
+            return self._files(base, shortest_s)
+        work = EpochWork(wire_bytes=float(sums[0]), loader_s=float(sums[1]), agent_s=float(sums[2]))
+        predicted = work.time(facts.samples, facts.rates)
+        parts = tuple(Part(float(share), _prices_of(columns[k])) for share, k in zip(shares, used, strict=True))
+        return Tariff(parts, _reason(base, predicted, work.wire_bytes, table), predicted, base)
+
+    def _idle_mix(
+        self, problem: Problem, goal: Vector, base: EpochTime, shortest_s: float, weight: float
+    ) -> tuple[list[Column], Vector]:
+        """The least traffic that costs no time, with a share of the agent's cores."""
+        columns, files = [file_column(problem)], np.ones(1)
+        if not weight:
+            return columns, files
+        per = problem.seconds_per * [1, 1, 1 / weight]
+        idle = replace(problem, seconds_per=per)
+        budget_s = max((1 + self._slack) * shortest_s, (1 + EQUAL) * idle.seconds(columns[0].sums))
+        found = least_traffic(idle, columns, files, goal, budget_s, FINE_GAP, MAX_FINE_SWEEPS)
+        saved = 1 - float(found.shares @ np.array([column.sums[0] for column in columns])) / (columns[0].sums[0] or 1.0)
+        return (columns, found.shares) if saved > MIN_SAVED else (columns[:1], files)
+
+    def _paid_mix(
+        self, problem: Problem, goal: Vector, columns: list[Column], mix: Vector, cost_s: float
+    ) -> tuple[list[Column], Vector]:
+        """The mix for which time and the price of the traffic together are least.
+
+        Args:
+            columns, mix: the shortest, or nearly so.
+            cost_s: seconds that a byte is worth.
+        """
+        sums = mix @ np.array([column.sums for column in columns[: len(mix)]])
+        shortest_s = max(problem.seconds(sums), INSTANT)
+        best, least = mix, shortest_s + cost_s * float(sums[0])
+        for longer in LONGER:
+            found = least_traffic(problem, columns, mix, goal, longer * shortest_s, FINE_GAP, MAX_FINE_SWEEPS)
+            sums = found.shares @ np.array([column.sums for column in columns])
+            total = problem.seconds(sums) + cost_s * float(sums[0])
+            mix = found.shares
+            if total < least:
+                best, least = mix, total
+        return columns, best
+
+    def _files(self, base: EpochTime, best_s: float) -> Tariff:
+        return Tariff((FILES,), _why_not(base, best_s), base, base)
+
     def _is_near(self, seconds: float, best: float) -> bool:
         return seconds <= (1 + self._slack) * best * (1 + EQUAL)
 
@@ -167,21 +246,36 @@ class Auto:
         sums = problem.sums(chosen)
         bill = float(prices @ sums) or 1.0
         wire, loader, agent = (float(price) for price in prices * (predicted.seconds / bill))
-        files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
-        sent = f"{sums[0] / files:.0%} of the files' bytes" if files else f"{sums[0] / 1e6:.4g} MB"
-        reason = (
-            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-            f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
-            f"sending {sent}{facts.caveats()}"
-        )
+        reason = _reason(base, predicted, float(sums[0]), table) + facts.caveats()
         return Plan(self.name, table.choices, chosen, reason, predicted, Prices(wire, loader, agent))
 
     def _nothing(self, facts: Facts, base: EpochTime, best_s: float) -> Plan:
-        why = (
-            f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-            f"at best {best_s:.4g} s with it: nothing is offloaded"
-        )
-        return replace(same_for_all(self.name, facts, FILE, why), prices=Prices(0.0, 0.0, 0.0))
+        plan = same_for_all(self.name, facts, FILE, _why_not(base, best_s))
+        return replace(plan, prices=Prices(0.0, 0.0, 0.0))
+
+
+def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: ChoiceTable) -> str:
+    files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
+    sent = f"{wire_bytes / files:.0%} of the files' bytes" if files else f"{wire_bytes / 1e6:.4g} MB"
+    return (
+        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+        f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
+        f"sending {sent}"
+    )
+
+
+def _why_not(base: EpochTime, best_s: float) -> str:
+    return (
+        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
+        f"at best {best_s:.4g} s with it: nothing is offloaded"
+    )
+
+
+def _prices_of(column: Column) -> Prices | None:
+    if column.prices is None:
+        return None
+    wire, loader, agent = (float(price) for price in column.prices)
+    return Prices(wire=wire, loader=loader, agent=agent)
 
 
 def _goal(problem: Problem) -> Vector:

@@ -49,7 +49,7 @@ def learnt_of(registration: bytes) -> Learnt:
 def answer_job(exports: Exports, job: Job, registration: bytes) -> Answer:
     """What a worker that has been sent the registration answers."""
     header = replace(job.fetch, digest=content_hash(registration))
-    return body.answer_job(exports, replace(job, fetch=header), learnt_of(registration))
+    return body.answer_job(exports, replace(job, fetch=header), learnt_of(registration)).answer
 
 
 def register(registration: bytes) -> Answer:

@@ -35,7 +35,7 @@ from tests.unit.agent.samples import (
 
 def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
     for key in ("a/é.jpg", os.fsdecode(b"caf\xe9.jpg")):
-        job = job_at(3, key=key, seed=-5, received_s=12.5, keep_info=True)
+        job = job_at(3, key=key, seed=-5, received_s=12.5, keep_info=True, prices=[1.0, 0.5, 0.0], cores=0.25)
         again = Job.from_frames(*job.frames())
         assert again == job and isinstance(again.item, Item)
         assert Job.from_frames(*job.frames(), 0.5).fetch.upkeep_s == job.fetch.upkeep_s + 0.5

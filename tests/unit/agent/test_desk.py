@@ -18,6 +18,7 @@ from sophon_loader.wire.limits import (
     MAX_TEXT_LENGTH,
 )
 from sophon_loader.wire.messages import (
+    CHEAPEST,
     MESSAGES,
     AskListing,
     AskSizes,
@@ -34,7 +35,7 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import VERSIONS
 from storage_agent.admission import Admission
-from storage_agent.desk import Desk, Load
+from storage_agent.desk import ACTIVE_S, Desk, Load
 from storage_agent.instructions import Build, Greet, Instruction, Log, LookUp, Queue, Read, Refuse, Tell, TellStatus
 from storage_agent.jobs import Job
 from storage_agent.pipelines import MAX_TOTAL_NBYTES, Pipelines
@@ -55,13 +56,14 @@ class Counter:
         self.desk = Desk("an instance", ["d", "e"], ENCODINGS, self.admission, self.pipelines)
 
     def says(
-        self, message: Message, *payload: bytes, client: bytes = C, room: int = 4, building: int = 0
+        self, message: Message, *payload: bytes, client: bytes = C, now_s: float = 7.5, **load: Any
     ) -> list[Instruction]:
         """What the desk makes of a message."""
-        return self.frames(pack(message), *payload, client=client, room=room, building=building)
+        return self.frames(pack(message), *payload, client=client, now_s=now_s, **load)
 
-    def frames(self, *frames: bytes, client: bytes = C, room: int = 4, building: int = 0) -> list[Instruction]:
-        return self.desk.receive(client, frames, Load(room, building, upkeep_s=0.25), now_s=7.5)
+    def frames(self, *frames: bytes, client: bytes = C, now_s: float = 7.5, **load: Any) -> list[Instruction]:
+        usual: dict[str, Any] = {"room": 4, "building": 0, "upkeep_s": 0.25}
+        return self.desk.receive(client, frames, Load(**(usual | load)), now_s=now_s)
 
     def refused(self, message: Message, *payload: bytes, **load: Any) -> Failed | Refused:
         """The refusal of a message."""
@@ -292,6 +294,74 @@ def test_what_no_worker_will_have_time_for_goes_out_as_files(waiting: int, room:
     wanted = [(Queue, list(range(queued))), (Read, list(range(queued, 10)))]
     assert got == [(kind, numbers) for kind, numbers in wanted if numbers]
     assert isinstance(done[-1], Read) and done[-1].note == "3 samples are waiting for a worker"
+
+
+# --- prices ---------------------------------------------------------------------------------------------------
+
+
+def test_prices_reach_the_jobs_of_a_choice_that_is_left_open(counter: Counter) -> None:
+    digest = _register(counter)
+    read, queue = counter.says(_fetch((2, CHEAPEST), (0, "file"), (0, CHEAPEST), digest=digest, prices=[1.0, 0.5, 0.0]))
+    assert isinstance(read, Read) and isinstance(queue, Queue)
+    assert (ids(list(read.jobs)), ids(list(queue.jobs))) == ([1], [0, 2]), "also where nothing but the file may be cut"
+    assert queue.jobs[0].fetch.prices == [1.0, 0.5, 0.0]
+    assert [(one.item.cut, one.item.encoding) for one in queue.jobs] == [(2, CHEAPEST), (0, CHEAPEST)]
+
+
+@pytest.mark.parametrize("prices", [[], [1.0], [1.0, 2.0]])
+def test_a_choice_that_is_left_open_needs_three_prices(counter: Counter, prices: list[float]) -> None:
+    digest = _register(counter)
+    refusal = counter.refused(_fetch((0, "file"), (2, CHEAPEST), digest=digest, prices=prices))
+    assert isinstance(refusal, Failed) and (refusal.failure, refusal.ids) == ("malformed", [0, 1])
+    assert str(prices) in refusal.text and counter.admission.outstanding == 1
+    assert len(counter.says(_fetch((2, "pixels"), digest=digest, prices=prices))) == 1, "other items need none"
+
+
+def test_a_choice_that_is_left_open_needs_a_pipeline(counter: Counter) -> None:
+    assert counter.refused(_fetch((0, CHEAPEST), prices=[1.0, 1.0, 1.0])).failure == "unknown-pipeline"
+
+
+# --- the agent's cores ----------------------------------------------------------------------------------------
+
+
+def _told_cores(counter: Counter, client: bytes, now_s: float, cores: float = 6.0) -> float:
+    """The cores that a connection can count on, as it is told when it asks."""
+    (read,) = counter.says(_fetch((0, "file")), client=client, now_s=now_s, cores=cores)
+    assert isinstance(read, Read)
+    return read.jobs[0].fetch.cores
+
+
+def test_connections_that_ask_now_share_the_cores(counter: Counter) -> None:
+    assert _told_cores(counter, b"a", 10.0) == 6.0
+    assert _told_cores(counter, b"b", 10.5) == 3.0
+    assert _told_cores(counter, b"a", 11.0) == 3.0, "whoever asks often counts once"
+    assert _told_cores(counter, b"c", 11.5) == 2.0
+    assert _told_cores(counter, b"c", 11.5, cores=0.3) == pytest.approx(0.1), "those that there are now"
+
+
+def test_who_is_silent_for_two_seconds_has_no_share(counter: Counter) -> None:
+    _told_cores(counter, b"a", 10.0)
+    _told_cores(counter, b"b", 11.0)
+    assert _told_cores(counter, b"c", 10.0 + ACTIVE_S) == 2.0, "a is just about still there"
+    assert _told_cores(counter, b"c", 10.01 + ACTIVE_S) == 3.0
+    assert _told_cores(counter, b"b", 100.0) == 6.0
+    assert _told_cores(counter, b"a", 100.1) == 3.0, "back again"
+
+
+def test_who_has_gone_has_no_share(counter: Counter) -> None:
+    for client in (b"a", b"b"):
+        counter.says(Hello(list(VERSIONS), "a test"), client=client)
+        _told_cores(counter, client, 10.0)
+    counter.desk.gone(b"a")
+    counter.desk.gone(b"someone who never asked")
+    assert _told_cores(counter, b"b", 10.0) == 6.0
+
+
+def test_only_requests_for_samples_count_as_asking(counter: Counter) -> None:
+    for message in (Hello(list(VERSIONS), "x"), Ping(), AskStatus(), AskListing("d", ""), AskSizes("d", ["x"])):
+        counter.says(message, client=b"looks on")
+    counter.refused(_fetch((0, "file"), export="none"))
+    assert _told_cores(counter, b"a", 7.5) == 6.0
 
 
 # --- limits of one client -------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ def given(count: int = 2, **changes: object) -> Features:
     values = {
         "file_nbytes": np.arange(3000, 3000 + count, dtype=np.uint32),
         "value_nbytes": np.full(count, 300, np.uint32),
-        "sides": np.full((count, 2), (200, 150), np.uint16),
+        "px": np.full(count, 30_000.0),
         "share": np.full(count, 0.5),
     }
-    return Features(**(values | changes))  # type: ignore[arg-type]
+    return Features(**(values | changes))
 
 
 def test_features_by_hand() -> None:
@@ -38,7 +38,7 @@ def test_every_feature_is_a_number_for_every_sample() -> None:
                 "file_nbytes": np.full(2, nbytes, np.uint32),
                 "value_nbytes": np.full(2, nbytes, np.uint32),
             }
-            assert np.isfinite(given(sides=np.full((2, 2), side, np.uint16), **changes).matrix(FEATURES)).all()
+            assert np.isfinite(given(px=np.full(2, float(side) ** 2), **changes).matrix(FEATURES)).all()
     assert given(file_nbytes=np.full(2, most, np.uint32)).bits_per_px[0] == pytest.approx(8 * most / 30_000)
 
 
@@ -51,8 +51,8 @@ def test_a_feature_that_does_not_exist() -> None:
 
 
 def test_needing_the_size_of_the_picture() -> None:
-    assert Fitted(COMPRESSED_IMAGE).needs_sides and Fitted(("one", "zoom")).needs_sides
-    assert not Fitted(("one", "part_nbytes")).needs_sides
+    assert Fitted(COMPRESSED_IMAGE).needs_px and Fitted(("one", "zoom")).needs_px
+    assert not Fitted(("one", "part_nbytes")).needs_px
 
 
 def test_sizes_by_hand() -> None:

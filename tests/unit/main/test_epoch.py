@@ -20,6 +20,12 @@ class Recorder:
     def __init__(self) -> None:
         self.step_clock = StepClock()
         self.events: list[Any] = []
+        self.failure: Exception | None = None
+
+    def wanted(self) -> None:
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         totals = replace(NO_TOTALS, samples=epoch.delivered)
@@ -96,6 +102,17 @@ def test_a_batch_that_fails_takes_its_size_along() -> None:
         next(iterator)
     assert list(iterator) == ["c"]
     assert epoch.delivered == 4 + 2
+
+
+def test_what_the_agent_did_wrong_comes_before_the_next_batch_and_costs_none() -> None:
+    recorder, epoch = Recorder(), epoch_of([4, 7, 2])
+    batches = EpochIterator(recorder, epoch, iter("abc"), 3, None)
+    assert next(batches) == "a"
+    recorder.failure = ConnectionError("no agent")
+    with pytest.raises(ConnectionError, match="no agent"):
+        next(batches)
+    assert list(batches) == ["b", "c"]
+    assert epoch.delivered == 13
 
 
 def test_its_length_is_known_or_an_error() -> None:

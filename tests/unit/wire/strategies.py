@@ -10,8 +10,10 @@ import msgpack
 from hypothesis import strategies as st
 
 from sophon_loader.wire.fields import AtMost
-from sophon_loader.wire.messages import MESSAGES, Item, Message
+from sophon_loader.wire.messages import MESSAGES, Item, Message, Offer
 
+ROWS = {Item: Item(1, 2, 0, 3, "file", "k"), Offer: Offer(1, "file", 2, 0.5, 0.25)}
+"""An example of each type that stands in a list of a message."""
 INTEGERS = st.integers(-(1 << 63), (1 << 64) - 1)
 NAMES = st.text(max_size=20) | st.binary(max_size=12).map(os.fsdecode)  # a file name need not be UTF-8
 _EXTENSIONS = st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=5)) | st.builds(
@@ -30,8 +32,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return PLAIN
-    if hint is Item:
-        return st.builds(Item, *map(values_of, get_type_hints(Item, include_extras=True).values()))
+    if hint in ROWS:
+        return st.builds(hint, *map(values_of, get_type_hints(hint, include_extras=True).values()))
     if origin is Annotated:
         base, limit = arguments
         if isinstance(limit, AtMost):
@@ -63,7 +65,7 @@ def example(cls: type[Message], **given: Any) -> Message:
     for name, hint in hints.items():
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is list:
-            made[name] = [plain.get(arguments[0], Item(1, 2, 0, 3, "file", "k"))]
+            made[name] = [plain.get(arguments[0]) or ROWS[arguments[0]]]
         elif origin is dict:
             made[name] = {"x": "y"}
     return cls(**(made | given))

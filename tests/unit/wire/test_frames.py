@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import fields
 from typing import Any
@@ -23,6 +24,7 @@ from sophon_loader.wire.messages import (
     Hello,
     Item,
     Message,
+    Offer,
     Pong,
     Refused,
     Sample,
@@ -64,9 +66,16 @@ def test_a_message_comes_back_equal(cls: type[Message], data: st.DataObject) -> 
     assert unpack(memoryview(bytearray(pack(message)))) == message
 
 
-def test_an_items_fields_have_names_again() -> None:
-    fetch = unpack(pack(EXAMPLES[Fetch]))
-    assert isinstance(fetch, Fetch) and isinstance(fetch.items[0], Item)
+def test_the_fields_of_items_and_offers_have_names_again() -> None:
+    fetch, sample = unpack(pack(EXAMPLES[Fetch])), unpack(pack(EXAMPLES[Sample]))
+    assert isinstance(fetch, Fetch) and type(fetch.items[0]) is Item
+    assert isinstance(sample, Sample) and type(sample.offers[0]) is Offer
+
+
+def test_a_request_without_prices_and_an_answer_without_offers() -> None:
+    fetch, sample = unpack(pack(example(Fetch, prices=[]))), unpack(pack(example(Sample, offers=[])))
+    assert isinstance(fetch, Fetch) and fetch.prices == []
+    assert isinstance(sample, Sample) and sample.offers == []
 
 
 def test_a_file_name_that_is_not_utf8_survives() -> None:
@@ -112,7 +121,7 @@ FITS = {
     "int": {"int"}, "str": {"text"}, "bool": {"bool"}, "Natural": {"int"}, "Positive": {"int"}, "Stage": {"int"},
     "FileSize": {"int"}, "Seconds": {"int", "float"}, "Cores": {"int", "float"},
     "list[int]": set(), "list[str]": set(), "list[Natural]": set(), "list[KeySize]": set(), "list[Item]": set(),
-    "Times": set(),
+    "list[Offer]": set(), "Times": set(), "Prices": set(),
     "dict[str, str]": set(), "dict[str, Any]": {"map"},
 }  # fmt: skip
 
@@ -139,10 +148,36 @@ def test_every_field_is_held_against_its_type(cls: type[Message]) -> None:
     "123456", 5,
 ])  # fmt: skip
 def test_every_field_of_an_item_is_held_against_its_type(item: Any) -> None:
-    row = _row(EXAMPLES[Fetch])
-    row[-1] = [*row[-1], item]
+    header = pack(example(Fetch, items=[Item(1, 2, 0, 3, "file", "k"), item]))
     with pytest.raises(MalformedMessage, match=r"^Fetch\.items\[1\](\.[a-z]+)? must be "):
-        unpack(msgpack.packb(row))
+        unpack(header)
+
+
+@pytest.mark.parametrize("offer", [
+    [], [1, "e", 2, 0.5], [1, "e", 2, 0.5, 0.5, 0], ["1", "e", 2, 0.5, 0.5], [True, "e", 2, 0.5, 0.5],
+    [65, "e", 2, 0.5, 0.5], [1, b"e", 2, 0.5, 0.5], [1, None, 2, 0.5, 0.5], [1, "e", 2.0, 0.5, 0.5],
+    [1, "e", -1, 0.5, 0.5], [1, "e", 2, "0.5", 0.5], [1, "e", 2, -0.5, 0.5], [1, "e", 2, 0.5, math.nan],
+    [1, "e", 2, 0.5, math.inf], {"cut": 1}, "12345", 5, None,
+])  # fmt: skip
+def test_every_field_of_an_offer_is_held_against_its_type(offer: Any) -> None:
+    header = pack(example(Sample, offers=[Offer(1, "e", 2, 0.5, 0.5), offer]))
+    with pytest.raises(MalformedMessage, match=r"^Sample\.offers\[1\](\.[a-z_]+)? must be "):
+        unpack(header)
+
+
+@pytest.mark.parametrize("prices", [
+    [0.0] * 4, [-1.0, 0.0, 0.0], [0.0, math.nan, 0.0], [0.0, 0.0, math.inf], [1e9 + 1, 0.0, 0.0], [None, 0.0, 0.0],
+    ["1", "1", "1"], [True, True, True], 0.5, None,
+])  # fmt: skip
+def test_prices_that_are_none(prices: Any) -> None:
+    with pytest.raises(MalformedMessage, match=r"^Fetch\.prices(\[\d\])? must be "):
+        unpack(pack(example(Fetch, prices=prices)))
+
+
+@pytest.mark.parametrize("prices", [[], [0.0], [0.0, 0.0, 0.0], [1, 0, 1_000_000_000], [1e-300, 1e9, 0.5]])
+def test_prices_that_are_some(prices: list[float]) -> None:
+    fetch = unpack(pack(example(Fetch, prices=prices)))
+    assert isinstance(fetch, Fetch) and fetch.prices == prices
 
 
 @every_kind
@@ -172,10 +207,10 @@ def test_an_unknown_kind(kind: Any) -> None:
 @pytest.mark.parametrize("header", [
     b"", b"\x00", b"\x80", b"\xc0", b"\xc1", b"\x90", b"\x91\x01", b"hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 9,
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",  # huge lengths
-    b"\xc9\xff\xff\xff\xff\x05", b"\x93\x02\x0a\xdb\x7f\xff\xff\xffx", b"\x93\x02\x0c\xdf\x10\x00\x00\x00\xa1a\x01",
-    b"\x93\x02\x0c\x81\x90\x01", b"\x93\x02\x0c\x81\x80\x01", b"\x93\x02\x0c\x81\x91\x01\x01",  # unhashable map keys
-    b"\x93\x02\x0a\xd4\xff\x00", b"\x93\x02\x0a\xc7\x0c\xff" + b"\xff" * 12,  # timestamps that are none
-    b"\x93\x02\x0a\xd6\x05abcd",
+    b"\xc9\xff\xff\xff\xff\x05", b"\x93\x03\x0a\xdb\x7f\xff\xff\xffx", b"\x93\x03\x0c\xdf\x10\x00\x00\x00\xa1a\x01",
+    b"\x93\x03\x0c\x81\x90\x01", b"\x93\x03\x0c\x81\x80\x01", b"\x93\x03\x0c\x81\x91\x01\x01",  # unhashable map keys
+    b"\x93\x03\x0a\xd4\xff\x00", b"\x93\x03\x0a\xc7\x0c\xff" + b"\xff" * 12,  # timestamps that are none
+    b"\x93\x03\x0a\xd6\x05abcd",
 ])  # fmt: skip
 def test_what_is_not_a_message(header: bytes) -> None:
     with pytest.raises(MalformedMessage):
@@ -183,7 +218,7 @@ def test_what_is_not_a_message(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("depth", [400, 900, 1010, 1023, 1500, 100_000])
-@pytest.mark.parametrize("around", [b"\x93\x02\x0a%s", b"\x93\x02\x0c\x81\xa1a%s", b"%s", b"\x92\x02%s", b"\x92%s\x01"])
+@pytest.mark.parametrize("around", [b"\x93\x03\x0a%s", b"\x93\x03\x0c\x81\xa1a%s", b"%s", b"\x92\x03%s", b"\x92%s\x01"])
 @pytest.mark.parametrize("level", [b"\x91", b"\x81\xa1a", b"\x81"])
 def test_deep_nesting(depth: int, around: bytes, level: bytes) -> None:
     _unpack_anything(around.replace(b"%s", level * depth + b"\x01"))

@@ -19,6 +19,7 @@ from sophon_loader.wire.messages import (
     Fetch,
     Item,
     Message,
+    Offer,
     Registered,
     Sample,
     Sizes,
@@ -38,15 +39,24 @@ LIMITS: dict[Place, tuple[type, float, float]] = {
     (Fetch, "items[0].sample"): (int, 0, MOST),
     (Fetch, "items[0].occurrence"): (int, 0, MOST),
     (Fetch, "items[0].cut"): (int, 0, 64),
+    (Fetch, "prices[0]"): (float, 0, 1e9),
     (Sample, "id"): (int, 0, MOST),
     (Sample, "cut"): (int, 0, 64),
     (Sample, "file_nbytes"): (int, 0, 1 << 30),
     (Sample, "op_s[0]"): (float, 0, 1e9),
     (Sample, "upkeep_s"): (float, 0, 1e9),
     (Sample, "queued_s"): (float, 0, 1e9),
+    (Sample, "read_s"): (float, 0, 1e9),
+    (Sample, "work_s"): (float, 0, 1e9),
+    (Sample, "cores"): (float, 1e-6, 1e6),
+    (Sample, "offers[0].cut"): (int, 0, 64),
+    (Sample, "offers[0].nbytes"): (int, 0, MOST),
+    (Sample, "offers[0].agent_s"): (float, 0, 1e9),
+    (Sample, "offers[0].rest_s"): (float, 0, 1e9),
     (Failed, "ids[0]"): (int, 0, MOST),
     (Sizes, "nbytes[0]"): (int, -2, (1 << 63) - 1),
 }
+ROWS_OF: dict[type[Message], type[Item | Offer]] = {Fetch: Item, Sample: Offer}
 ANY_SIZE = {(Fetch, "seed"), (Fetch, "epoch")}
 """What only selects random numbers: any that msgpack can write."""
 OFFERS = {"Hello.versions[0]"}
@@ -65,7 +75,7 @@ def _row(cls: type[Message], changes: dict[str, Any]) -> list[Any]:
         outer, listed, inner = name.partition("[0]")
         position = names.index(outer)
         if inner:
-            values[position][0][Item._fields.index(inner[1:])] = value
+            values[position][0][ROWS_OF[cls]._fields.index(inner[1:])] = value
         elif listed:
             values[position][0] = value
         else:
@@ -149,8 +159,8 @@ def _numbers(hint: Any, name: str) -> set[str]:
         return _numbers(arguments[0], name)
     if origin is list:
         return _numbers(arguments[0], f"{name}[0]")
-    if hint is Item:
-        hints = get_type_hints(Item, include_extras=True)
+    if hint in (Item, Offer):
+        hints = get_type_hints(hint, include_extras=True)
         return set().union(*(_numbers(inner, f"{name}.{part}") for part, inner in hints.items()))
     return {name} if hint in (int, float) else set()
 

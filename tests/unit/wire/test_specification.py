@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 
@@ -14,15 +14,13 @@ from sophon_loader.encodings.registry import encode, encodings
 from sophon_loader.pipeline import chain
 from sophon_loader.wire import failures, frames, limits, messages, version
 from sophon_loader.wire import fields as types
-from sophon_loader.wire.messages import MESSAGES, WITH_PAYLOAD, Failure, Item
+from sophon_loader.wire.messages import CHEAPEST, MESSAGES, WITH_PAYLOAD, Failure, Item, Offer
 from storage_agent import desk, pipelines
 from tests.support.encoding_examples import ACCEPTED
 
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
-NAMED: dict[Any, str] = {
-    getattr(types, name): name for name in vars(types) if get_origin(vars(types)[name]) is Annotated
-}
-"""The names of the types that have a limit."""
+NAMED: dict[str, Any] = {name: hint for name, hint in vars(types).items() if get_origin(hint) is Annotated}
+"""The types that have a limit, by name."""
 FROM_AGENT = re.compile(r"^Agent:")
 
 
@@ -61,20 +59,20 @@ def test_every_message_class_is_listed() -> None:
     assert len({cls.KIND for cls in MESSAGES}) == len(MESSAGES)
 
 
-def test_items() -> None:
-    cell = next(row[1] for row in _table("Framing") if row[0] == "`Item`")
-    hints = get_type_hints(Item, include_extras=True)
-    assert re.findall(r"`(\w+): (\w+)`", cell) == [
-        (name, NAMED.get(hint) or hint.__name__) for name, hint in hints.items()
-    ]
+@pytest.mark.parametrize("row_type", [Item, Offer])
+def test_rows(row_type: type[Item | Offer]) -> None:
+    cell = next(row[1] for row in _table("Framing") if row[0] == f"`{row_type.__name__}`")
+    hints = {name: hint.__forward_arg__ for name, hint in row_type.__annotations__.items()}
+    assert re.findall(r"`(\w+): (\w+)`", cell) == list(hints.items())
     assert f"array of the {['', '', '', '', '', 'five', 'six', 'seven'][len(hints)]} fields" in cell
 
 
 def test_types() -> None:
     written = {re.sub(r"\[.*", "", row[0].strip("`")) for row in _table("Framing")}
     used = {name for cls in MESSAGES for field in fields(cls) for name in re.findall(r"\w+", str(field.type))}
-    assert used | {"float"} == written | {"Any"}, "float is what Seconds and Cores are"
-    assert set(NAMED.values()) <= used
+    used |= {inner for row in _table("Framing") for inner in re.findall(r"^array of at most \d+ `(\w+)`$", row[1])}
+    assert used | {"float"} == written | {"Any"}, "float is what Seconds, Cores and Price are"
+    assert set(NAMED) <= used
 
 
 def _number(text: str) -> float:
@@ -86,14 +84,19 @@ def _number(text: str) -> float:
 
 def test_the_limits_of_types() -> None:
     cells = {row[0].strip("`"): row[1] for row in _table("Framing")}
-    for hint, name in NAMED.items():
+    for name, hint in NAMED.items():
         base, limit = get_args(hint)
         if isinstance(limit, types.AtMost):
             entries, inner = re.findall(r"^array of at most (\d+) `(\w+)`$", cells[name])[0]
-            assert (int(entries), inner) == (limit.entries, NAMED[get_args(base)[0]])
+            assert int(entries) == limit.entries and NAMED[inner] == get_args(base)[0]
             continue
         kind, least, most = re.findall(r"^`(int|float)` from (\S+) to ([^\s:]+)", cells[name])[0]
         assert kind == base.__name__ and (_number(least), _number(most)) == (limit.least, limit.most), name
+
+
+def test_the_choice_that_is_left_to_the_agent() -> None:
+    assert f"whose encoding is `{CHEAPEST}` leaves the choice to the agent" in re.sub(r"\s+", " ", TEXT)
+    assert CHEAPEST not in encodings(), "a name that no encoding may have"
 
 
 def test_versions() -> None:

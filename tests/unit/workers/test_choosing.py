@@ -17,9 +17,13 @@ from sophon_loader.client.requests import BatchId, Wanted
 from sophon_loader.client.session import Terms
 from sophon_loader.decide.facts import Choice
 from sophon_loader.decide.plan import Plan, Prices, uniform_plan
+from sophon_loader.decide.tariff import Part, Tariff
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.profiling.costs import Calibration, CostModel
+from sophon_loader.wire.messages import CHEAPEST
+from sophon_loader.workers.choosing import Chooser
+from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -80,6 +84,51 @@ def test_an_index_that_the_dataset_does_not_have(root: Path, index: int) -> None
 
 def test_no_sample_at_all(root: Path) -> None:
     assert wanted(parts_of(ImageFolder(str(root), crop_transform()), terms())) == []
+
+
+# --- where the agent chooses ----------------------------------------------------------------------------------
+
+
+def at_tariff(parts: Parts, *shares: tuple[float, Prices | None]) -> Chooser:
+    tariff = SharedTariff()
+    tariff.set(Tariff(tuple(Part(share, prices) for share, prices in shares), ""))
+    return Chooser(parts.data, parts.steps, parts.locations, parts.plan, parts.profile, parts.seed, tariff)
+
+
+def test_at_a_tariff_the_choice_is_left_to_the_agent(root: Path) -> None:
+    """Up to where it can get; whatever a plan says, and without looking at a picture."""
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms("train"))
+    parts.plan.set(uniform_plan("x", COUNT, Choice(2, "pixels"), ""), None)
+    chooser = at_tariff(parts, (1.0, Prices(wire=1.0, loader=0.25, agent=0.5)))
+    found = chooser.wanted(Ticket(BATCH, [4, -6, 4], [0, 0, 1]))
+    reach = parts.steps[0].reach
+    assert found == [
+        Wanted(0, index, reach, CHEAPEST, parts.locations.key_in_export(index), occurrence, prices=(1.0, 0.5, 0.25))
+        for index, occurrence in ((4, 0), (0, 0), (4, 1))
+    ]
+    assert not any(one.is_file for one in found)
+
+
+def test_at_a_tariff_for_files_files_are_asked_for(root: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    found = at_tariff(parts, (1.0, None)).wanted(Ticket(BATCH, [1, 2]))
+    assert [(one.cut, one.encoding, one.prices) for one in found] == [(0, "file", None)] * 2
+    mixed = at_tariff(parts, (0.5, None), (0.5, Prices(1.0, 1.0, 1.0)))
+    found = [one for _ in range(20) for one in mixed.wanted(Ticket(BATCH, [1, 2, 3, 4]))]
+    assert abs(sum(one.is_file for one in found) - 40) <= 4
+
+
+def test_at_a_tariff_each_source_goes_as_far_as_the_agent_can_there(root: Path) -> None:
+    halves = [ImageFolder(str(root), crop_transform()), ImageFolder(str(root), v1.ToTensor())]
+    parts = parts_of(ConcatDataset(halves), terms(), reach=[3, 0])
+    found = at_tariff(parts, (1.0, Prices(1.0, 1.0, 1.0))).wanted(Ticket(BATCH, [0, COUNT]))
+    assert [(one.source, one.cut, one.encoding) for one in found] == [(0, 3, CHEAPEST), (1, 0, CHEAPEST)]
+
+
+def test_at_a_tariff_an_index_that_the_dataset_does_not_have(root: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    with pytest.raises(IndexError):
+        at_tariff(parts, (1.0, None)).wanted(Ticket(BATCH, [COUNT]))
 
 
 # --- regions --------------------------------------------------------------------------------------------------

@@ -34,6 +34,27 @@ def test_rows_are_added_up() -> None:
     assert totals.encodings == {"webp": 5}
 
 
+def test_what_the_agent_told_of_its_work_is_added_up() -> None:
+    statistics = Statistics(1, ["file", "webp"])
+    row = statistics.row(0)
+    row.begin(1)
+    told = {"read_s": 0.5, "work_s": 1.5, "queued_s": 0.25, "upkeep_s": 0.125}
+    for _ in range(2):
+        row.count(replace(answer("webp", 1), **told), 1, turnaround_s=3.0)  # type: ignore[arg-type]
+    row.count(replace(answer("file", 0), op_s=[0.25], **told), 0, turnaround_s=9.0)  # type: ignore[arg-type]
+    row.add(fresh=2, net_s=0.5, weighed=1, weighed_rest_s=0.25, weighed_loader_s=0.125, busy_s=2.0)
+    totals = statistics.totals(1)
+    assert (totals.read_bytes, totals.read_s) == (300, 1.5), "of files, too"
+    assert (totals.work_cpu_s, totals.work_s, totals.offloaded) == (0.5, 3.0, 2), "of ops and encoding alone"
+    assert (totals.queued_s, totals.turnaround_s) == (0.5, 6.0)
+    assert (totals.upkeep_s, totals.offloaded_upkeep_s, totals.agent_cpu_s) == (0.375, 0.25, 1.625)
+    assert (totals.fresh, totals.net_s, totals.busy_s) == (2, 0.5, 2.0)
+    assert (totals.weighed, totals.weighed_rest_s, totals.weighed_loader_s) == (1, 0.25, 0.125)
+    before = replace(totals, samples=1, read_s=0.5, cuts={1: 1}, encodings={"webp": 1})
+    since = totals.since(before)
+    assert (since.samples, since.read_s, since.cuts, since.encodings) == (2, 1.0, {0: 1, 1: 1}, {"file": 1, "webp": 1})
+
+
 def test_counters_are_integers_and_seconds_are_not() -> None:
     totals = Statistics(1, ["file"]).totals(1)
     assert type(totals.samples) is int and type(totals.wire_bytes) is int and type(totals.loader_cpu_s) is float

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from torch.utils.data import get_worker_info
 from torchvision.datasets import ImageFolder
 
 from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.decide.facts import Choice
+from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.wire.messages import Offer
 from sophon_loader.workers import dataset as module
-from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.dataset import Live, OffloadedDataset
+from sophon_loader.workers.offers import SharedOffers
+from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
+from tests.support.loaders import sample_message
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
 from tests.support.workers import Parts, parts_of
@@ -34,6 +41,10 @@ class SessionStandIn:
     received_nbytes: int = 0
     retries: int = 0
     waited_s: float = 0.0
+    fresh: int = 0
+    net_s: float = 0.0
+    queued_s: float = 0.0
+    shortest_net_s: float = math.inf
     gone: bool = True
 
     def keep(self, batches: Iterable[BatchId]) -> None:
@@ -151,6 +162,30 @@ def test_a_new_connection_after_a_sample_that_nobody_has(parts: Parts, session: 
     assert session.log[-1] == "close"
     root.with_name("elsewhere").rename(root)
     assert len(fetched(dataset, ticket(0, 0))) == 1
+
+
+def test_what_the_agent_says_of_itself_is_noted(parts: Parts, session: SessionStandIn) -> None:
+    offers = [Offer(0, "file", 9000, 0.0, 0.5), Offer(2, "pixels", 900, 0.5, 0.125)]
+    live = Live(SharedTariff(), SharedOffers(1, encoding_names()))
+    dataset = OffloadedDataset(
+        parts.data, parts.steps, parts.plan, parts.statistics, parts.profile, parts.locations, parts.terms, parts.seed,
+        live,
+    )  # fmt: skip
+    told = iter([[], offers, []])
+
+    def answers(batch: BatchId) -> Reply:
+        reply = session.wanted[batch].pop()
+        data = Path(str(parts.locations.path_here(reply.wanted.sample))).read_bytes()
+        sample = replace(sample_message(1), cut=0, encoding="file", op_s=[0.0], cores=0.75, offers=next(told))
+        return replace(reply, sample=sample, payload=data)
+
+    session.next = answers  # type: ignore[method-assign]
+    session.fresh, session.net_s, session.shortest_net_s = 0, 0.0, 0.003
+    assert len(fetched(dataset, ticket(0, 0, 1, 2))) == 3
+    assert parts.statistics.agent_cores.array.tolist() == [0.75]
+    assert parts.statistics.shortest_net_s.array.tolist() == [0.003]
+    assert len(live.offers) == 1
+    assert live.offers.choices() == (Choice(0, "file"), Choice(2, "pixels"))
 
 
 def test_without_an_agent_there_is_no_session(parts: Parts, session: SessionStandIn) -> None:

@@ -24,7 +24,7 @@ from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissi
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw, Seed
-from sophon_loader.wire.messages import Failed, Failure, Sample
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Sample
 from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import picture, train_transform
 from tests.support.workers import Parts, parts_of
@@ -111,6 +111,44 @@ def test_a_value_that_the_agent_has_sent(root: Path, cut: int) -> None:
     value, label = finished(parts, reply)
     assert torch.equal(value, expected(parts, 1)) and label == 0
     assert parts.statistics.totals(1).degraded == (cut < 3)
+
+
+def test_a_choice_of_the_agent_s_is_set_beside_what_it_told(root: Path) -> None:
+    """What was left to the loader: by the agent's estimate, and as it was."""
+    parts = parts_at(root, terms())
+    with parts.steps[0].chain.isolated():
+        head = parts.steps[0].chain.run(file_of(parts, 1), 0, 2, draw_of(parts, 1))
+    offers = [Offer(0, "file", 9000, 0.0, 0.5), Offer(2, "pixels", 9000, 0.5, 0.125), Offer(2, "webp", 900, 0.5, 0.25)]
+    one = wanted(5, CHEAPEST, prices=(1.0, 1.0, 1.0))
+    value, _ = finished(parts, answer(head, 2, "pixels", one, offers=offers))
+    assert torch.equal(value, expected(parts, 1))
+    totals = parts.statistics.totals(1)
+    assert (totals.weighed, totals.weighed_rest_s, totals.degraded) == (1, 0.125, 0)
+    assert 0 < totals.weighed_loader_s < totals.loader_cpu_s + 1.0
+    finished(parts, answer(head, 2, "pixels", one))
+    assert parts.statistics.totals(1).weighed == 1, "most answers tell nothing"
+    finished(parts, answer(head, 2, "pixels", one, offers=offers[:1]))
+    assert parts.statistics.totals(1).weighed == 1, "nor do those that leave out what was taken"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_whatever_the_agent_takes_is_no_less_than_was_asked_for(root: Path, cut: int) -> None:
+    parts = parts_at(root, terms())
+    with parts.steps[0].chain.isolated():
+        head = parts.steps[0].chain.run(file_of(parts, 1), 0, cut, draw_of(parts, 1))
+    one = wanted(3, CHEAPEST, prices=(1.0, 1.0, 1.0))
+    value, _ = finished(parts, answer(head, cut, "pixels" if cut else "file", one))
+    assert torch.equal(value, expected(parts, 1)) and parts.statistics.totals(1).degraded == 0
+    finished(parts, answer(head, cut, "pixels" if cut else "file", one, note="an op has failed"))
+    assert parts.statistics.totals(1).degraded == 1
+
+
+def test_an_agent_that_goes_further_than_it_may(root: Path) -> None:
+    parts = parts_at(root, terms())
+    with parts.steps[0].chain.isolated():
+        head = parts.steps[0].chain.run(file_of(parts, 1), 0, 3, draw_of(parts, 1))
+    with pytest.raises(MalformedMessage, match="must not go past cut 2, got 3"):
+        finished(parts, answer(head, 3, "pixels", wanted(2, CHEAPEST, prices=(1.0, 1.0, 1.0))))
 
 
 def test_while_files_are_profiled(root: Path) -> None:

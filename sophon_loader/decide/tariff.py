@@ -1,0 +1,95 @@
+"""What requests go out at when the agent chooses: prices, or several of them side by side, or plain files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sophon_loader.decide.cost import EpochTime
+from sophon_loader.decide.plan import Prices
+from sophon_loader.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the requests.
+
+    Args:
+        share: of all requests, in (0, 1].
+        prices: at which the agent chooses; None for files as they are, which need no choosing.
+    """
+
+    share: float
+    prices: Prices | None
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """What requests go out at.
+
+    A linear programme over few kinds of samples has its optimum in a mix: at one set of prices all samples that are
+    alike would go one way. So requests are dealt out over the parts, by their shares.
+
+    Args:
+        parts: at least one; their shares make 1.
+        reason: why, in one line a user can read.
+        predicted: the time of the samples that this was made from, under the cost model; None before any is known.
+        without: the same without offloading.
+
+    Raises:
+        PlanError: there is no part, or the shares do not make 1.
+
+    Example:
+        >>> Tariff((Part(0.25, None), Part(0.75, Prices(wire=1.0, loader=2.0, agent=2.0))), "because").offloads
+        True
+    """
+
+    parts: tuple[Part, ...]
+    reason: str
+    predicted: EpochTime | None = None
+    without: EpochTime | None = None
+
+    def __post_init__(self) -> None:
+        total = sum(part.share for part in self.parts)
+        if not math.isclose(total, 1.0, rel_tol=1e-6) or any(not part.share > 0 for part in self.parts):
+            raise PlanError(f"shares must be above 0 and make 1, got {[part.share for part in self.parts]}")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the agent is asked for more than files."""
+        return any(part.prices is not None for part in self.parts)
+
+    def to_plain(self) -> list[Any]:
+        """The parts as plain data."""
+        return [
+            [part.share, part.prices and [part.prices.wire, part.prices.loader, part.prices.agent]]
+            for part in self.parts
+        ]
+
+    @staticmethod
+    def from_plain(rows: Sequence[Any]) -> Tariff:
+        """The inverse of `to_plain`, without what is said of it."""
+        parts = [
+            Part(share, None if prices is None else Prices(wire=prices[0], loader=prices[1], agent=prices[2]))
+            for share, prices in rows
+        ]
+        return Tariff(tuple(parts), "")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What saving traffic may cost.
+
+    Args:
+        weight: share of the agent's cores that may be used to save traffic where that costs no time; 0 for none.
+        cost_per_gb: seconds of training that a gigabyte less on the wire is worth; 0 where traffic is free.
+    """
+
+    weight: float = 0.5
+    cost_per_gb: float = 0.0
+
+
+FILES = Part(1.0, None)
+"""Nothing is offloaded."""

@@ -1,0 +1,381 @@
+"""A plan that lives: what requests go out at, revised every second from what the last seconds have shown.
+
+The agent chooses for each sample, at the prices that are set here. They are the duals of a linear programme over the
+samples of late, at the rates of late, so nothing is kept per sample of the dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sophon_loader.decide.cost import EpochTime
+from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
+from sophon_loader.decide.plan import Prices
+from sophon_loader.decide.policies.auto import Auto
+from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
+from sophon_loader.main.keeping import KeptLive
+from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
+from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.dataset import Live
+from sophon_loader.workers.offers import SharedOffers
+from sophon_loader.workers.tariff import SharedTariff
+
+FIRST_WINDOW_S = 0.25
+"""Windows are short until the wire has shown its limit."""
+WINDOW_S = 1.0
+MIN_WINDOW_SAMPLES = 16
+"""Of fewer, a large one decides."""
+MIN_OFFERS = 8
+"""Samples without which no prices are worked out: those at first are as good."""
+TRIED_SHARE = 1 / 64
+"""Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+FIRST_TRIED_SHARE = 1 / 8
+"""The same before it is known at all, where files are read here at first: within some 500 samples it is."""
+KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
+"""What is kept for another run, beside the samples."""
+DOUBLED = {
+    "gpu": "gpu_samples_s",
+    "wire": "wire_bytes_s",
+    "loader-cpu": "loader_cores",
+    "agent-cpu": "agent_cores",
+}
+"""What `would_bring` tells of, and the rate that is doubled for it."""
+MAX_BESIDE_S = 10.0
+"""CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
+MAX_RATIO = 4.0
+"""Times as fast or slow that a core of the loader may be, compared with one of the agent."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far an iteration has come, or what passed between two such moments.
+
+    Args:
+        seconds: since it began.
+        totals: counted since then.
+        awaited_s: of these, seconds for which the training waited for batches.
+    """
+
+    seconds: float
+    totals: Totals
+    awaited_s: float
+
+    def with_what_passed(self, before: Moment, after: Moment) -> Moment:
+        """This, and what passed from one moment of an iteration to another."""
+        passed = after.totals.since(before.totals)
+        return Moment(
+            self.seconds + after.seconds - before.seconds,
+            self.totals.scalars_with(passed),
+            self.awaited_s + after.awaited_s - before.awaited_s,
+        )
+
+
+class LivePlan:
+    """Revises a tariff while an iteration runs.
+
+    Args:
+        policy: works prices out.
+        samples: of the dataset.
+        statistics: what the workers count.
+        processes: of the loader.
+        encodings: all names.
+        conditions: at first.
+        traffic: what saving traffic may cost.
+        files_here: files are read by the loader itself.
+
+    Attributes:
+        shared: what the workers need.
+        conditions: what the resources give.
+        tariff: what requests go out at.
+    """
+
+    def __init__(
+        self,
+        policy: Auto,
+        samples: int,
+        statistics: Statistics,
+        processes: int,
+        encodings: Sequence[str],
+        conditions: Conditions,
+        traffic: Traffic,
+        *,
+        files_here: bool,
+    ) -> None:
+        self._policy = policy
+        self._samples = samples
+        self._statistics = statistics
+        self._processes = processes
+        self._traffic = traffic
+        self._files_here = files_here
+        self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
+        self.conditions = conditions
+        self.tariff = at_first(conditions.rates, files_here=files_here)
+        self._loader_per_rest = 1.0
+        self._loader_s = 0.0
+        self._file_s = self._agent_s = 0.0
+        self._mark: Moment | None = None
+        self._latest: Moment | None = None
+        self._carried = Moment(0.0, NO_TOTALS, 0.0)
+        self._facts: Facts | None = None
+        self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
+        self._guard = Guard()
+        self._share()
+
+    def take_over(self, kept: KeptLive) -> None:
+        """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
+        try:
+            wire_bytes_s, per_rest, *beside_s = (float(kept.figures[name]) for name in KEPT)
+            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and 1 / MAX_RATIO <= per_rest <= MAX_RATIO):
+                return
+            if not all(0 <= seconds <= MAX_BESIDE_S for seconds in beside_s):
+                return
+            self.shared.offers.load(kept.arrays)
+        except (KeyError, ValueError):
+            return
+        self._loader_per_rest = per_rest
+        self._loader_s, self._file_s, self._agent_s = beside_s
+        if wire_bytes_s >= 1:
+            self.conditions = self.conditions.with_wire(wire_bytes_s)
+        self._revise()
+
+    def kept(self) -> KeptLive:
+        """What another run may go on from."""
+        wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
+        values = (wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s)
+        return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
+
+    def begin(self) -> None:
+        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over."""
+        if self._mark is not None and self._latest is not None:
+            self._carried = self._carried.with_what_passed(self._mark, self._latest)
+        self._mark = self._latest = None
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Seconds that an epoch takes by the cost model."""
+        if self.tariff.predicted is None or not self._rows:
+            return None
+        return max(self.tariff.predicted.seconds, self._disk_s()) * self._samples / self._rows
+
+    @property
+    def _rows(self) -> int:
+        """Samples that the tariff was worked out from."""
+        return 0 if self._facts is None else self._facts.samples
+
+    def _disk_s(self) -> float:
+        """Seconds for which the agent's disk is busy with these samples."""
+        table = None if self._facts is None else self._facts.table
+        if table is None or self._files_here:
+            return 0.0
+        return float(table.wire_bytes[:, 0].sum(dtype=np.float64)) / self.conditions.disk_bytes_s
+
+    def limits(self) -> dict[str, float]:
+        """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
+        time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
+        if time is None:
+            return {}
+        # What tariffs are worked out from counts the disk among the training steps.
+        time = replace(time, gpu_s=self._rows / self.conditions.rates.gpu_samples_s)
+        return shares_of(time, self._disk_s())
+
+    def would_bring(self) -> dict[str, float]:
+        """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
+        if self._facts is None:
+            return {}
+        if self._brought is not None:
+            return self._brought
+        now_s = self._least_s(self.conditions.rates, self._disk_s())
+        found = self._brought = {}
+        for name, field in DOUBLED.items():
+            rates = self.conditions.rates
+            doubled = replace(rates, **{field: 2 * getattr(rates, field)})
+            found[name] = now_s / self._least_s(doubled, self._disk_s())
+        found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
+        return found
+
+    def weighed(self) -> dict[str, dict[str, float]]:
+        """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
+        table = None if self._facts is None else self._facts.table
+        if table is None:
+            return {}
+        found = {}
+        for column, choice in enumerate(table.choices):
+            rows = table.has(column)
+            costs = {"wire_bytes": table.wire_bytes, "agent_s": table.agent_s, "loader_s": table.loader_s}
+            found[str(choice)] = {name: float(values[rows, column].mean()) for name, values in costs.items()}
+        return found
+
+    def _least_s(self, rates: Rates, disk_s: float) -> float:
+        """Seconds that the known samples take at some rates, under the best tariff for them."""
+        assert self._facts is not None, "nothing is known yet"
+        predicted = self._policy.tariff(replace(self._facts, rates=rates)).predicted
+        assert predicted is not None, "a tariff of a table has a prediction"
+        return max(predicted.seconds, disk_s)
+
+    def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
+        """Look whether a window is full, and revise the tariff if so.
+
+        Args:
+            seconds: since the iteration began.
+            totals: counted since then.
+            awaited_s: of these, seconds for which the training waited for batches.
+            most_samples_s: that the training step takes at most, where that was measured otherwise; inf if not.
+
+        Returns:
+            Whether the tariff was revised.
+        """
+        now = Moment(seconds, totals, awaited_s)
+        if self._mark is None:  # what was before the first batch is no measure: workers had to start
+            self._mark = now
+            return False
+        self._latest = now
+        window = self._carried.with_what_passed(self._mark, now)
+        if window.seconds < (WINDOW_S if self.conditions.wire_seen else FIRST_WINDOW_S):
+            return False
+        if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
+            return False
+        self._mark, self._carried = now, Moment(0.0, NO_TOTALS, 0.0)
+        self._learn(window.totals)
+        stepping_s = window.seconds - window.awaited_s
+        steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
+        self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
+        revised = self._revise()
+        self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
+        return revised
+
+    def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
+        now = passed.totals
+        return Window(
+            seconds=passed.seconds,
+            processes=self._processes,
+            samples=now.samples,
+            wire_bytes=now.wire_bytes,
+            waited_s=now.waited_s,
+            busy_s=now.busy_s,
+            loader_cpu_s=now.loader_cpu_s,
+            work_cpu_s=now.work_cpu_s,
+            work_s=now.work_s,
+            upkeep_s=now.upkeep_s,
+            read_bytes=now.read_bytes,
+            read_s=now.read_s,
+            fresh=now.fresh,
+            net_s=now.net_s,
+            queued_s=now.fresh_queued_s,
+            gpu_samples_s=gpu_samples_s,
+            agent_cores=float(self._statistics.agent_cores.array.sum()),
+            shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
+        )
+
+    def _learn(self, now: Totals) -> None:
+        """What goes beside ops and encodings, at either end."""
+        if now.weighed and now.weighed_rest_s > 0:
+            ratio = now.weighed_loader_s / now.weighed_rest_s
+            ratio = min(max(ratio, 1 / MAX_RATIO), MAX_RATIO)
+            self._loader_per_rest += 0.5 * (ratio - self._loader_per_rest)
+        files = now.samples - now.offloaded
+        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / max(1, now.samples)
+        if files:
+            self._file_s = read_s + (now.upkeep_s - now.offloaded_upkeep_s) / files
+        if now.offloaded:
+            self._agent_s = read_s + now.offloaded_upkeep_s / now.offloaded
+        if now.samples:
+            rest_s = self._mean_rest_s(files / now.samples, now)
+            if rest_s is not None:
+                beside_s = now.loader_cpu_s / now.samples - self._loader_per_rest * rest_s
+                self._loader_s = max(0.0, beside_s)
+
+    def _mean_rest_s(self, files: float, now: Totals) -> float | None:
+        """CPU seconds left to the loader per sample, by the agent's estimates; None before there is one."""
+        table = self._table(loader_s=0.0)
+        if table is None:
+            return None
+        of_files = float(table.loader_s[:, 0].mean()) / self._loader_per_rest
+        taken = now.weighed_rest_s / now.weighed if now.weighed else of_files
+        return files * of_files + (1 - files) * taken
+
+    def _table(self, loader_s: float) -> ChoiceTable | None:
+        return self.shared.offers.table(
+            loader_per_rest=self._loader_per_rest,
+            loader_s=loader_s,
+            file_s=self._file_s,
+            agent_s=self._agent_s,
+            files_here=self._files_here,
+        )
+
+    def _revise(self) -> bool:
+        table = self._table(self._loader_s)
+        if table is None or table.samples < MIN_OFFERS:
+            return False
+        self._facts, self._brought = _facts_of(table, self.conditions), None
+        self.tariff = self._policy.tariff(self._facts, self._traffic)
+        self._share()
+        return True
+
+    def _share(self) -> None:
+        """Have the workers follow the tariff."""
+        tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
+        if not tariff.offloads:
+            priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
+            share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
+            tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
+        self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
+
+
+def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
+    """What a tariff is worked out from; the agent's disk holds all choices up alike, as a training step does."""
+    files = float(table.wire_bytes[:, 0].mean(dtype=np.float64)) or 1.0
+    steps_s = min(conditions.rates.gpu_samples_s, conditions.disk_bytes_s / files)
+    rates = replace(conditions.rates, gpu_samples_s=steps_s)
+    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
+
+
+def at_first(rates: Rates, *, files_here: bool) -> Tariff:
+    """What requests go out at before anything is known: as if wire, loader and agent were equally scarce.
+
+    Args:
+        rates: of the wire and of the cores at either end.
+        files_here: files need neither wire nor agent, so nothing is offloaded.
+    """
+    if files_here:
+        return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
+    prices = Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+    return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
+
+
+def _in_units_of_the_agent(tariff: Tariff, loader_per_rest: float) -> Tariff:
+    """The same tariff at prices of at most 1, with the loader's for a second as the agent estimates it.
+
+    Args:
+        loader_per_rest: CPU seconds of the loader per second that the agent estimates for what is left to it.
+    """
+    parts = []
+    for part in tariff.parts:
+        prices = part.prices
+        if prices is not None:
+            rest = prices.loader * loader_per_rest
+            most = max(prices.wire, rest, prices.agent) or 1.0
+            prices = replace(prices, wire=prices.wire / most, loader=rest / most, agent=prices.agent / most)
+        parts.append(Part(part.share, prices))
+    return Tariff(tuple(parts), tariff.reason)
+
+
+def shares_of(time: EpochTime, disk_s: float = 0.0) -> dict[str, float]:
+    """For each resource the share of the time for which it is busy, the busiest first.
+
+    Args:
+        time: under the cost model.
+        disk_s: seconds of the agent's disk.
+    """
+    busy = {
+        "gpu": time.gpu_s,
+        "wire": time.wire_s,
+        "loader-cpu": time.loader_cpu_s,
+        "agent-cpu": time.agent_cpu_s,
+        "agent-disk": disk_s,
+    }
+    longest = max(busy.values()) or 1.0
+    return {name: seconds / longest for name, seconds in sorted(busy.items(), key=lambda item: -item[1])}

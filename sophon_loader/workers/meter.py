@@ -1,0 +1,67 @@
+"""What fetching a batch takes of a worker, counted while it goes on: a batch may take longer than a window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from torch.utils.data import get_worker_info
+
+from sophon_loader.client.session import Session
+from sophon_loader.workers.counters import Row
+
+EVERY_S = 0.1
+"""Counting takes about 10 us; a window is ten of these."""
+
+
+class Meter:
+    """Counts what one batch takes, from its beginning on.
+
+    Args:
+        session: with the agent; None without one.
+        row: to count into.
+
+    Example:
+        >>> meter = Meter(session, row)
+        >>> meter.sometimes()  # with every sample
+        >>> meter.count()  # at the end
+    """
+
+    def __init__(self, session: Session | None, row: Row) -> None:
+        self._session = session
+        self._row = row
+        self._clock = _clock()
+        self._cpu_s, self._since_s = self._clock(), time.monotonic()
+        self._before = _counted(session)
+
+    def sometimes(self) -> None:
+        """Count, if that was long ago."""
+        if time.monotonic() - self._since_s >= EVERY_S:
+            self.count()
+
+    def count(self) -> None:
+        """Count what has been done since the last time."""
+        cpu_s, now_s, counted = self._clock(), time.monotonic(), _counted(self._session)
+        added = {name: value - self._before[name] for name, value in counted.items()}
+        busy_s = now_s - self._since_s - added.get("waited_s", 0.0)
+        self._row.add(loader_cpu_s=cpu_s - self._cpu_s, busy_s=busy_s, **added)
+        self._cpu_s, self._since_s, self._before = cpu_s, now_s, counted
+
+
+def _counted(session: Session | None) -> dict[str, float]:
+    """What a session has counted, by the names of the counters."""
+    if session is None:
+        return {}
+    return {
+        "wire_bytes": session.received_nbytes,
+        "retries": session.retries,
+        "waited_s": session.waited_s,
+        "fresh": session.fresh,
+        "net_s": session.net_s,
+        "fresh_queued_s": session.queued_s,
+    }
+
+
+def _clock() -> Callable[[], float]:
+    """CPU seconds of loading: all of a worker's, which has no other work; in the main process those of this thread."""
+    return time.thread_time if get_worker_info() is None else time.process_time

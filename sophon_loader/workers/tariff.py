@@ -1,0 +1,91 @@
+"""The tariff that all workers follow, in memory that the main process writes."""
+
+from __future__ import annotations
+
+import msgpack
+
+from sophon_loader.decide.plan import GOLDEN, Prices
+from sophon_loader.decide.tariff import Tariff
+from sophon_loader.shared import SharedNotes
+
+_NOTE_NBYTES = 1 << 10
+"""A part takes 37 bytes as msgpack, and a mix has at most four."""
+
+
+class SharedTariff:
+    """What requests go out at, as of now.
+
+    A tariff is a hint: whoever reads an older one still gets the right samples.
+
+    Example:
+        >>> shared = SharedTariff()
+        >>> shared.set(Tariff((Part(1.0, None),), "because"))
+        >>> Dealer(shared).batch(size=2)
+        [None, None]
+    """
+
+    def __init__(self) -> None:
+        self._note = SharedNotes(1, _NOTE_NBYTES)
+
+    def set(self, tariff: Tariff) -> None:
+        """Follow it from now on."""
+        self._note.write(0, msgpack.packb(tariff.to_plain()))
+
+    def packed(self) -> bytes | None:
+        """As it was set last, b"" before; None while it is written."""
+        return self._note.read(0)
+
+
+class Dealer:
+    """Deals one worker's requests out over the parts of a tariff.
+
+    Samples that go as files are spread over all batches. The others of a batch go at one set of prices, so that a batch
+    stays few messages.
+
+    Args:
+        shared: to follow.
+    """
+
+    def __init__(self, shared: SharedTariff) -> None:
+        self._shared = shared
+        self._packed = b""
+        self._files = 1.0
+        self._priced: list[tuple[float, Prices]] = []
+        self._batches = _Places()
+        self._samples = _Places()
+
+    def batch(self, size: int) -> list[Prices | None]:
+        """The prices at which each sample of the next batch is asked for; None for its file.
+
+        Args:
+            size: samples of the batch.
+        """
+        packed = self._shared.packed()
+        if packed and packed != self._packed:
+            self._packed = packed
+            parts = Tariff.from_plain(msgpack.unpackb(packed)).parts
+            self._files = sum(part.share for part in parts if part.prices is None)
+            self._priced = [(part.share, part.prices) for part in parts if part.prices is not None]
+        if not self._priced:
+            return [None] * size
+        prices = self._next_prices()
+        return [None if self._samples.next() < self._files else prices for _ in range(size)]
+
+    def _next_prices(self) -> Prices:
+        place = self._batches.next() * sum(share for share, _ in self._priced)
+        for share, prices in self._priced:
+            place -= share
+            if place < 0:
+                return prices
+        return self._priced[-1][1]
+
+
+class _Places:
+    """Places on [0, 1) in golden-ratio steps, which cover it evenly however many are taken."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def next(self) -> float:
+        self._number += 1
+        return (self._number * int(GOLDEN) % (1 << 32)) / (1 << 32)

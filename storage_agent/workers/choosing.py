@@ -1,0 +1,356 @@
+"""What a worker answers with where the choice is left to it: for every sample the cheapest, at the loader's prices.
+
+What ops and encodings take is learnt from trials: a sample that has been answered is run through the whole pipeline
+once more, encoded in other ways, and measured. Any choice gives the loader the same sample, so a wrong estimate costs
+time and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from sophon_loader import native
+from sophon_loader.encodings.catalogue import PLAIN
+from sophon_loader.encodings.estimate import MIN_PROBES, Features, Fit, Fitted, UsedAt
+from sophon_loader.encodings.registry import encodings, fitted, used_at
+from sophon_loader.pipeline.chain import Chain, Located
+from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE, PartOfFile, part_of
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.wire.messages import Offer
+
+FILE = (0, "file")
+"""The choice that every sample has."""
+MOST_JOBS_BETWEEN = 256
+"""Jobs between two trials, once they are only to notice a change. A trial takes 3 to 20 ms in the mean over encodings,
+about as long as three jobs, so trials are about a hundredth of the work."""
+KEPT_TRIALS = 64
+"""The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
+
+
+class Prices(NamedTuple):
+    """What a loader pays, in any unit: for a byte on the wire, a CPU second here, one that is left to it."""
+
+    wire: float
+    agent: float
+    rest: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is known of a sample's file before any op has run.
+
+    Args:
+        nbytes: of the file.
+        px: of the picture, 0 where its header could not be read.
+        located: what the first crop will read; None where that is not known.
+        can_be_cut: whether its bitstream could be cut: a JPEG file whose region is known.
+        taken_by: encodings that take the whole file.
+    """
+
+    nbytes: int
+    px: int
+    located: Located | None
+    can_be_cut: bool
+    taken_by: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of the picture that is read."""
+        return 1.0 if self.located is None else self.located.share
+
+    def features(self, value_nbytes: float) -> Features:
+        """What an encoding's size is estimated from.
+
+        Args:
+            value_nbytes: of the value to be encoded, as it is.
+        """
+        return Features(self.nbytes, value_nbytes, self.px, self.share)
+
+
+def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
+    """What can be told of a file without decoding it.
+
+    Args:
+        data: the file.
+        chain: its pipeline.
+        draw: decides what the first crop reads.
+    """
+    taken_by = tuple(name for name in fitted() if used_at(name) is UsedAt.FILE and encodings()[name].accepts(data))
+    size = native.image_size(data) if native.available else None
+    is_jpeg = size is not None
+    if size is None:
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                size = image.size
+        except Exception:  # no picture: the loader's own op says so
+            return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
+    located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
+    known = located is not None and located.region is not None
+    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sample taken through the whole pipeline.
+
+    Args:
+        picture: the sample's.
+        op_s: CPU seconds of each op, the whole file being decoded.
+        nbytes: of the value behind each op as it is; 0 for one that cannot cross.
+        plain: the encoding in which that value crosses as it is; "" for none.
+        encoded: by encoding, the value's size as it is, its size encoded, and CPU seconds of encoding.
+    """
+
+    picture: Picture
+    op_s: tuple[float, ...]
+    nbytes: tuple[int, ...]
+    plain: tuple[str, ...]
+    encoded: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+
+
+def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, keep_info: bool) -> Trial:
+    """Run all ops on a sample and encode it, for the measurements alone.
+
+    Args:
+        data: the file.
+        picture: what has been told of it.
+        chain: the pipeline.
+        draw: of the sample.
+        names: encodings to try, of those whose size must be found by trying.
+        keep_info: whether an op may look at an image's `info`; then files are not cut.
+
+    Raises:
+        Exception: whatever an op raises.
+    """
+    op_s: list[float] = []
+    nbytes: list[int] = []
+    plain: list[str] = []
+    encoded: dict[str, tuple[int, int, float]] = {}
+    last_s = time.thread_time()
+
+    def note(name: str, value: Any, value_nbytes: int, since_s: float) -> None:
+        with contextlib.suppress(Exception):  # of an encoding of somebody else's: it is left out, and no other one
+            if encodings()[name].accepts(value):
+                payload = encodings()[name].encode(value).payload
+                encoded[name] = value_nbytes, len(payload), time.thread_time() - since_s
+
+    def after(stage: int, value: Any) -> None:
+        nonlocal last_s
+        op_s.append(time.thread_time() - last_s)
+        name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
+        nbytes.append(_nbytes_of(value) if name else 0)
+        plain.append(name)
+        if stage == chain.resize_cut:
+            for other in names:
+                if used_at(other) is UsedAt.RESIZED:
+                    note(other, value, nbytes[-1], time.thread_time())
+        last_s = time.thread_time()
+
+    for name in names:
+        place, since_s = used_at(name), time.thread_time()
+        if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
+            part = part_of(data, chain, draw, located=picture.located)
+            if isinstance(part, PartOfFile):
+                note(name, part, len(data), since_s)
+        elif place is UsedAt.FILE:
+            note(name, data, len(data), since_s)
+    last_s = time.thread_time()
+    chain.run(data, 0, len(chain), draw, after=after)
+    return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
+
+
+def _nbytes_of(value: Any) -> int:
+    """Size of a value as its plain encoding sends it."""
+    if isinstance(value, Image.Image):
+        return value.width * value.height * len(value.getbands())
+    return int(value.nbytes)
+
+
+class Appraiser:
+    """Knows what the choices of one pipeline's samples take here, and picks the cheapest.
+
+    Example:
+        >>> appraiser = Appraiser(chain, reach=3)
+        >>> picture = look_at(data, chain, draw)
+        >>> offers = appraiser.offers(picture, ["file", "pixels", "webp"], furthest=3, keep_info=False)
+        >>> cheapest(offers, Prices(wire=8e-8, agent=0.5, rest=0.2))
+        Offer(cut=2, encoding='webp', nbytes=61233, agent_s=0.0032, rest_s=0.0019)
+
+    Args:
+        chain: the pipeline.
+        reach: the last stage that may be reached here.
+    """
+
+    def __init__(self, chain: Chain, reach: int) -> None:
+        self._chain = chain
+        self._reach = reach
+        self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
+        self._tried = 0
+        self._gap = 1
+        self._jobs_left = 0
+        self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
+        self._op_s: list[float] = []
+        self._nbytes: list[float] = []
+        self._plain: tuple[str, ...] = ()
+        self._fits: dict[str, Fit] = {}
+
+    @property
+    def knows(self) -> bool:
+        """Whether enough has been tried to choose by prices."""
+        return len(self._trials) >= MIN_PROBES
+
+    def due(self) -> bool:
+        """A job is done: whether its sample should be tried; often at first, then ever more rarely."""
+        self._jobs_left -= 1
+        if self._jobs_left > 0:
+            return False
+        if self._tried >= MIN_PROBES:
+            self._gap = min(2 * self._gap, MOST_JOBS_BETWEEN)
+        self._jobs_left = self._gap
+        return True
+
+    def names(self, allowed: Collection[str]) -> list[str]:
+        """The encodings to try next: all of them at first, then one after the other.
+
+        Args:
+            allowed: that the loader accepts.
+        """
+        some = [name for name in fitted() if name in allowed]
+        return some if self._tried < MIN_PROBES or not some else [some[self._tried % len(some)]]
+
+    def failed(self) -> None:
+        """A trial did not come to its end: its sample cannot be run, which the loader will see."""
+        self._tried += 1
+
+    def learn(self, trial: Trial) -> None:
+        """Take in a trial."""
+        self._tried += 1
+        self._trials.append(trial)
+        trials = list(self._trials)
+        ops = range(1, len(self._chain))
+        self._op_s = [0.0, *(float(np.mean([one.op_s[op] for one in trials])) for op in ops)]
+        self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(len(self._chain))]
+        self._plain = trial.plain
+        self._decode_s = _decoding(trials)
+        for name in trial.encoded:
+            if fit := self._fit(fitted()[name], name, trials):
+                self._fits[name] = fit
+
+    def _fit(self, estimate: Fitted, name: str, trials: Sequence[Trial]) -> Fit | None:
+        some = [one for one in trials if name in one.encoded and (one.picture.px or not estimate.needs_px)]
+        if len(some) < MIN_PROBES:
+            return None
+        rows = [one.encoded[name] for one in some]
+        given = Features(
+            np.array([float(one.picture.nbytes) for one in some]),
+            np.array([float(row[0]) for row in rows]),
+            np.array([float(one.picture.px) for one in some]),
+            np.array([one.picture.share for one in some]),
+        )
+        cut = self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
+        return estimate.fit(cut, given, np.array([float(row[1]) for row in rows]), [row[2] for row in rows])
+
+    def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
+        """Every choice of a sample, the file first; nothing before enough has been tried.
+
+        Args:
+            picture: what has been told of its file.
+            allowed: encodings that the loader accepts.
+            furthest: the last stage that the loader accepts.
+            keep_info: whether an op may look at an image's `info`; then files are not cut.
+        """
+        if not self.knows:
+            return []
+        reach, share = min(furthest, self._reach), picture.share
+        per_px, per_byte, each = self._decode_s
+        whole_s = per_px * picture.px + per_byte * picture.nbytes + each
+        cut_s = whole_s
+        if picture.can_be_cut and not keep_info and share < WORTH_SHARE:
+            cut_s = whole_s * min(share + FIXED_SHARE + CUT_SHARE, 1.0)  # the bitstream is cut first
+        after_s = sum(self._op_s)
+        found = [Offer(*FILE, picture.nbytes, 0.0, cut_s + after_s)]
+        for name, fit in self._fits.items():
+            if fit.cut == 0 and name in allowed:
+                found += self._of_file(name, fit, picture, whole_s, cut_s, after_s, keep_info=keep_info)
+        spent_s, left_s = whole_s, after_s
+        for cut in range(1, reach + 1):
+            if cut > 1:
+                spent_s = cut_s + after_s - left_s + self._op_s[cut - 1]
+                left_s -= self._op_s[cut - 1]
+            rest_s = max(left_s, 0.0)
+            nbytes = 3.0 * picture.px if cut == 1 and picture.px else self._nbytes[cut - 1]
+            if self._plain[cut - 1] in allowed:
+                found.append(Offer(cut, self._plain[cut - 1], round(nbytes), spent_s, rest_s))
+            for name, fit in self._fits.items():
+                if fit.cut == cut and name in allowed:
+                    estimate, given = fitted()[name], picture.features(nbytes)
+                    if picture.px or not estimate.needs_px:
+                        encode_s = float(estimate.encode_s(fit, given))
+                        decode_s = encode_s * estimate.decode_per_encode
+                        size = round(float(estimate.nbytes(fit, given)))
+                        found.append(Offer(cut, name, size, spent_s + encode_s, rest_s + decode_s))
+        return found
+
+    def _of_file(
+        self, name: str, fit: Fit, picture: Picture, whole_s: float, cut_s: float, after_s: float, *, keep_info: bool
+    ) -> list[Offer]:
+        """An encoding of the file, or of the part of it that will be read."""
+        estimate, given = fitted()[name], picture.features(picture.nbytes)
+        encode_s = float(estimate.encode_s(fit, given))
+        decode_s = encode_s * estimate.decode_per_encode
+        if used_at(name) is UsedAt.FIRST_REGION:
+            if keep_info or not picture.can_be_cut:
+                return []
+            decode_s += whole_s * min(picture.share + FIXED_SHARE, 1.0)
+        elif name not in picture.taken_by:
+            return []
+        else:
+            decode_s += cut_s
+        return [Offer(0, name, round(float(estimate.nbytes(fit, given))), encode_s, decode_s + after_s)]
+
+
+def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
+    """CPU seconds of decoding a file: per px, per byte of it, and for each."""
+    seconds = np.array([one.op_s[0] for one in trials])
+    sizes = np.array([[float(one.picture.px), float(one.picture.nbytes)] for one in trials])
+    if not sizes[:, 0].all():
+        return 0.0, 0.0, float(seconds.mean())
+    (per_px, per_byte), *_ = np.linalg.lstsq(sizes, seconds, rcond=None)
+    if per_px < 0 or per_byte < 0:  # too much alike to tell them apart
+        return float(seconds.sum() / sizes[:, 0].sum()), 0.0, 0.0
+    return float(per_px), float(per_byte), 0.0
+
+
+def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
+    """The cheapest of some choices; of equal ones the first. What all answers take alike decides nothing.
+
+    Args:
+        offers: at least one.
+        prices: of what they take.
+    """
+    wire, agent, rest = prices
+    return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
+
+
+def unproven(picture: Picture, allowed: Collection[str], *, keep_info: bool) -> tuple[int, str]:
+    """The choice while nothing has been tried: the part of the file that will be read, where there is one.
+
+    Args:
+        picture: what has been told of the file.
+        allowed: encodings that the loader accepts.
+        keep_info: whether an op may look at an image's `info`; then files are not cut.
+    """
+    if picture.can_be_cut and not keep_info:
+        for name in encodings():
+            if used_at(name) is UsedAt.FIRST_REGION and name in allowed:
+                return 0, name
+    return FILE

@@ -1,0 +1,440 @@
+"""The plan that lives: what it starts from, when it is revised, and what it tells. Whole runs: test_live_runs.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from sophon_loader.decide.cost import EpochTime
+from sophon_loader.decide.facts import Choice, Rates
+from sophon_loader.decide.plan import Prices
+from sophon_loader.decide.policies import Auto
+from sophon_loader.decide.tariff import FILES, Tariff, Traffic
+from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.keeping import KeptLive
+from sophon_loader.main.live import (
+    FIRST_TRIED_SHARE,
+    FIRST_WINDOW_S,
+    KEPT,
+    MAX_RATIO,
+    MIN_OFFERS,
+    MIN_WINDOW_SAMPLES,
+    TRIED_SHARE,
+    WINDOW_S,
+    LivePlan,
+    at_first,
+    shares_of,
+)
+from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
+from sophon_loader.wire.messages import Offer
+from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+
+NAMES = encoding_names()
+SAMPLES = 100_000
+FIRST = Conditions.at_first(loader_cores=1.0, agent_cores=1.0)
+KNOWN = FIRST.with_wire(2e6)
+OFFERS = [Offer(0, "file", 100_000, 0.0, 0.004), Offer(2, "pixels", 10_000, 0.003, 0.001)]
+
+
+class Driven:
+    """A plan, and counters that a test turns.
+
+    Args:
+        conditions: at first; the wire is known already unless told otherwise.
+    """
+
+    def __init__(
+        self, conditions: Conditions = KNOWN, processes: int = 1, files_here: bool = False, samples: int = SAMPLES
+    ) -> None:
+        self.statistics = Statistics(processes, NAMES)
+        self.live = LivePlan(
+            Auto(), samples, self.statistics, processes, NAMES, conditions, Traffic(weight=0.0), files_here=files_here
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """An iteration begins, and has delivered its first batch."""
+        self.live.begin()
+        self.progress(0.0, NO_TOTALS)
+
+    def progress(self, seconds: float, totals: Totals, awaited: float = 0.999) -> bool:
+        """So far has it come, and for so much of the time the training has waited."""
+        return self.live.progressed(seconds, totals, awaited * seconds, math.inf)
+
+    def weigh(self, samples: int = MIN_OFFERS, offers: list[Offer] = OFFERS) -> None:
+        """The agent tells what it has weighed for some samples."""
+        for _ in range(samples):
+            self.live.shared.offers.write(0, offers)
+
+    @property
+    def told(self) -> Tariff:
+        """What the workers are told."""
+        packed = self.live.shared.tariff.packed()
+        assert packed
+        return Tariff.from_plain(msgpack.unpackb(packed))
+
+
+def totals_of(samples: int = 100, **changed: Any) -> Totals:
+    """Of a loader that waits for the wire half of the time, 10 ms for each sample."""
+    usual: dict[str, Any] = {
+        "samples": samples, "wire_bytes": 10_000 * samples, "loader_cpu_s": 0.002 * samples, "busy_s": 0.002 * samples,
+        "waited_s": 0.005 * samples, "offloaded": samples, "agent_cpu_s": 0.0033 * samples,
+        "upkeep_s": 0.0002 * samples, "offloaded_upkeep_s": 0.0002 * samples, "work_cpu_s": 0.003 * samples,
+        "work_s": 0.003 * samples, "read_bytes": 100_000 * samples, "read_s": 0.0001 * samples,
+        "fresh": samples // 2, "net_s": 0.01 * samples,
+    }  # fmt: skip
+    return Totals(**(usual | changed))
+
+
+@pytest.fixture
+def driven() -> Driven:
+    made = Driven()
+    made.statistics.agent_cores.array[:] = 1.0
+    made.statistics.shortest_net_s.array[:] = 0.0005
+    return made
+
+
+# --- at first -------------------------------------------------------------------------------------------------
+
+
+def test_before_anything_is_known_all_resources_count_as_equally_scarce() -> None:
+    (part,) = at_first(Rates(math.inf, 50e6, 2.0, 4.0), files_here=False).parts
+    assert part.share == 1.0 and part.prices == Prices(wire=1 / 50e6, loader=0.5, agent=0.25)
+    (part,) = at_first(FIRST.rates, files_here=False).parts
+    assert part.prices is not None and part.prices.wire == 1 / LIKELY_WIRE_BYTES_S
+
+
+def test_files_that_are_read_here_are_not_offloaded_before_anything_is_known() -> None:
+    assert at_first(FIRST.rates, files_here=True).parts == (FILES,)
+
+
+def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
+    live = driven.live
+    assert live.tariff.offloads and live.predicted_s is None
+    assert not (live.limits() or live.would_bring() or live.weighed())
+    (part,) = driven.told.parts
+    assert part.prices is not None and max(vars(part.prices).values()) == 1.0
+
+
+def test_prices_reach_the_workers_at_most_one_and_in_the_agent_s_seconds(driven: Driven) -> None:
+    driven.weigh()
+    driven.progress(1.0, totals_of(weighed=10, weighed_rest_s=0.01, weighed_loader_s=0.02))
+    ratio = driven.live._loader_per_rest
+    assert ratio == 1.5, "half way from 1 to 2"
+    assert driven.live.tariff.offloads
+    for shared, own in zip(driven.told.parts, driven.live.tariff.parts, strict=True):
+        assert shared.share == own.share and (shared.prices is None) == (own.prices is None)
+        if own.prices is not None and shared.prices is not None:
+            most = max(own.prices.wire, own.prices.loader * ratio, own.prices.agent)
+            wanted = (own.prices.wire / most, own.prices.loader * ratio / most, own.prices.agent / most)
+            assert (shared.prices.wire, shared.prices.loader, shared.prices.agent) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("rest_s", "loader_s", "ratio"), [
+    (1.0, 2.0, 2.0), (1.0, 0.5, 0.5), (1.0, 1e6, MAX_RATIO), (1e6, 1.0, 1 / MAX_RATIO), (1.0, 0.0, 1 / MAX_RATIO),
+    (0.0, 1.0, 1.0),
+])  # fmt: skip
+def test_how_fast_a_core_here_is_compared_with_the_agent_s(
+    driven: Driven, rest_s: float, loader_s: float, ratio: float
+) -> None:
+    for second in range(1, 12):
+        told = {"weighed_rest_s": rest_s * second, "weighed_loader_s": loader_s * second}
+        driven.progress(float(second), totals_of(100 * second, weighed=10 * second, **told))
+    assert driven.live._loader_per_rest == pytest.approx(ratio, rel=2e-3)
+
+
+# --- windows --------------------------------------------------------------------------------------------------
+
+
+def test_windows_take_a_second_once_the_wire_is_known(driven: Driven) -> None:
+    driven.weigh()
+    assert not driven.progress(WINDOW_S - 0.01, totals_of(50))
+    assert driven.progress(WINDOW_S, totals_of(60))
+    assert not driven.progress(2 * WINDOW_S - 0.01, totals_of(150))
+    assert driven.progress(2 * WINDOW_S, totals_of(160))
+
+
+def test_windows_are_short_until_then() -> None:
+    driven = Driven(FIRST)
+    driven.weigh()
+    driven.statistics.shortest_net_s.array[:] = 0.02  # nothing lies behind others
+    for number in (1, 2, 3):
+        assert not driven.progress(number * FIRST_WINDOW_S - 0.01, totals_of(100 * number - 1))
+        assert driven.progress(number * FIRST_WINDOW_S, totals_of(100 * number))
+    driven.statistics.shortest_net_s.array[:] = 0.0005
+    assert driven.progress(4 * FIRST_WINDOW_S, totals_of(400))
+    assert driven.live.conditions.wire_seen and not driven.progress(5 * FIRST_WINDOW_S, totals_of(500))
+
+
+def test_what_was_before_the_first_batch_is_no_measure() -> None:
+    """Workers had to start."""
+    driven = Driven()
+    driven.weigh()
+    driven.live.begin()
+    assert not driven.progress(30.0, totals_of(8))
+    assert not driven.progress(30.9, totals_of(90))
+    assert driven.progress(31.0, totals_of(108))
+    assert driven.live.conditions.rates.gpu_samples_s > 90
+
+
+def test_a_window_of_few_samples_waits_for_more_but_not_for_ever(driven: Driven) -> None:
+    driven.weigh()
+    few = totals_of(MIN_WINDOW_SAMPLES - 1)
+    assert not driven.progress(1.0, few)
+    assert not driven.progress(4 * WINDOW_S - 0.01, few)
+    assert driven.progress(4 * WINDOW_S, few)
+
+
+def test_a_window_without_samples_leaves_conditions_as_they_are(driven: Driven) -> None:
+    driven.weigh()
+    driven.progress(1.0, totals_of(100))
+    before = driven.live.conditions
+    driven.progress(10.0, totals_of(100))
+    assert driven.live.conditions == before
+
+
+def test_too_few_offers_change_no_price(driven: Driven) -> None:
+    first = driven.live.tariff
+    driven.weigh(MIN_OFFERS - 1)
+    assert not driven.progress(1.0, totals_of(100))
+    assert driven.live.tariff is first and driven.live.limits() == {}
+    assert 0.9e6 < driven.live.conditions.rates.wire_bytes_s < 2e6, "what the window has shown is kept"
+    driven.weigh(1)
+    assert driven.progress(2.0, totals_of(200)) and driven.live.limits() != {}
+
+
+def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(driven: Driven) -> None:
+    driven.weigh()
+    driven.progress(1.0, totals_of(100))
+    known = driven.live.conditions
+    driven.begin()
+    assert driven.live.conditions == known and driven.live.limits() != {}
+    assert not driven.progress(WINDOW_S - 0.01, totals_of(90))
+    assert driven.progress(WINDOW_S, totals_of(100))
+    assert 1e6 < driven.live.conditions.rates.wire_bytes_s < known.rates.wire_bytes_s < 2e6
+
+
+def test_iterations_shorter_than_a_window_still_fill_one(driven: Driven) -> None:
+    """An epoch of a small dataset may take less than a second."""
+    driven.weigh()
+    found = []
+    for _ in range(8):
+        found.append(driven.progress(0.4, totals_of(40)))
+        driven.begin()
+    assert found == [False, False, True] * 2 + [False, False]
+    assert driven.live.conditions.rates.gpu_samples_s == pytest.approx(100 / 0.001)
+
+
+def test_the_training_step_s_rate_is_that_of_the_time_not_waited(driven: Driven) -> None:
+    driven.progress(1.0, totals_of(100), awaited=0.5)
+    assert driven.live.conditions.rates.gpu_samples_s == 200
+    driven.live.progressed(2.0, totals_of(200), 1.0, most_samples_s=110.0)
+    assert driven.live.conditions.rates.gpu_samples_s == 110, "measured otherwise, with the device synchronised"
+    driven.live.progressed(3.0, totals_of(300), 2.0, math.inf)
+    assert driven.live.conditions.rates.gpu_samples_s == math.inf, "it has waited all the time"
+
+
+def test_the_agent_s_cores_are_those_of_all_connections() -> None:
+    driven = Driven(processes=2)
+    driven.statistics.agent_cores.array[:] = (0.5, 0.25)
+    driven.progress(1.0, totals_of(100))
+    assert driven.live.conditions.rates.agent_cores == pytest.approx(0.75)
+
+
+# --- what is told ---------------------------------------------------------------------------------------------
+
+
+def test_the_prediction_is_for_the_whole_dataset(driven: Driven) -> None:
+    driven.weigh(20)
+    driven.progress(1.0, totals_of(100))
+    assert driven.live.tariff.predicted is not None
+    assert driven.live.predicted_s == pytest.approx(driven.live.tariff.predicted.seconds * SAMPLES / 20)
+
+
+def test_the_limits_are_shares_of_the_time_the_busiest_first() -> None:
+    found = shares_of(EpochTime(gpu_s=1.0, wire_s=4.0, loader_cpu_s=2.0, agent_cpu_s=0.0), disk_s=3.0)
+    assert list(found.items()) == [
+        ("wire", 1.0), ("agent-disk", 0.75), ("loader-cpu", 0.5), ("gpu", 0.25), ("agent-cpu", 0.0),
+    ]  # fmt: skip
+    assert set(shares_of(EpochTime(0.0, 0.0, 0.0, 0.0)).values()) == {0.0}
+
+
+def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
+    driven.weigh(20)
+    driven.progress(1.0, totals_of(100, read_bytes=10_000_000, read_s=10.0))
+    driven.progress(2.0, totals_of(200, read_bytes=11_000_000, read_s=20.0))
+    driven.progress(3.0, totals_of(300, read_bytes=12_000_000, read_s=30.0))
+    disk_bytes_s = driven.live.conditions.disk_bytes_s
+    assert 1e6 < disk_bytes_s < 2e6
+    assert next(iter(driven.live.limits())) == "agent-disk" and driven.live.limits()["gpu"] < 0.1
+    assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
+    found = driven.live.would_bring()
+    assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)
+
+
+def test_what_more_would_bring(driven: Driven) -> None:
+    """A wire-bound loader: twice the wire brings something, twice the training step nothing."""
+    driven.weigh(20)
+    for second in range(1, 8):
+        driven.progress(float(second), totals_of(100 * second))
+    found = driven.live.would_bring()
+    assert set(found) == {"gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk"}
+    assert next(iter(driven.live.limits())) == "wire"
+    assert found["wire"] > 1.5 and found["gpu"] == pytest.approx(1.0) and min(found.values()) > 0.99
+
+
+def test_what_the_choices_take(driven: Driven) -> None:
+    driven.weigh(MIN_OFFERS)
+    driven.weigh(MIN_OFFERS, [OFFERS[0]._replace(nbytes=50_000)])
+    driven.progress(1.0, totals_of(100))
+    found = driven.live.weighed()
+    assert list(found) == ["file@0", str(Choice(2, "pixels"))]
+    assert found["file@0"]["wire_bytes"] == 75_000 and found["pixels@2"]["wire_bytes"] == 10_000
+    assert found["pixels@2"]["agent_s"] == pytest.approx(0.003 + 0.0003, rel=1e-3), "with reading and upkeep"
+    assert set(found["file@0"]) == {"wire_bytes", "agent_s", "loader_s"}
+
+
+def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
+    """Of 4 ms at the loader, 1 ms was left to it by the agent; 0.3 ms of the agent's were neither ops nor encoding."""
+    driven.weigh(20)
+    told = {"weighed": 10, "weighed_rest_s": 0.01, "weighed_loader_s": 0.01}
+    driven.progress(1.0, totals_of(100, loader_cpu_s=0.4, **told))
+    live = driven.live
+    assert live._loader_s == pytest.approx(0.003) and live._agent_s == pytest.approx(0.0003)
+    more = {"agent_cpu_s": 0.39, "upkeep_s": 0.06, "offloaded_upkeep_s": 0.02, "work_cpu_s": 0.3}
+    driven.progress(2.0, totals_of(200, offloaded=100, **more))
+    assert live._file_s == pytest.approx(0.0002 + 0.0004), "100 files, of which each took 0.2 ms to read"
+
+
+# --- nothing to gain, or less than nothing --------------------------------------------------------------------
+
+
+def test_while_nothing_is_offloaded_a_few_samples_are_still_tried() -> None:
+    """So that it stays known what offloading would take."""
+    driven = Driven(files_here=True)
+    files, priced = driven.told.parts
+    assert not driven.live.tariff.offloads
+    assert (files.share, files.prices) == (1 - FIRST_TRIED_SHARE, None)
+    assert priced.share == FIRST_TRIED_SHARE and priced.prices is not None
+
+
+def test_a_job_that_the_training_limits_offloads_nothing(driven: Driven) -> None:
+    driven.weigh()
+    driven.progress(1.0, totals_of(100, wire_bytes=0, waited_s=0.0, fresh=0, net_s=0.0), awaited=0.0)
+    driven.progress(20.0, totals_of(200, wire_bytes=0, waited_s=0.0, fresh=0, net_s=0.0), awaited=0.0)
+    assert not driven.live.tariff.offloads and next(iter(driven.live.limits())) == "gpu"
+    assert [part.share for part in driven.told.parts] == [1 - TRIED_SHARE, TRIED_SHARE]
+
+
+def test_a_tariff_that_loses_is_left_for_files(driven: Driven) -> None:
+    """The workers ask for files, while the tariff itself goes on to be worked out."""
+    wide = Driven(KNOWN.with_wire(100e6))
+    wide.statistics.agent_cores.array[:] = 1.0
+    wide.weigh(20)
+    quiet = {"fresh": 0, "net_s": 0.0, "loader_cpu_s": 0.001, "waited_s": 0.0}
+    found = []
+    for second in range(1, DOUBTED_FOR + HELD_FIRST + 1):
+        wide.progress(float(second), totals_of(40 * second, **quiet))
+        assert wide.live.tariff.offloads, "by the model it is worth it"
+        found.append(wide.told.parts[0].share == 1 - TRIED_SHARE)
+    assert found.count(True) == HELD_FIRST and not found[0]
+    assert wide.live.limits()
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------
+
+
+def learnt() -> Driven:
+    driven = Driven()
+    driven.statistics.agent_cores.array[:] = 1.0
+    driven.weigh(20)
+    driven.progress(1.0, totals_of(100, weighed=10, weighed_rest_s=0.01, weighed_loader_s=0.02))
+    return driven
+
+
+def test_another_run_goes_on_from_what_was_kept() -> None:
+    first, second = learnt(), Driven(FIRST)
+    kept = first.live.kept()
+    second.live.take_over(kept)
+    assert second.live.kept().figures == kept.figures and set(kept.figures) == set(KEPT)
+    assert second.live.conditions.wire_seen and len(second.live.shared.offers) == 20
+    assert second.live.limits() and second.live.tariff.offloads and second.live.predicted_s
+    again = Driven(FIRST, processes=8)
+    again.live.take_over(kept)
+    assert len(again.live.shared.offers) == 20 and again.live.limits()
+
+
+def test_a_wire_that_was_never_the_limit_is_not_kept() -> None:
+    driven = Driven(FIRST)
+    assert driven.live.kept().figures["wire_bytes_s"] == 0.0
+    other = Driven(FIRST)
+    other.live.take_over(driven.live.kept())
+    assert not other.live.conditions.wire_seen
+
+
+def _without(kept: KeptLive, name: str) -> KeptLive:
+    rest = {key: value for key, value in kept.figures.items() if key != name}
+    return KeptLive(rest, {key: value for key, value in kept.arrays.items() if key != name})
+
+
+@pytest.mark.parametrize("name", [*KEPT, "offer_kinds", "offer_costs", "offer_names"])
+def test_what_is_not_whole_is_not_taken(name: str) -> None:
+    driven = Driven(FIRST)
+    before = driven.live.kept().figures
+    driven.live.take_over(_without(learnt().live.kept(), name))
+    assert driven.live.kept().figures == before and not driven.live.limits()
+    assert len(driven.live.shared.offers) == 0
+
+
+def test_offers_of_other_encodings_are_not_taken() -> None:
+    """They are kept by their places in a list, which changes when a codec is installed."""
+    kept = learnt().live.kept()
+    names = np.array([*NAMES[:1], "of-another-package", *NAMES[1:]])
+    driven = Driven(FIRST)
+    driven.live.take_over(replace(kept, arrays={**kept.arrays, "offer_names": names}))
+    assert len(driven.live.shared.offers) == 0
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e300, math.inf, math.nan])
+def test_absurd_figures_do_no_harm(name: str, value: float) -> None:
+    """Of a file that somebody has edited: whatever is taken, the run goes on."""
+    kept = learnt().live.kept()
+    driven = Driven(FIRST)
+    driven.statistics.agent_cores.array[:] = 1.0
+    driven.live.take_over(replace(kept, figures={**kept.figures, name: value}))
+    driven.weigh()
+    for second in range(1, 6):
+        told = {"weighed": 10 * second, "weighed_rest_s": 0.01 * second, "weighed_loader_s": 0.01 * second}
+        driven.progress(float(second), totals_of(100 * second, **told))
+    assert driven.live.limits() and driven.live.predicted_s and math.isfinite(driven.live.predicted_s)
+
+
+@pytest.mark.parametrize("change", [
+    lambda kinds, costs: (kinds.astype(np.int64), costs), lambda kinds, costs: (kinds, costs.astype(np.float64)),
+    lambda kinds, costs: (kinds[:, :5], costs), lambda kinds, costs: (kinds, costs[:3]),
+    lambda kinds, costs: (kinds + np.uint16(60_000), costs), lambda kinds, costs: (kinds, costs * np.float32(-1)),
+    lambda kinds, costs: (kinds, costs * np.float32(np.nan)), lambda kinds, costs: (kinds[0], costs),
+    lambda kinds, costs: (kinds, costs + np.float32(np.inf)),
+])  # fmt: skip
+def test_offers_that_are_none_are_not_taken(change: Any) -> None:
+    kept = learnt().live.kept()
+    kinds, costs = change(kept.arrays["offer_kinds"], kept.arrays["offer_costs"])
+    driven = Driven(FIRST)
+    driven.live.take_over(replace(kept, arrays={**kept.arrays, "offer_kinds": kinds, "offer_costs": costs}))
+    assert len(driven.live.shared.offers) == 0 and not driven.live.conditions.wire_seen
+
+
+def test_memory_does_not_grow_with_the_dataset() -> None:
+    sizes = set()
+    for samples in (1, 1000, 100_000_000):
+        driven = Driven(samples=samples)
+        shared = driven.live.shared
+        arrays = [shared.offers._serial, shared.offers._kinds, shared.offers._costs, shared.tariff._note._places]
+        sizes.add(sum(one.array.nbytes for one in [*arrays, driven.statistics._values]))
+    assert len(sizes) == 1 and sizes.pop() < 2 << 20
