@@ -4,7 +4,8 @@
 
 For every file, --epochs random crops: bytes of the file, of the part cut in its bitstream, and of the 224 x 224 crop in
 each encoding; CPU milliseconds to encode and to decode, one thread. Each value that comes back is compared with the one
-that went in. Traffic is the sum over samples of the smallest of a set's choices, as times fewer bytes than the files.
+that went in. A file that an encoding does not take counts as itself. Traffic is the sum over samples of the smallest of
+a set's choices, as times fewer bytes than the files.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from tqdm import tqdm
 from bench import arguments, record
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
-from sophon_loader.encodings.registry import decode, encode
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import decode, encode, used_at
+from sophon_loader.errors import EncodingError
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw
@@ -35,7 +38,9 @@ SETS = (
     ("file", "roi-jpeg"),
     ("file", "roi-jpeg", "pixels"),
     ("file", "roi-jpeg", "pixels", "webp"),
-    ("file", "roi-jpeg", "pixels", "webp", "jxl"),
+    ("file", "roi-jpeg", "pixels", "webp", "htj2k"),
+    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jxl"),
+    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jxl", "lepton", "roi-lepton"),
 )
 Figures = dict[str, list[float]]
 
@@ -82,7 +87,7 @@ def parser() -> arguments.Parser:
 
 
 def one(chain: Chain, content: bytes, draw: Draw, name: str) -> tuple[int, float, float]:
-    """(bytes, seconds to encode, seconds to decode) of one sample; `roi-jpeg` falls back to the file.
+    """(bytes, seconds to encode, seconds to decode) of one sample.
 
     Args:
         chain: the crop.
@@ -90,18 +95,14 @@ def one(chain: Chain, content: bytes, draw: Draw, name: str) -> tuple[int, float
         draw: which crop.
         name: of the encoding.
     """
-    value: object = content if name in ("file", "roi-jpeg") else chain.run(content, 0, 2, draw)
+    of_file = used_at(name) in (UsedAt.FILE, UsedAt.FIRST_REGION)
+    value: object = content if of_file else chain.run(content, 0, 2, draw)
     started = time.thread_time()
-    encoded: Encoded
-    if name == "roi-jpeg":
-        part = part_of(content, chain, draw)
-        encoded = encode(part, name) if isinstance(part, PartOfFile) else encode(content, "file")
-    else:
-        encoded = encode(value, name)
+    encoded = encoded_file(chain, content, draw, name) if of_file else encode(value, name)
     middle = time.thread_time()
     back = decode(encoded.encoding, encoded.meta, encoded.payload)
     ended = time.thread_time()
-    if name == "roi-jpeg":
+    if used_at(name) is UsedAt.FIRST_REGION:
         back, value = finish(chain, back, draw), chain.run(content, 0, 2, draw)
     same = back == value if isinstance(value, bytes) else np.array_equal(np.asarray(back), np.asarray(value))
     if not same:
@@ -109,8 +110,24 @@ def one(chain: Chain, content: bytes, draw: Draw, name: str) -> tuple[int, float
     return len(encoded.payload), middle - started, ended - middle
 
 
+def encoded_file(chain: Chain, content: bytes, draw: Draw, name: str) -> Encoded:
+    """A file, or the part of it that is read; the file as it is where the encoding does not take that.
+
+    Args:
+        chain: the crop.
+        content: of the file.
+        draw: which crop.
+        name: of the encoding.
+    """
+    value = part_of(content, chain, draw) if used_at(name) is UsedAt.FIRST_REGION else content
+    try:
+        return encode(value, name)
+    except EncodingError:
+        return encode(content, "file")
+
+
 def finish(chain: Chain, back: object, draw: Draw) -> object:
-    """The crop from what roi-jpeg delivered.
+    """The crop from what was delivered of a file.
 
     Args:
         chain: the crop.

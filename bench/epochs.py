@@ -154,7 +154,7 @@ def told_by(loader: DataLoader[Any]) -> dict[str, Any]:
         "policy": told["policy"],
         "epoch": told["epoch"],
         "payload_bytes": told["wire_bytes"],
-        "offloaded": sum(n for cut, n in told["cuts"].items() if cut) + told["choices"].get("roi-jpeg", 0),
+        "offloaded": sum(n for name, n in told["choices"].items() if name != "file"),
         "choices": told["choices"],
         "agent_cpu_s": told["agent_cpu_s"],
         "agent_upkeep_s": told["agent_upkeep_s"],

@@ -7,7 +7,7 @@ Agent and loaders run on the test bed (`bench/bed`), each policy with a loader p
 `torch` is torch's DataLoader on the files themselves. They take turns, epoch by epoch. CPU seconds are those of whole
 processes, all threads included, read from the kernel's per-process clocks.
 
-Loader: the worker and the main process, less the CPU time of op calls, of bitstream cuts, and of decoding webp and jxl.
+Loader: the worker and the main process, less the CPU time of op calls, of bitstream cuts, and of decompressing.
 Seeding before an op and telling where a crop will read are not taken off, nor is turning a payload of `file` or
 `pixels` into a value, which copies. torch's figure is what loading, collating and queueing the same batches costs
 there, less the default loader (which opens and decodes) and the transforms. Agent: its process tree, less what it
@@ -50,7 +50,7 @@ from sophon_loader.workers import finishing
 POLICIES = ("torch", "no-off", "resize-off", "auto")
 BAR_US = 150.0
 JUDGED = ("loader_us", "agent_us")
-CODECS = ("webp", "jxl")
+CODECS = ("webp", "htj2k", "jxl", "lepton", "roi-lepton")
 """Encodings whose decoding is work and not a copy."""
 
 

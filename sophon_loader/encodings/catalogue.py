@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from pathlib import Path
 
 from sophon_loader import native
 
@@ -18,7 +19,25 @@ ENTRY_POINTS = "sophon_loader.encodings"
 PLAIN = ("pixels", "array")
 """How a value crosses as it is: images as the first, tensors and arrays as the second. A plan names the first for
 both, and the agent takes the other where the value is no image."""
-_NO_IMAGECODECS = "" if find_spec("imagecodecs") else "imagecodecs is not installed; pip install sophon_loader[jxl]"
+
+
+def _lacking(package: str, module: str = "") -> str:
+    """Why an encoding cannot be used that stands on another package; "" where it can. Imports nothing.
+
+    Args:
+        package: its name.
+        module: the file's name of that part of it which not every version has.
+    """
+    spec = find_spec(package)
+    if spec is None:
+        return f"{package} is not installed; pip install sophon_loader[codecs]"
+    folders = spec.submodule_search_locations or ()
+    if module and not any(any(Path(folder).glob(f"{module}.*")) for folder in folders):
+        return f"{package} must be a version with {module}; pip install --upgrade sophon_loader[codecs]"
+    return ""
+
+
+_NO_LEPTON = native.reason or _lacking("lepton_jpeg_python")  # which sizes JPEG files have is read by our own code
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,10 @@ CATALOGUE = (
     Line("array", "sophon_loader.encodings.array:ArrayEncoding"),
     Line("roi-jpeg", "sophon_loader.encodings.roi_jpeg:RoiJpegEncoding", missing=native.reason),
     Line("webp", "sophon_loader.encodings.webp:WebpEncoding"),
-    Line("jxl", "sophon_loader.encodings.jxl:JxlEncoding", missing=_NO_IMAGECODECS),
+    Line("htj2k", "sophon_loader.encodings.htj2k:Htj2kEncoding", missing=_lacking("imagecodecs", "_htj2k")),
+    Line("jxl", "sophon_loader.encodings.jxl:JxlEncoding", missing=_lacking("imagecodecs", "_jpegxl")),
+    Line("lepton", "sophon_loader.encodings.lepton:LeptonEncoding", missing=_NO_LEPTON),
+    Line("roi-lepton", "sophon_loader.encodings.roi_lepton:RoiLeptonEncoding", missing=_NO_LEPTON),
 )
 """In the order in which a table lists their choices."""
 

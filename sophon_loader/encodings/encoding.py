@@ -75,7 +75,11 @@ class Encoding(Protocol):
         """Whether `value` can be encoded."""
 
     def encode(self, value: Any) -> Encoded:
-        """Write a value that `accepts` took."""
+        """Write a value that `accepts` took.
+
+        Raises:
+            EncodingError: it would not come back as it is; the agent sends the file in its place.
+        """
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Any:
         """Read a value back; never keeps a reference to `payload`.

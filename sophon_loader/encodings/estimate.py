@@ -92,7 +92,7 @@ class Features:
         return columns
 
 
-FEATURES = ("one", "part_nbytes", "bits_per_px", "zoom", "bits_per_px_x_zoom")
+FEATURES = ("one", "file_nbytes", "part_nbytes", "bits_per_px", "zoom", "bits_per_px_x_zoom")
 _OF_THE_PICTURE = frozenset({"bits_per_px", "zoom", "bits_per_px_x_zoom"})
 """Features that mean nothing while the size of the picture is not known."""
 COMPRESSED_IMAGE = ("one", "bits_per_px", "zoom", "bits_per_px_x_zoom")
@@ -106,7 +106,7 @@ class Fit:
     Args:
         coefficients: by feature.
         scale: what an estimate from a logarithm is multiplied by, so that the mean of all is right.
-        encode_s: agent CPU seconds to encode a value, or per byte of the file (see `Fitted`).
+        encode_s: agent CPU seconds to encode a value, or what `Fitted.encode_per` names of it.
     """
 
     cut: int
@@ -135,7 +135,7 @@ class Fitted:
         features: names out of `FEATURES`.
         logarithmic: fit the logarithm of the size in place of the size.
         max_growth: the size is at most this many times that of the value as it is.
-        encode_per_file_byte: encoding takes as long as the file is large, rather than equally long for all samples.
+        encode_per: encoding takes as long as this feature is large; equally long for all samples if it is "one".
         decode_per_encode: CPU seconds of the loader to decode, per CPU second of the agent to encode.
 
     Raises:
@@ -145,12 +145,13 @@ class Fitted:
     features: tuple[str, ...]
     logarithmic: bool = False
     max_growth: float = 1.0
-    encode_per_file_byte: bool = False
+    encode_per: str = "one"
     decode_per_encode: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.features or not set(self.features) <= set(FEATURES):
-            raise ValueError(f"features must be names out of {FEATURES}, got {self.features}")
+        if not self.features or not {*self.features, self.encode_per} <= set(FEATURES):
+            got = (*self.features, self.encode_per)
+            raise ValueError(f"features must be names out of {FEATURES}, got {got}")
 
     @property
     def needs_px(self) -> bool:
@@ -177,7 +178,7 @@ class Fitted:
             fit: what trials have shown.
             given: of the samples.
         """
-        return given.file_nbytes * fit.encode_s if self.encode_per_file_byte else fit.encode_s
+        return getattr(given, self.encode_per) * fit.encode_s
 
     def fit(self, cut: int, given: Features, nbytes: Floats, encode_s: Sequence[float]) -> Fit | None:
         """What trials show; None if they are too few.
@@ -195,11 +196,7 @@ class Fitted:
         scale = 1.0
         if self.logarithmic:  # the mean of a logarithm is not that of the bytes
             scale = float(nbytes.mean() / np.exp(matrix @ coefficients).mean())
-        seconds: float
-        if self.encode_per_file_byte:
-            seconds = sum(encode_s) / float(np.sum(given.file_nbytes, dtype=np.float64))
-        else:
-            seconds = float(np.mean(encode_s))
+        seconds = sum(encode_s) / float(given.matrix((self.encode_per,)).sum())
         found = {name: float(one) for name, one in zip(self.features, coefficients, strict=True)}
         return Fit(cut, found, scale, seconds)
 

@@ -43,7 +43,7 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
         allowed: names of the encodings to choose from, `file` always being one; None for all.
 
     Raises:
-        EncodingError: no encoding takes this value, or none that is allowed.
+        EncodingError: no encoding takes this value, or none that is allowed, or it would not come back as it is.
     """
     known = encodings()
     refused: list[str] = []

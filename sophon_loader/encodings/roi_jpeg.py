@@ -19,7 +19,7 @@ class RoiJpegEncoding(Encoding):
 
     name = "roi-jpeg"
     used_at = UsedAt.FIRST_REGION
-    estimate = Fitted(("part_nbytes", "one"), encode_per_file_byte=True)
+    estimate = Fitted(("part_nbytes", "one"), encode_per="file_nbytes")
 
     def accepts(self, value: Any) -> bool:
         return isinstance(value, PartOfFile)
@@ -36,11 +36,11 @@ class RoiJpegEncoding(Encoding):
         width, height = image_size(meta)
         part = meta.get("part")
         if not (isinstance(part, (list, tuple)) and len(part) == 4 and all(type(n) is int for n in part)):
-            raise EncodingError(f"roi-jpeg part must be [left, top, width, height], got {reprlib.repr(part)}")
+            raise EncodingError(f"{self.name} part must be [left, top, width, height], got {reprlib.repr(part)}")
         kept = Region(*part)
         whole = Region(0, 0, width, height)
         if min(kept.width, kept.height) < 1 or not whole.contains(kept):
-            raise EncodingError(f"roi-jpeg part must lie in {width} x {height} px, got {reprlib.repr(part)}")
+            raise EncodingError(f"{self.name} part must lie in {width} x {height} px, got {reprlib.repr(part)}")
         if native.image_size(payload) != (kept.width, kept.height):
-            raise EncodingError(f"roi-jpeg payload must be a JPEG of {kept.width} x {kept.height} px")
+            raise EncodingError(f"{self.name} payload must be a JPEG of {kept.width} x {kept.height} px")
         return PartOfFile(bytes(payload), Window(kept, width, height))

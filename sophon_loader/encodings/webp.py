@@ -9,12 +9,11 @@ from PIL import Image, UnidentifiedImageError
 
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
 from sophon_loader.encodings.estimate import UsedAt, compressed_image
+from sophon_loader.encodings.rgb import MAX_RGB_PIXELS, is_rgb
 from sophon_loader.errors import EncodingError
 
 MAX_WEBP_SIDE_PX = 16383
 """A limit of the format itself."""
-MAX_WEBP_PIXELS = 1 << 26
-"""Below the size at which Pillow warns of a bomb; larger images go as `pixels`."""
 _DECODE_PER_ENCODE = 0.54
 """CPU seconds of Pillow's decoder per second of its encoder; 0.50 and 0.63 for the images of docs/results.md."""
 
@@ -27,12 +26,7 @@ class WebpEncoding(Encoding):
     estimate = compressed_image(_DECODE_PER_ENCODE)
 
     def accepts(self, value: Any) -> bool:
-        return (
-            type(value) is Image.Image
-            and value.mode == "RGB"
-            and 0 < min(value.size) <= max(value.size) <= MAX_WEBP_SIDE_PX
-            and value.width * value.height <= MAX_WEBP_PIXELS
-        )
+        return is_rgb(value) and max(value.size) <= MAX_WEBP_SIDE_PX
 
     def encode(self, value: Image.Image) -> Encoded:
         out = io.BytesIO()
@@ -42,7 +36,7 @@ class WebpEncoding(Encoding):
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Image.Image:
         size = image_size(meta)
-        if size != _size_of(payload) or size[0] * size[1] > MAX_WEBP_PIXELS:
+        if size != _size_of(payload) or size[0] * size[1] > MAX_RGB_PIXELS:
             raise EncodingError(f"webp must be lossless, of the size in its header {size} and not too large")
         try:
             with Image.open(io.BytesIO(payload), formats=("WEBP",)) as image:

@@ -78,7 +78,7 @@ def _check_fit(name: str, fit: Fit) -> None:
         raise ValueError(f"fits must be of {tuple(fitted())}, got one of {name!r}")
     if set(fit.coefficients) != set(estimate.features):
         raise ValueError(f"the fit of {name} must have coefficients for {estimate.features}, got {fit}")
-    first = 0 if used_at(name) is UsedAt.FIRST_REGION else 1
+    first = 0 if used_at(name) in (UsedAt.FILE, UsedAt.FIRST_REGION) else 1
     if type(fit.cut) is not int or fit.cut < first:
         raise ValueError(f"the fit of {name} must be of a stage from {first} on, got {fit}")
 
@@ -97,7 +97,7 @@ def fitted_choices(allowed: Collection[str], *, reach: int, resize_cut: int | No
         place = used_at(name)
         if name not in allowed:
             continue
-        if place is UsedAt.FIRST_REGION and crops_first:
+        if place is UsedAt.FILE or (place is UsedAt.FIRST_REGION and crops_first):
             choices.append(Choice(0, name))
         elif place is UsedAt.RESIZED and resize_cut is not None and resize_cut <= reach:
             choices.append(Choice(resize_cut, name))

@@ -16,7 +16,7 @@ from sophon_loader.wire.messages import Sample
 _Key = TypeVar("_Key")
 
 MAX_ENCODINGS = 32
-"""Encodings that have a counter: the six of this package, and those of entry points."""
+"""Encodings that have a counter: the nine of this package, and those of entry points."""
 
 
 @dataclass(frozen=True)

@@ -288,18 +288,21 @@ def _at_cut(
 def _at_file(
     job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
 ) -> Encoded:
-    """The part of the file that will be read, or the file where it cannot be cut or is looked at whole.
+    """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
 
-    Appends the seconds of both together to `op_s`, unless the file goes out as it is because that is cheapest.
+    Appends the seconds of all together to `op_s`, unless the file goes out as it is because that is cheapest.
     """
     if encoding == "file":
         return Encoded("file", {}, data)
     since_s = time.thread_time()
-    if _cuts_the_file(encoding) and not job.fetch.keep_info:
-        part = part_of(data, chain, _draw(job), located=located)
+    if _cuts_the_file(encoding):
+        # Who looks at an image's info must be sent the whole.
+        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job), located=located)
         if isinstance(part, PartOfFile):
             return _encoded(job, part, encoding, cut, op_s, since_s)
-    return _encoded(job, data, encoding if used_at(encoding) is UsedAt.FILE else "file", cut, op_s, since_s)
+    elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
+        return _encoded(job, data, encoding, cut, op_s, since_s)
+    return _encoded(job, data, "file", cut, op_s, since_s)
 
 
 def _cuts_the_file(encoding: str) -> bool:

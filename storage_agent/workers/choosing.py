@@ -31,8 +31,8 @@ from sophon_loader.wire.messages import Offer
 FILE = (0, "file")
 """The choice that every sample has."""
 MOST_JOBS_BETWEEN = 256
-"""Jobs between two trials, once they are only to notice a change. A trial takes 3 to 8 ms, about as long as two jobs,
-so trials are at most a hundredth of the work."""
+"""Jobs between two trials, once they are only to notice a change. A trial takes 3 to 20 ms in the mean over encodings,
+about as long as three jobs, so trials are about a hundredth of the work."""
 KEPT_TRIALS = 64
 """The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
 
@@ -54,12 +54,14 @@ class Picture:
         px: of the picture, 0 where its header could not be read.
         located: what the first crop will read; None where that is not known.
         can_be_cut: whether its bitstream could be cut: a JPEG file whose region is known.
+        taken_by: encodings that take the whole file.
     """
 
     nbytes: int
     px: int
     located: Located | None
     can_be_cut: bool
+    taken_by: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -83,6 +85,7 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
         chain: its pipeline.
         draw: decides what the first crop reads.
     """
+    taken_by = tuple(name for name in fitted() if used_at(name) is UsedAt.FILE and encodings()[name].accepts(data))
     size = native.image_size(data) if native.available else None
     is_jpeg = size is not None
     if size is None:
@@ -90,10 +93,10 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
             with Image.open(io.BytesIO(data)) as image:
                 size = image.size
         except Exception:  # no picture: the loader's own op says so
-            return Picture(len(data), 0, None, can_be_cut=False)
+            return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
     located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
     known = located is not None and located.region is not None
-    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known)
+    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
 
 
 @dataclass(frozen=True)
@@ -311,6 +314,8 @@ class Appraiser:
             if keep_info or not picture.can_be_cut:
                 return []
             decode_s += whole_s * min(picture.share + FIXED_SHARE, 1.0)
+        elif name not in picture.taken_by:
+            return []
         else:
             decode_s += cut_s
         return [Offer(0, name, round(float(estimate.nbytes(fit, given))), encode_s, decode_s + after_s)]

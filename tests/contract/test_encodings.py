@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
 from sophon_loader.encodings.registry import decode, encode, encodings
 from sophon_loader.errors import EncodingError
 from tests.support.drawn import examples
-from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, part_of_file, tensor
+from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, jpeg, part_of_file, tensor
+from tests.support.pictures import picture
 from tests.unit.wire.strategies import PLAIN as ANYTHING
 
 GOLDEN = Path(__file__).parents[1] / "data" / "encodings"
@@ -104,10 +106,11 @@ def test_a_value_that_nothing_carries(value: Any) -> None:
     (lambda: tensor(3, 4), "pixels", ["pixels"], None), (lambda: tensor(3, 4), "pixels", ["array"], "array"),
     (lambda: tensor(3, 4), "webp", ["webp", "pixels", "jxl"], None), (lambda: tensor(3, 4), "webp", None, "array"),
     (lambda: b"a file", "file", [], "file"), (part_of_file, "roi-jpeg", ["file", "pixels", "array"], None),
+    (jpeg, "lepton", ["file", "roi-lepton"], None), (jpeg, "lepton", ["lepton"], "lepton"),
 ])  # fmt: skip
 def test_only_what_is_allowed_is_used(make: Any, wanted: str, allowed: list[str] | None, chosen: str | None) -> None:
-    if "roi-jpeg" in (wanted, chosen) and "roi-jpeg" not in encodings():
-        pytest.skip("the C extension is not built")
+    if wanted in catalogue.missing():
+        pytest.skip(catalogue.missing()[wanted])
     value = make()
     if chosen is not None:
         encoded = encode(value, wanted, allowed=allowed)
@@ -224,8 +227,11 @@ MUTATED = {
     "pixels": ["RGB", "no width"],
     "array": ["expanded", "crop view", "array big-endian view", "tv boxes", "0-dim", "0-size", "tensor bool"],
     "webp": ["noise", "one colour"],
+    "htj2k": ["noise", "one colour"],
     "jxl": ["noise", "one colour"],
     "roi-jpeg": ["corner"],
+    "lepton": ["rgb", "progressive", "more behind the end"],
+    "roi-lepton": ["corner"],
 }
 MUTATED_CASES = [(name, case) for name, cases in MUTATED.items() if name in encodings() for case in cases]
 
@@ -249,7 +255,7 @@ def test_a_payload_of_another_length(name: str, case: str) -> None:
             _decode_anything(name, encoded.meta, wrong)
 
 
-@pytest.mark.parametrize("name", sorted({"webp", "jxl", "roi-jpeg"} & set(encodings())))
+@pytest.mark.parametrize("name", sorted(set(encodings()) - {"file", *PLAIN}))
 @given(data=st.data())
 @examples(200, suppress_health_check=[HealthCheck.too_slow])
 def test_mutated_payload(name: str, data: st.DataObject) -> None:
@@ -319,6 +325,49 @@ def test_jxl_sizes_are_read_before_decoding(size: tuple[int, int]) -> None:
         decode("jxl", {"size": [size[0] + 1, size[1]]}, payload)
 
 
+@pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")
+def test_htj2k_sizes_are_read_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sophon_loader.encodings.htj2k import _size_of
+
+    for size in ((1, 1), (257, 8), (3000, 1), (1, 9000)):
+        encoded = encode(image(size=size), "htj2k")
+        assert _size_of(encoded.payload) == size
+        with pytest.raises(EncodingError, match="of the size in its header"):
+            decode("htj2k", {"size": [size[0] + 1, size[1]]}, encoded.payload)
+    monkeypatch.setattr("imagecodecs.htj2k_decode", pytest.fail)
+    payload = encode(image(size=(50, 40)), "htj2k").payload
+    sides = {"width": 8, "height": 12, "left": 16, "top": 20, "width of a tile": 24, "tile's left": 32}
+    for at in (*sides.values(), 6, 40, 42):  # these: capabilities, number of components, bits of one
+        changed = bytearray(payload)
+        changed[at] ^= 1
+        with pytest.raises(EncodingError, match="in one tile"):
+            decode("htj2k", {"size": [50, 40]}, bytes(changed))
+    with pytest.raises(EncodingError, match="not too large"):
+        decode(
+            "htj2k", {"size": [1 << 14, 1 << 13]}, bytes(payload[:8]) + _sides(1 << 14, 1 << 13) + bytes(payload[40:])
+        )
+
+
+@pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")
+def test_htj2k_errors_in_the_midst_of_an_image_are_raised() -> None:
+    """imagecodecs hands them to `sys.unraisablehook` and gives an image that lacks px."""
+    encoded = encode(picture(64, 64, 1), "htj2k")
+    payload = bytes(encoded.payload)
+    hook, found = sys.unraisablehook, set()
+    for at in range(120, len(payload), 37):
+        try:
+            decode("htj2k", encoded.meta, payload[:at] + bytes([payload[at] ^ 255]) + payload[at + 1 :])
+        except EncodingError as error:
+            found.add(str(error).partition(":")[0])
+        assert sys.unraisablehook is hook
+    assert "htj2k must be a whole codestream" in found
+
+
+def _sides(width: int, height: int) -> bytes:
+    """Of a codestream of one tile: its own, the offset, the tile's, the offset."""
+    return b"".join(side.to_bytes(4, "big") for side in 2 * (width, height, 0, 0))
+
+
 # --- stored bytes ---------------------------------------------------------------------------------------------
 
 
@@ -337,8 +386,11 @@ def golden_values() -> dict[str, Any]:
         "array-boxes": boxes(),
         "array-big-endian-reversed": np.arange(3, dtype=">i4")[::-1],
         "webp-rgb": picture,
+        "htj2k-rgb": picture,
         "jxl-rgb": picture,
         "roi-jpeg-part": part_of_file(),
+        "lepton-rgb": (GOLDEN / "rgb.jpg").read_bytes(),
+        "roi-lepton-part": part_of_file(data=(GOLDEN / "rgb.jpg").read_bytes()),
     }
 
 
@@ -362,6 +414,6 @@ def test_stored_bytes_mean_the_same_for_ever(stem: str) -> None:
         pytest.skip(catalogue.missing()[name])
     meta, payload = json.loads((GOLDEN / f"{stem}.json").read_text()), (GOLDEN / f"{stem}.bin").read_bytes()
     assert difference(value, decode(name, meta, payload)) == ""
-    if name not in ("webp", "jxl"):  # whose encoders may try harder one day
+    if name not in ("webp", "htj2k", "jxl", "lepton", "roi-lepton"):  # whose encoders may try harder one day
         encoded = encode(value, name)
         assert (encoded.meta, bytes(encoded.payload)) == (meta, payload)

@@ -1,4 +1,4 @@
-"""JPEG XL's fastest effort is not lossless for some noisy images; the encoding is, all the same."""
+"""JPEG XL's fastest effort is not lossless for some noisy images, which is why the encoding uses another."""
 
 from __future__ import annotations
 
@@ -12,19 +12,35 @@ from sophon_loader.encodings.registry import decode, encode
 pytestmark = pytest.mark.skipif("jxl" not in encoding_names(), reason="imagecodecs is not installed")
 
 
-def test_an_image_that_effort_1_gets_wrong_comes_back_right() -> None:
+def noisy(generator: np.random.Generator) -> np.ndarray:
+    """The kind of image that effort 1 gets wrong most often."""
+    height, width = generator.integers(9, 60, 2)
+    return (generator.integers(0, 64, (height, width, 3)) * 4).astype(np.uint8)
+
+
+def test_images_that_effort_1_gets_wrong_come_back_right() -> None:
     import imagecodecs
 
     generator = np.random.default_rng(5)
-    for _ in range(4000):
-        height, width = generator.integers(9, 60, 2)
-        pixels = (generator.integers(0, 64, (height, width, 3)) * 4).astype(np.uint8)
+    wrong = 0
+    for _ in range(2000):
+        pixels = noisy(generator)
         data = imagecodecs.jpegxl_encode(pixels, lossless=True, effort=1, numthreads=1)
         if not np.array_equal(imagecodecs.jpegxl_decode(data, numthreads=1), pixels):
-            break
-    else:
-        pytest.skip("this libjxl gets every one of 4000 noisy images right at effort 1")
+            wrong += 1
+            assert np.array_equal(crossed(pixels), pixels)
+    if not wrong:
+        pytest.skip("this libjxl gets every one of 2000 noisy images right at effort 1")
+
+
+def test_noise_of_every_size_comes_back_right() -> None:
+    generator = np.random.default_rng(6)
+    for _ in range(300):
+        pixels = noisy(generator)[: generator.integers(1, 60), : generator.integers(1, 60)]
+        assert np.array_equal(crossed(pixels), pixels)
+
+
+def crossed(pixels: np.ndarray) -> np.ndarray:
     encoded = encode(Image.fromarray(pixels), "jxl")
     assert encoded.encoding == "jxl"
-    crossed = decode("jxl", encoded.meta, encoded.payload)
-    assert np.array_equal(np.asarray(crossed), pixels)
+    return np.asarray(decode("jxl", encoded.meta, encoded.payload))

@@ -189,6 +189,18 @@ def test_a_file_whose_bitstream_cannot_be_cut_goes_whole(root: Path, make: Any) 
     assert sum(report["choices"].values()) == 24
 
 
+@pytest.mark.parametrize(("encoding", "files"), [("lepton", 23), ("roi-lepton", 11)])
+def test_files_in_fewer_bytes(make: Any, encoding: str, files: int) -> None:
+    """All but the PNG, and of the parts those of baseline files that are smaller than the whole."""
+    if encoding not in encoding_names():
+        pytest.skip(f"{encoding} is not offered")
+    loader = make(tree="mixed", policy=Always(Choice(0, encoding)), num_workers=1)
+    first, second = epochs(loader, 2, key="mixed")
+    for report in (first, second):
+        assert 0 < report["choices"][encoding] <= files and sum(report["choices"].values()) == 24
+        assert report["wire_bytes"] < report["file_bytes"]
+
+
 @pytest.mark.parametrize("policy", ["auto", "all-off", "resize-off"])
 def test_an_op_that_turns_pictures_by_their_exif_sees_it(root: Path, make: Any, policy: str) -> None:
     """It is not registered, so it runs at the loader, behind the crop; a part of a file has lost its EXIF."""
@@ -197,7 +209,7 @@ def test_an_op_that_turns_pictures_by_their_exif_sees_it(root: Path, make: Any, 
     blind = folder(root, "turned", v1.Compose([crop, *rest]))
     assert expected(dataset, 0, "turned") != expected(blind, 0, "blind"), "it makes a difference"
     for report in epochs(make(dataset, tree="turned", policy=policy), 2, key="turned"):
-        assert "roi-jpeg" not in report["choices"]
+        assert {"roi-jpeg", "roi-lepton"}.isdisjoint(report["choices"])
         assert set(report["cuts"]) <= {0, 1, 2}
         assert any("is not registered" in note for note in report["notes"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -149,13 +150,51 @@ ACCEPTED: dict[str, dict[str, Make]] = {
 
 
 ACCEPTED["jxl"] = {case: ACCEPTED["webp"][case] for case in ("noise", "one px", "one colour", "a tail of odd size")}
+ACCEPTED["htj2k"] = {**ACCEPTED["jxl"], "wide": lambda: image(size=(3000, 1)), "tall": lambda: image(size=(2, 3000))}
 ACCEPTED["roi-jpeg"] = {"corner": lambda: part_of_file(), "all of it": lambda: part_of_file((0, 0), (32, 16))}
+ACCEPTED["lepton"] = {
+    "rgb": lambda: jpeg(),
+    "grey": lambda: jpeg(mode="L"),
+    "one px": lambda: jpeg(size=(1, 1)),
+    "progressive": lambda: jpeg(progressive=True),
+    "not subsampled": lambda: jpeg(subsampling=0),
+    "its own huffman codes": lambda: jpeg(optimize=True),
+    "restart markers": lambda: jpeg(restart_marker_rows=1),
+    "a comment": lambda: jpeg(comment=b"from a camera"),
+    "more behind the end": lambda: jpeg() + b"a second picture, say",
+}
+ACCEPTED["roi-lepton"] = {
+    "corner": lambda: part_of_file(data=jpeg(size=(32, 16))),
+    "all of it": lambda: part_of_file((0, 0), (32, 16), jpeg(size=(32, 16))),
+}
 
 
-def part_of_file(at: tuple[int, int] = (16, 8), whole: tuple[int, int] = (100, 90)) -> PartOfFile:
+def jpeg(size: tuple[int, int] = (50, 40), mode: str = "RGB", **options: Any) -> bytes:
+    """A JPEG file of noise.
+
+    Args:
+        size: (width, height) in px.
+        mode: of the image.
+        options: for Pillow.
+    """
+    file = io.BytesIO()
+    image(mode, size).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def part_of_file(
+    at: tuple[int, int] = (16, 8), whole: tuple[int, int] = (100, 90), data: bytes = bytes.fromhex(_JPEG)
+) -> PartOfFile:
     """A part of 32 x 16 px; the file is not cut out of another one."""
-    data = bytes.fromhex(_JPEG)
     return PartOfFile(data, Window(Region(*at, 32, 16), *whole))
+
+
+def _huge_jpeg() -> bytes:
+    """The header says 60 000 px a side."""
+    data = bytearray(jpeg())
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = 2 * (60_000).to_bytes(2, "big")
+    return bytes(data)
 
 
 class _Subclass(torch.Tensor):
@@ -236,7 +275,7 @@ REFUSED: dict[str, dict[str, Make]] = {
         **{mode: partial(image, mode) for mode in ("L", "RGBA", "P", "CMYK")},
         "no width": lambda: image(size=(0, 3)),
         "too wide": lambda: Image.new("RGB", (16384, 1)),
-        "too many px": lambda: Image.new("RGB", (16383, 16383)),
+        "too many px": lambda: Image.new("RGB", (8193, 8192)),
         "tensor": lambda: tensor(3, 4, 4),
         "subclass": _of_subclass,
     },
@@ -245,7 +284,23 @@ REFUSED: dict[str, dict[str, Make]] = {
 
 REFUSED["jxl"] = {**REFUSED["webp"], "bytes": lambda: b"x"}
 del REFUSED["jxl"]["too wide"]
+REFUSED["htj2k"] = REFUSED["jxl"]
 REFUSED["roi-jpeg"] = {"image": image, "bytes": lambda: b"x", "tensor": lambda: tensor(2)}
+REFUSED["roi-lepton"] = {
+    **REFUSED["roi-jpeg"],
+    "a JPEG file": lambda: jpeg(),
+    "too many px": lambda: part_of_file(data=_huge_jpeg()),
+}
+REFUSED["lepton"] = {
+    **REFUSED["file"],
+    "no picture": lambda: b"x",
+    "nothing": lambda: b"",
+    "half a header": lambda: jpeg()[:50],
+    "another format": lambda: b"\x89PNG" + jpeg(),
+    "too many px": _huge_jpeg,
+    "too large": lambda: jpeg() + bytes(1 << 25),
+    "part of a file": lambda: part_of_file(),
+}
 
 
 def difference(value: Any, again: Any) -> str:

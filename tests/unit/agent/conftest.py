@@ -16,4 +16,6 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
     (root / "a").mkdir()
     Image.fromarray(noise(40, 60, 3)).save(root / "a" / "x.jpg", comment=b"from a camera")
     (root / "a" / "broken.jpg").write_bytes(b"\xff\xd8 no more")
+    (root / "a" / "short.jpg").write_bytes((root / "a" / "x.jpg").read_bytes()[:-300])
+    Image.fromarray(noise(40, 60, 3)).save(root / "a" / "x.png")
     return exports_of(root)

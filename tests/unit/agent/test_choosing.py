@@ -16,8 +16,8 @@ from torchvision import transforms as v1
 
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
-from sophon_loader.encodings.estimate import MIN_PROBES
-from sophon_loader.encodings.registry import encodings
+from sophon_loader.encodings.estimate import MIN_PROBES, UsedAt
+from sophon_loader.encodings.registry import encodings, used_at
 from sophon_loader.pipeline.chain import Chain, Located, chain_of
 from sophon_loader.pipeline.op import Region
 from sophon_loader.pipeline.randomness import Draw
@@ -40,6 +40,8 @@ from tests.support.pictures import picture
 NAMES = encoding_names()
 FITTED = [name for name in NAMES if name not in ("file", "pixels", "array")]
 """Those whose sizes must be found by trying."""
+WHOLE = tuple(name for name in NAMES if name == "lepton")
+"""Those that take a whole JPEG file."""
 CHAIN = chain_of(v1.Compose([v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ToTensor()]))
 """Decode, crop, flip, tensor: an image up to stage 3, resized from 2 on."""
 DRAW = Draw(1, 2, 3)
@@ -69,7 +71,7 @@ def test_a_jpeg_file(mode: str) -> None:
     data = file_of(picture(120, 90, 1).convert(mode))
     found = looked_at(data)
     with CHAIN.isolated():
-        assert found == Picture(len(data), 120 * 90, CHAIN.located(120, 90, DRAW), can_be_cut=True)
+        assert found == Picture(len(data), 120 * 90, CHAIN.located(120, 90, DRAW), can_be_cut=True, taken_by=WHOLE)
     assert found.share == found.located.share < 1
 
 
@@ -77,7 +79,7 @@ def test_a_jpeg_file(mode: str) -> None:
 def test_a_picture_that_is_no_jpeg_can_be_located_and_not_cut(format: str) -> None:
     data = file_of(picture(120, 90, 1), format)
     found = looked_at(data)
-    assert (found.nbytes, found.px, found.can_be_cut) == (len(data), 10_800, False)
+    assert (found.nbytes, found.px, found.can_be_cut, found.taken_by) == (len(data), 10_800, False, ())
     assert found.located is not None and found.share < 1
 
 
@@ -91,7 +93,7 @@ def test_broken_bytes_are_no_picture(data: bytes) -> None:
 
 def test_without_a_crop_a_picture_is_read_whole() -> None:
     found = looked_at(PHOTO, chain_of(v1.Compose([v1.Resize(8), v1.ToTensor()])))
-    assert found == Picture(len(PHOTO), 10_800, None, can_be_cut=False)
+    assert found == Picture(len(PHOTO), 10_800, None, can_be_cut=False, taken_by=WHOLE)
 
 
 def test_features_of_a_picture() -> None:
@@ -117,7 +119,8 @@ def test_a_trial_takes_a_sample_through_the_whole_pipeline() -> None:
     assert found.plain == ("pixels", "pixels", "pixels", "array")
     assert len(found.op_s) == 4 and all(seconds >= 0 for seconds in found.op_s)
     for name, (nbytes, encoded, seconds) in found.encoded.items():
-        assert nbytes == (len(PHOTO) if name == "roi-jpeg" else 768) and encoded > 0 and seconds >= 0
+        of_file = used_at(name) is not UsedAt.RESIZED
+        assert nbytes == (len(PHOTO) if of_file else 768) and encoded > 0 and seconds >= 0
     assert set(found.encoded) == set(FITTED)
 
 
@@ -128,7 +131,9 @@ def test_only_what_is_asked_for_is_encoded() -> None:
 
 @pytest.mark.parametrize(("data", "keep_info"), [(file_of(picture(120, 90, 1), "PNG"), False), (PHOTO, True)])
 def test_what_must_not_be_cut_is_not_cut_on_trial(data: bytes, keep_info: bool) -> None:
-    assert "roi-jpeg" not in trial_of(data, keep_info=keep_info).encoded
+    found = trial_of(data, keep_info=keep_info).encoded
+    assert {"roi-jpeg", "roi-lepton"}.isdisjoint(found)
+    assert ("lepton" in found) == (data == PHOTO and bool(WHOLE)), "that is not cut"
 
 
 def test_a_value_that_no_encoding_takes_cannot_cross() -> None:
@@ -212,16 +217,26 @@ def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> Trial
     px, nbytes = 10_000 + 700 * (number % 64), 5000 + 1300 * (number * number % 17)
     share = 0.1 + 0.05 * (number % 7)
     found = sample(nbytes=nbytes, px=px, share=share)
-    encoded = {"roi-jpeg": (nbytes, round(0.9 * nbytes * share + 300), 1e-8 * nbytes), "webp": (768, 600, 0.002)}
+    encoded = {
+        "roi-jpeg": (nbytes, round(0.9 * nbytes * share + 300), 1e-8 * nbytes),
+        "webp": (768, 600, 0.002),
+        "lepton": (nbytes, round(0.8 * nbytes + 200), 1.5e-7 * nbytes),
+    }
     op_s = (1e-7 * px + 2e-7 * nbytes, *OPS_S)
     sizes, plain = (3 * px, 768, 768, 3072), ("pixels", "pixels", "pixels", "array")
     return Trial(found, op_s, sizes, plain, {name: encoded[name] for name in names})
 
 
-def sample(nbytes: int = 20_000, px: int = 30_000, share: float = 0.25, can_be_cut: bool = True) -> Picture:
+def sample(
+    nbytes: int = 20_000,
+    px: int = 30_000,
+    share: float = 0.25,
+    can_be_cut: bool = True,
+    taken_by: tuple[str, ...] = WHOLE,
+) -> Picture:
     """A picture of which a share is read: 200 x 150 px and a quarter, unless told otherwise."""
     located = Located(px, 1000, Region(0, 0, px, round(1000 * share)))
-    return Picture(nbytes, px, located, can_be_cut)
+    return Picture(nbytes, px, located, can_be_cut, taken_by)
 
 
 def appraiser_of(chain: Chain = CHAIN, reach: int = 4, trials: int = MIN_PROBES) -> Appraiser:
@@ -292,6 +307,20 @@ def test_a_file_that_must_not_be_cut(changed: dict[str, Any], keep_info: bool) -
         wanted[choice] = (nbytes, agent_s, rest_s + more_s) if choice[0] == 0 else (nbytes, agent_s + more_s, rest_s)
     wanted[1, "pixels"] = BY_HAND[1, "pixels"]
     assert_near(found, wanted)
+
+
+@pytest.mark.skipif(not WHOLE, reason="lepton_jpeg_python is not installed")
+def test_a_whole_file_in_other_words() -> None:
+    """It takes its time at either end, and then the loader does with it what it does with a file."""
+    appraiser = Appraiser(CHAIN, 4)
+    for number in range(MIN_PROBES):
+        appraiser.learn(hand_made(number, ["lepton"]))
+    for keep_info, decode_s in ((False, PART_S), (True, WHOLE_S)):
+        found = by_choice(offers_of(appraiser, keep_info=keep_info))
+        assert found[0, "lepton"] == pytest.approx((16_200, 0.003, decode_s + 0.0017 + 0.52 * 0.003), rel=1e-3)
+        assert found[0, "file"][2] == pytest.approx(decode_s + 0.0017)
+    assert (0, "lepton") not in by_choice(offers_of(appraiser, sample(taken_by=()))), "a PNG file, say"
+    assert (0, "lepton") not in by_choice(offers_of(appraiser, allowed=("roi-lepton",)))
 
 
 def test_a_picture_of_unknown_size_has_no_choice_that_needs_it() -> None:
@@ -427,4 +456,4 @@ def test_a_file_that_is_no_picture_is_sent_as_it_is(tmp_path: Path) -> None:
     found = looked_at(b"no picture")
     assert unproven(found, NAMES, keep_info=False) == (0, "file")
     for one in offers_of(appraiser_of(), found):
-        assert one.encoding not in ("roi-jpeg", "webp")
+        assert one.encoding not in ("roi-jpeg", "webp", "lepton")

@@ -113,6 +113,49 @@ def test_a_part_of_a_file_must_be_allowed(exports: Exports, allowed: list[str]) 
         assert "roi-jpeg" in sample.note and "is not allowed" in sample.note
 
 
+# --- files in other words -------------------------------------------------------------------------------------
+
+needs_lepton = pytest.mark.skipif("lepton" not in encoding_names(), reason="lepton_jpeg_python is not installed")
+
+
+@needs_lepton
+@pytest.mark.parametrize("keep_info", [False, True])
+def test_a_file_crosses_in_fewer_bytes(exports: Exports, keep_info: bool) -> None:
+    """Also where somebody looks at its info, and where the pipeline has no op to run."""
+    for registration in (PIPELINE, registered_as(CHAIN, torch="another")):
+        answer = answer_job(exports, job_at(0, "lepton", keep_info=keep_info), registration)
+        sample = sample_of(answer)
+        assert (sample.cut, sample.encoding, sample.note, len(sample.op_s)) == (0, "lepton", "", 2)
+        assert answer.payload is not None and len(answer.payload) < len(file_of(exports))
+        assert decode("lepton", sample.meta, answer.payload) == file_of(exports)
+        dry = answer_job(exports, job_at(0, "lepton", dry=True, keep_info=keep_info), registration)
+        assert sample_of(dry).meta == {**sample.meta, "nbytes": len(answer.payload)} and dry.payload == b""
+
+
+@needs_lepton
+@pytest.mark.parametrize(("key", "note"), [
+    ("a/x.png", ""), ("a/broken.jpg", ""), ("a/short.jpg", "lepton must"),
+])  # fmt: skip
+def test_a_file_that_lepton_does_not_take_goes_out_as_it_is(exports: Exports, key: str, note: str) -> None:
+    answer = answer_job(exports, job_at(0, "lepton", key=key), PIPELINE)
+    sample = sample_of(answer)
+    assert (sample.cut, sample.encoding, answer.payload) == (0, "file", file_of(exports, key))
+    assert note in sample.note and bool(note) == bool(sample.note)
+
+
+@needs_lepton
+def test_a_part_of_a_file_crosses_in_fewer_bytes(exports: Exports) -> None:
+    parts = {}
+    for encoding in ("roi-jpeg", "roi-lepton"):
+        answer = answer_job(exports, job_at(0, encoding, sample=1), PIPELINE)
+        sample = sample_of(answer)
+        assert (sample.cut, sample.encoding, sample.note) == (0, encoding, "")
+        parts[encoding] = decode(encoding, sample.meta, answer.payload or b"")
+    assert parts["roi-lepton"] == parts["roi-jpeg"]
+    kept = sample_of(answer_job(exports, job_at(0, "roi-lepton", sample=1, keep_info=True), PIPELINE))
+    assert (kept.encoding, kept.note) == ("file", "")
+
+
 def test_info_goes_along_when_asked_for(exports: Exports) -> None:
     assert "info" not in sample_of(answer_job(exports, job_at(1, "pixels"), PIPELINE)).meta
     answer = answer_job(exports, job_at(1, "pixels", keep_info=True), PIPELINE)

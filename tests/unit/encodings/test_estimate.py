@@ -24,7 +24,7 @@ def given(count: int = 2, **changes: object) -> Features:
 
 def test_features_by_hand() -> None:
     zoom = math.log(0.5 * 30_000 / 100)
-    expected = [1.0, 1500.0, 0.8, zoom, 0.8 * zoom]
+    expected = [1.0, 3000.0, 1500.0, 0.8, zoom, 0.8 * zoom]
     assert given().matrix(FEATURES)[0] == pytest.approx(expected)
     assert given().matrix(("zoom", "one"))[0] == pytest.approx([zoom, 1.0])
 
@@ -46,6 +46,8 @@ def test_a_feature_that_does_not_exist() -> None:
     for features in ((), ("one", "colour"), ("matrix",), ("_px",)):
         with pytest.raises(ValueError, match="features must be names out of"):
             Fitted(features)
+    with pytest.raises(ValueError, match="features must be names out of"):
+        Fitted(("one",), encode_per="nbytes")
 
 
 def test_needing_the_size_of_the_picture() -> None:
@@ -68,8 +70,9 @@ def test_sizes_by_hand() -> None:
 def test_seconds_by_hand() -> None:
     fit = Fit(0, {"one": 1.0}, 1.0, 1e-6)
     assert Fitted(("one",)).encode_s(fit, given()) == 1e-6
-    per_byte = Fitted(("one",), encode_per_file_byte=True).encode_s(fit, given())
-    assert np.asarray(per_byte) == pytest.approx([0.003, 0.003001])
+    for feature, seconds in (("file_nbytes", [0.003, 0.003001]), ("part_nbytes", [0.0015, 0.0015005])):
+        found = Fitted(("one",), encode_per=feature).encode_s(fit, given())
+        assert np.asarray(found) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
@@ -88,9 +91,10 @@ def test_what_is_fitted_gives_back_what_it_learnt_from(logarithmic: bool) -> Non
 
 
 def test_seconds_per_byte_are_those_of_all_files_together() -> None:
-    some = given(10)
-    fit = Fitted(("one",), encode_per_file_byte=True).fit(0, some, np.full(10, 50.0), [0.1] * 10)
-    assert fit is not None and fit.encode_s == pytest.approx(1.0 / some.file_nbytes.sum())
+    some = given(10, share=np.linspace(0.1, 1, 10))
+    for feature, total in (("file_nbytes", some.file_nbytes.sum()), ("part_nbytes", some.part_nbytes.sum())):
+        fit = Fitted(("one",), encode_per=feature).fit(0, some, np.full(10, 50.0), [0.1] * 10)
+        assert fit is not None and fit.encode_s == pytest.approx(1.0 / total)
 
 
 def test_too_few_trials() -> None:

@@ -75,16 +75,18 @@ def test_the_upkeep_of_probes_is_that_of_samples_with_ops(profile: SampleProfile
 
 # --- where an encoding is tried -------------------------------------------------------------------------------
 
-PART, WEBP, JXL = Choice(0, "roi-jpeg"), Choice(2, "webp"), Choice(2, "jxl")
+PART, LEPTON, PACKED_PART = Choice(0, "roi-jpeg"), Choice(0, "lepton"), Choice(0, "roi-lepton")
+WEBP, HTJ2K, JXL = Choice(2, "webp"), Choice(2, "htj2k"), Choice(2, "jxl")
 
 
 @pytest.mark.parametrize(("reach", "resize_cut", "crops_first", "allowed", "expected"), [
-    (4, 2, True, None, [PART, WEBP, JXL]),
-    (4, 2, False, None, [WEBP, JXL]),
+    (4, 2, True, None, [PART, WEBP, HTJ2K, JXL, LEPTON, PACKED_PART]),
+    (4, 2, False, None, [WEBP, HTJ2K, JXL, LEPTON]),
     (2, 2, True, ("file", "webp"), [WEBP]),
-    (1, 2, True, None, [PART]),
-    (0, None, True, None, [PART]),
-    (4, None, False, None, []),
+    (1, 2, True, None, [PART, LEPTON, PACKED_PART]),
+    (0, None, True, None, [PART, LEPTON, PACKED_PART]),
+    (4, None, False, None, [LEPTON]),
+    (4, 2, True, ("file", "roi-lepton"), [PACKED_PART]),
     (4, 2, True, ("file", "pixels", "array"), []),
 ])  # fmt: skip
 def test_what_is_tried(

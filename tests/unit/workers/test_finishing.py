@@ -18,7 +18,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Reply, Wanted
 from sophon_loader.client.session import Terms
-from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.catalogue import encoding_names, missing
 from sophon_loader.encodings.registry import encode
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing
 from sophon_loader.pipeline.chain import Chain
@@ -173,8 +173,10 @@ def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
 
 
 @needs_crop
-@pytest.mark.parametrize("way", ["read here", "file", "roi-jpeg", "degraded"])
+@pytest.mark.parametrize("way", ["read here", "file", "roi-jpeg", "lepton", "roi-lepton", "degraded"])
 def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way in missing():
+        pytest.skip(missing()[way])
     parts = parts_at(root, terms())
     chain, data, draw = parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1)
     value = expected(parts, 1)
@@ -185,10 +187,14 @@ def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: py
         "read here": lambda: Reply(one, 0),
         "file": lambda: answer(data, 0, "file", one),
         "roi-jpeg": lambda: answer(part, 0, "roi-jpeg", replace(one, encoding="roi-jpeg")),
+        "lepton": lambda: answer(data, 0, "lepton", replace(one, encoding="lepton")),
+        "roi-lepton": lambda: answer(part, 0, "roi-lepton", replace(one, encoding="roi-lepton")),
         "degraded": lambda: answer(data, 0, "file", replace(one, cut=3, encoding="pixels"), note="too busy"),
     }
     assert torch.equal(finished(parts, replies[way]())[0], value)
     assert drawn == [SIZE]
+    if way in encoding_names():
+        assert parts.statistics.totals(1).encodings == {way: 1}
 
 
 def test_a_crop_that_pads_is_asked_once_whether_it_has_a_region(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
