@@ -243,6 +243,7 @@ class Engine:
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
+        report.rates = _finite(asdict(profiler.rates))
         if self._live is not None:
             self._live.begin()
             self._tell_live(epoch, self._live)
@@ -250,7 +251,6 @@ class Engine:
             if self._planner.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
                 profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
             self._follow_plan(epoch, self._planner)
-        report.rates = _finite(asdict(profiler.rates))
         return epoch
 
     def _follow_plan(self, epoch: Epoch, planner: Planner) -> None:

@@ -20,7 +20,7 @@ from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
-from sophon_loader.workers.offers import SharedOffers
+from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
@@ -36,7 +36,7 @@ TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
-KEPT = ("wire_bytes_s", "loader_per_rest", "loader_s", "file_s", "agent_s")
+KEPT = ("wire_bytes_s", "loader_per_rest", "agent_per_work", "loader_s", "file_s", "agent_s")
 """What is kept for another run, beside the samples."""
 DOUBLED = {
     "gpu": "gpu_samples_s",
@@ -48,7 +48,7 @@ DOUBLED = {
 MAX_BESIDE_S = 10.0
 """CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
 MAX_RATIO = 4.0
-"""Times as fast or slow that a core of the loader may be, compared with one of the agent."""
+"""Times as long that work may take as it is estimated, or as short."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class LivePlan:
         self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
         self.tariff = at_first(conditions.rates, files_here=files_here)
-        self._loader_per_rest = 1.0
+        self._loader_per_rest = self._agent_per_work = 1.0
         self._loader_s = 0.0
         self._file_s = self._agent_s = 0.0
         self._mark: Moment | None = None
@@ -130,15 +130,16 @@ class LivePlan:
     def take_over(self, kept: KeptLive) -> None:
         """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
         try:
-            wire_bytes_s, per_rest, *beside_s = (float(kept.figures[name]) for name in KEPT)
-            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and 1 / MAX_RATIO <= per_rest <= MAX_RATIO):
+            wire_bytes_s, *ratios_and_beside_s = (float(kept.figures[name]) for name in KEPT)
+            ratios, beside_s = ratios_and_beside_s[:2], ratios_and_beside_s[2:]
+            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and all(1 / MAX_RATIO <= one <= MAX_RATIO for one in ratios)):
                 return
             if not all(0 <= seconds <= MAX_BESIDE_S for seconds in beside_s):
                 return
             self.shared.offers.load(kept.arrays)
         except (KeyError, ValueError):
             return
-        self._loader_per_rest = per_rest
+        self._loader_per_rest, self._agent_per_work = ratios
         self._loader_s, self._file_s, self._agent_s = beside_s
         if wire_bytes_s >= 1:
             self.conditions = self.conditions.with_wire(wire_bytes_s)
@@ -147,7 +148,8 @@ class LivePlan:
     def kept(self) -> KeptLive:
         """What another run may go on from."""
         wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
-        values = (wire_bytes_s, self._loader_per_rest, self._loader_s, self._file_s, self._agent_s)
+        ratios = (self._loader_per_rest, self._agent_per_work)
+        values = (wire_bytes_s, *ratios, self._loader_s, self._file_s, self._agent_s)
         return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
 
     def begin(self) -> None:
@@ -277,42 +279,46 @@ class LivePlan:
 
     def _learn(self, now: Totals) -> None:
         """What goes beside ops and encodings, at either end."""
-        if now.compared_rest_s > 0:
-            ratio = now.compared_loader_s / now.compared_rest_s
-            ratio = min(max(ratio, 1 / MAX_RATIO), MAX_RATIO)
-            self._loader_per_rest += 0.5 * (ratio - self._loader_per_rest)
-        files = now.samples - now.offloaded
-        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / max(1, now.samples)
+        self._loader_per_rest = _ratio(self._loader_per_rest, now.compared_loader_s, now.compared_rest_s)
+        self._agent_per_work = _ratio(self._agent_per_work, now.weighed_work_s, now.estimated_work_s)
+        if not now.samples:
+            return
+        files, nbytes = now.samples - now.offloaded, now.wire_bytes / now.samples
+        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / now.samples
+        # What the agent says of its upkeep is a mean over all of its replies, large or small.
+        beside_bytes_s = read_s - AGENT_S_PER_BYTE * nbytes
         if files:
-            self._file_s = read_s + (now.upkeep_s - now.offloaded_upkeep_s) / files
+            file_s = beside_bytes_s + (now.upkeep_s - now.offloaded_upkeep_s) / files
+            self._file_s = _halfway(self._file_s, max(0.0, file_s))
         if now.offloaded:
-            self._agent_s = read_s + now.offloaded_upkeep_s / now.offloaded
-        if now.samples:
-            rest_s = self._mean_rest_s(files / now.samples, now)
-            if rest_s is not None:
-                beside_s = now.loader_cpu_s / now.samples - self._loader_per_rest * rest_s
-                self._loader_s = max(0.0, beside_s)
+            agent_s = beside_bytes_s + now.offloaded_upkeep_s / now.offloaded
+            self._agent_s = _halfway(self._agent_s, max(0.0, agent_s))
+        rest_s = self._mean_rest_s(files / now.samples, now)
+        if rest_s is not None:
+            beside_s = now.loader_cpu_s / now.samples - self._loader_per_rest * rest_s
+            self._loader_s = _halfway(self._loader_s, max(0.0, beside_s - LOADER_S_PER_BYTE * nbytes))
 
     def _mean_rest_s(self, files: float, now: Totals) -> float | None:
         """CPU seconds left to the loader per sample, by the agent's estimates; None before there is one."""
-        table = self._table(loader_s=0.0)
-        if table is None:
+        _, costs = self.shared.offers.costs()
+        if not len(costs):
             return None
-        of_files = float(table.loader_s[:, 0].mean()) / self._loader_per_rest
+        of_files = float(costs[:, 0, 2].mean())
         taken = now.weighed_rest_s / now.weighed if now.weighed else of_files
         return files * of_files + (1 - files) * taken
 
-    def _table(self, loader_s: float) -> ChoiceTable | None:
+    def _table(self) -> ChoiceTable | None:
         return self.shared.offers.table(
             loader_per_rest=self._loader_per_rest,
-            loader_s=loader_s,
+            agent_per_work=self._agent_per_work,
+            loader_s=self._loader_s,
             file_s=self._file_s,
             agent_s=self._agent_s,
             files_here=self._files_here,
         )
 
     def _revise(self) -> bool:
-        table = self._table(self._loader_s)
+        table = self._table()
         if table is None or table.samples < MIN_OFFERS:
             return False
         self._facts, self._brought = _facts_of(table, self.conditions), None
@@ -327,7 +333,7 @@ class LivePlan:
             priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
             share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
             tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
-        self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest))
+        self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest, self._agent_per_work))
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
@@ -351,19 +357,33 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
 
 
-def _in_units_of_the_agent(tariff: Tariff, loader_per_rest: float) -> Tariff:
-    """The same tariff at prices of at most 1, with the loader's for a second as the agent estimates it.
+def _ratio(known: float, measured_s: float, estimated_s: float) -> float:
+    """CPU seconds per estimated one, half of it as known before."""
+    if not estimated_s > 0:
+        return known
+    return _halfway(known, min(max(measured_s / estimated_s, 1 / MAX_RATIO), MAX_RATIO))
+
+
+def _halfway(known: float, now: float) -> float:
+    return now if known == 0 else known + 0.5 * (now - known)
+
+
+def _in_units_of_the_agent(tariff: Tariff, loader_per_rest: float, agent_per_work: float) -> Tariff:
+    """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
+    for seconds as the agent estimates them.
 
     Args:
         loader_per_rest: CPU seconds of the loader per second that the agent estimates for what is left to it.
+        agent_per_work: CPU seconds of the agent per second that it estimates.
     """
     parts = []
     for part in tariff.parts:
         prices = part.prices
         if prices is not None:
-            rest = prices.loader * loader_per_rest
-            most = max(prices.wire, rest, prices.agent) or 1.0
-            prices = replace(prices, wire=prices.wire / most, loader=rest / most, agent=prices.agent / most)
+            wire = prices.wire + prices.loader * LOADER_S_PER_BYTE + prices.agent * AGENT_S_PER_BYTE
+            rest, work = prices.loader * loader_per_rest, prices.agent * agent_per_work
+            most = max(wire, rest, work) or 1.0
+            prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most)
         parts.append(Part(part.share, prices))
     return Tariff(tuple(parts), tariff.reason)
 

@@ -45,8 +45,9 @@ class Totals:
         fresh: replies that came while a worker waited for them.
         net_s: seconds that those were on their way, all together.
         fresh_queued_s: seconds that those waited at the agent, all together.
-        weighed: samples for which the agent told what it had chosen from.
+        weighed: offloaded samples for which the agent told what it had chosen from.
         weighed_rest_s: CPU seconds that were left to the loader for these, by the agent's estimate.
+        estimated_work_s, weighed_work_s: CPU seconds of ops and encoding of these, as estimated, and as they were.
         compared_rest_s: part of that: of samples that crossed at cut 0, for which all ops were left.
         compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
         cuts, encodings: samples per cut and per encoding.
@@ -77,6 +78,8 @@ class Totals:
     fresh_queued_s: float = 0.0
     weighed: int = 0
     weighed_rest_s: float = 0.0
+    estimated_work_s: float = 0.0
+    weighed_work_s: float = 0.0
     compared_rest_s: float = 0.0
     compared_loader_s: float = 0.0
     cuts: dict[int, int] = field(default_factory=dict)

@@ -156,6 +156,8 @@ def _compare(reply: Reply, loader_s: float, row: Row) -> None:
         return
     for offer in sample.offers:
         if (offer.cut, offer.encoding) == (sample.cut, sample.encoding):
-            row.add(weighed=1, weighed_rest_s=offer.rest_s)
+            if len(sample.op_s) > 1:  # those that the agent has done nothing for are counted as files
+                work_s = sum(sample.op_s[1:])
+                row.add(weighed=1, weighed_rest_s=offer.rest_s, estimated_work_s=offer.agent_s, weighed_work_s=work_s)
             if sample.cut == 0:  # of what is little, most is none of the ops
                 row.add(compared_rest_s=offer.rest_s, compared_loader_s=loader_s)

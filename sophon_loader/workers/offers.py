@@ -18,6 +18,10 @@ KEPT = 2048
 MIN_PER_WORKER = 64
 MAX_OFFERS = 24
 """Choices per sample; what is beyond is left out."""
+AGENT_S_PER_BYTE = 1.0e-9
+"""CPU seconds to hand a byte of a reply from a worker through the broker to the wire."""
+LOADER_S_PER_BYTE = 0.5e-9
+"""CPU seconds to take a byte of a reply from the wire."""
 
 
 class SharedOffers:
@@ -90,27 +94,36 @@ class SharedOffers:
         return choices, table[np.isfinite(table[:, 0, 0])]
 
     def table(
-        self, *, loader_per_rest: float, loader_s: float, file_s: float, agent_s: float, files_here: bool
+        self,
+        *,
+        loader_per_rest: float,
+        agent_per_work: float,
+        loader_s: float,
+        file_s: float,
+        agent_s: float,
+        files_here: bool,
     ) -> ChoiceTable | None:
         """What each choice of each of these samples costs; None before one is known.
 
         Args:
             loader_per_rest: loader CPU seconds per second that the agent estimates for what is left.
-            loader_s: loader CPU seconds of every sample beside that.
-            file_s: agent CPU seconds of a sample that crosses as its file.
-            agent_s: agent CPU seconds of any other beside ops and encoding.
+            agent_per_work: agent CPU seconds per second that it estimates for ops and encoding.
+            loader_s: loader CPU seconds of every sample beside that and its bytes.
+            file_s: agent CPU seconds of a sample that crosses as its file, beside its bytes.
+            agent_s: agent CPU seconds of any other beside its bytes, ops and encoding.
             files_here: files are read by the loader itself: no wire, no agent.
         """
         choices, costs = self.costs()
         if not len(costs):
             return None
-        wire, agent, rest = costs[:, :, 0], costs[:, :, 1], costs[:, :, 2]
-        agent = agent + np.float32(agent_s)
-        agent[:, 0] = 0.0 if files_here else file_s
+        wire, agent, rest = costs[:, :, 0].copy(), costs[:, :, 1] * np.float32(agent_per_work), costs[:, :, 2]
+        agent[:, 0], agent[:, 1:] = file_s, agent[:, 1:] + np.float32(agent_s)
         if files_here:
-            wire = wire.copy()
-            wire[:, 0] = 0.0
-        return ChoiceTable(choices, wire, agent, rest * np.float32(loader_per_rest) + np.float32(loader_s))
+            wire[:, 0] = agent[:, 0] = 0.0
+        bytes_there = np.where(np.isfinite(wire), wire, 0.0)
+        agent += np.float32(AGENT_S_PER_BYTE) * bytes_there
+        loader = rest * np.float32(loader_per_rest) + np.float32(loader_s)
+        return ChoiceTable(choices, wire, agent, loader + np.float32(LOADER_S_PER_BYTE) * bytes_there)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is remembered, to save: uint16[n, K], the choices, float32[n, K, 3], what they take, and the names."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import msgpack
 
 from sophon_loader.decide.plan import GOLDEN
@@ -81,11 +83,16 @@ class Dealer:
 
 
 class _Places:
-    """Places on [0, 1) in golden-ratio steps, which cover it evenly however many are taken."""
+    """Places on [0, 1) in golden-ratio steps, which cover it evenly however many are taken.
+
+    Every process begins somewhere else, or workers that live for an epoch would always deal the same samples out alike.
+    """
 
     def __init__(self) -> None:
-        self._number = 0
+        self._number: int | None = None
 
     def next(self) -> float:
+        if self._number is None:
+            self._number = secrets.randbelow(1 << 32)
         self._number += 1
         return (self._number * int(GOLDEN) % (1 << 32)) / (1 << 32)

@@ -259,7 +259,7 @@ class Appraiser:
         )
         cut = self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
         nbytes = np.array([float(row[1]) for row in rows])
-        per = given.file_nbytes if estimate.encode_per_file_byte else np.ones(len(some))
+        per = given.matrix((estimate.encode_per,))[:, 0]
         return estimate.fit(cut, given, nbytes, _without_outliers([row[2] for row in rows], per))
 
     def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
@@ -293,9 +293,10 @@ class Appraiser:
             nbytes = 3.0 * picture.px if cut == 1 and picture.px else self._nbytes[cut - 1]
             if self._plain[cut - 1] in allowed:
                 found.append(Offer(cut, self._plain[cut - 1], round(nbytes), spent_s, rest_s))
+            given = picture.features(nbytes)
             for name, fit in self._fits.items():
                 if fit.cut == cut and name in allowed:
-                    estimate, given = fitted()[name], picture.features(nbytes)
+                    estimate = fitted()[name]
                     if picture.px or not estimate.needs_px:
                         encode_s = float(estimate.encode_s(fit, given))
                         decode_s = encode_s * estimate.decode_per_encode
