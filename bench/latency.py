@@ -61,7 +61,7 @@ from bench.peers.environments import Installed, Unavailable, install
 from bench.peers.process import run_epoch
 from bench.peers.systems import SYSTEMS, Client, Settings
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main.engine import STARVED_NOTE
+from sophon_loader.main.epoch import STARVED_NOTE
 
 BAR = 0.97
 PARTS = ("pictures", "trivial")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,10 @@ class Rates:
                 raise PlanError(
                     f"{rate.name} must be > 0, got {value}; measure it again, or pass math.inf when it never limits"
                 )
+
+    def measured(self) -> dict[str, float]:
+        """Those that limit, by name."""
+        return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""`roi-lepton`: what `roi-jpeg` sends, a JPEG of the part that the first crop will read, in the fewer bytes of `lepton`."""
+"""`roi-lepton`: what `roi-jpeg` sends, a JPEG of the part that the first crop reads, in fewer bytes by `lepton`."""
 
 from __future__ import annotations
 

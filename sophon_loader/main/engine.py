@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,20 +32,13 @@ from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
-from sophon_loader.workers.counters import Statistics, Totals
+from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
-STARVED_SHARE, STARVED_S = 0.1, 1.0
-"""An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
-epoch have none behind them."""
-STARVED_NOTE = (
-    "the look-ahead is shorter than the way to the agent: workers waited for replies and had no further batch to ask "
-    "for; a larger prefetch_factor, or more workers, would keep more on its way"
-)
 log = logging.getLogger(__name__)
 
 
@@ -243,10 +236,10 @@ class Engine:
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
-        report.rates = _finite(asdict(profiler.rates))
+        report.rates = profiler.rates.measured()
         if self._live is not None:
             self._live.begin()
-            self._tell_live(epoch, self._live)
+            self._live.tell(epoch.report)
         elif self._planner is not None:
             if self._planner.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
                 profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
@@ -274,17 +267,6 @@ class Engine:
         epoch.report.plan_reason = now.plan.reason
         epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
 
-    def _tell_live(self, epoch: Epoch, live: LivePlan) -> None:
-        """Tell the report what is followed now, and what limits."""
-        report = epoch.report
-        report.plan_reason = live.tariff.reason
-        report.predicted_seconds = live.predicted_s
-        report.rates = _finite(asdict(live.conditions.rates))
-        if not live.conditions.wire_seen:
-            del report.rates["wire_bytes_s"]
-        report.limits = live.limits()
-        report.bottleneck = next(iter(report.limits), None)
-
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         """Bring the report up to date, and what is followed, where that goes by the moment.
 
@@ -295,7 +277,7 @@ class Engine:
         totals = self._statistics.totals(epoch.iteration)
         epoch.report.update(epoch.number, seconds, totals)
         if self._live is not None and self._live.progressed(seconds, totals, epoch.awaited_s, self._gpu_samples_s()):
-            self._tell_live(epoch, self._live)
+            self._live.tell(epoch.report)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
@@ -353,10 +335,9 @@ class Engine:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
             epoch.learnt = True
-            if _starved(epoch.report.totals, epoch.report.seconds, self._processes):
-                epoch.report.notes = (*epoch.report.notes, STARVED_NOTE)
+            epoch.note_starving(self._processes)
             if self._live is not None:
-                self._tell_live(epoch, self._live)
+                self._live.tell(epoch.report)
                 self.run.profiler.keep_live(self._live.kept())
                 return
             self._learn(epoch, whole=whole and not epoch.report.passes)
@@ -371,7 +352,7 @@ class Engine:
         followed = self._planner.current if self._planner else None
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
         report.bottleneck = measure.bottleneck(profiler.rates)
-        report.rates = _finite(asdict(profiler.rates))
+        report.rates = profiler.rates.measured()
         busy = gpu_utilisation()
         if busy is not None:
             report.rates["gpu_busy_share"] = busy
@@ -408,19 +389,3 @@ class Engine:
         if self._dataset is not None:
             self._dataset.close()
             self._dataset = None
-
-
-def _starved(totals: Totals, seconds: float, processes: int) -> bool:
-    """Whether what torch hands out ahead was too little for the way to the agent.
-
-    Args:
-        totals: of an epoch.
-        seconds: that it took.
-        processes: that loaded.
-    """
-    return totals.starved_s > processes * max(STARVED_SHARE * seconds, STARVED_S)
-
-
-def _finite(rates: dict[str, float]) -> dict[str, float]:
-    """Only the rates that have been measured."""
-    return {name: value for name, value in rates.items() if math.isfinite(value)}

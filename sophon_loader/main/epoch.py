@@ -12,6 +12,14 @@ from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
+STARVED_SHARE, STARVED_S = 0.1, 1.0
+"""An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
+epoch have none behind them."""
+STARVED_NOTE = (
+    "the look-ahead is shorter than the way to the agent: workers waited for replies and had no further batch to ask "
+    "for; a larger prefetch_factor, or more workers, would keep more on its way"
+)
+
 
 class Epoch:
     """One iteration: what the sampler, the workers' counters, the iterator and the engine all speak of.
@@ -57,6 +65,16 @@ class Epoch:
         """Seconds and totals of the pass that is running, or has just ended."""
         seconds, totals = self._before
         return self.report.seconds - seconds, self.report.totals.since(totals)
+
+    def note_starving(self, processes: int) -> None:
+        """Say so in the report if what torch hands out ahead was too little for the way to the agent.
+
+        Args:
+            processes: that loaded.
+        """
+        report = self.report
+        if report.totals.starved_s > processes * max(STARVED_SHARE * report.seconds, STARVED_S):
+            report.notes = (*report.notes, STARVED_NOTE)
 
     def turn_over(self) -> None:
         """Another pass begins."""

@@ -16,8 +16,10 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
+from sophon_loader.main.beside import Beside
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
+from sophon_loader.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, SharedOffers
@@ -36,8 +38,6 @@ TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
-KEPT = ("wire_bytes_s", "loader_per_rest", "agent_per_work", "loader_s", "file_s", "agent_s")
-"""What is kept for another run, beside the samples."""
 DOUBLED = {
     "gpu": "gpu_samples_s",
     "wire": "wire_bytes_s",
@@ -45,10 +45,6 @@ DOUBLED = {
     "agent-cpu": "agent_cores",
 }
 """What `would_bring` tells of, and the rate that is doubled for it."""
-MAX_BESIDE_S = 10.0
-"""CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
-MAX_RATIO = 4.0
-"""Times as long that work may take as it is estimated, or as short."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +87,7 @@ class LivePlan:
     Attributes:
         shared: what the workers need.
         conditions: what the resources give.
+        beside: what the agent's estimates are corrected by.
         tariff: what requests go out at.
     """
 
@@ -115,9 +112,7 @@ class LivePlan:
         self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
         self.tariff = at_first(conditions.rates, files_here=files_here)
-        self._loader_per_rest = self._agent_per_work = 1.0
-        self._loader_s = 0.0
-        self._file_s = self._agent_s = 0.0
+        self.beside = Beside()
         self._mark: Moment | None = None
         self._latest: Moment | None = None
         self._carried = Moment(0.0, NO_TOTALS, 0.0)
@@ -130,17 +125,13 @@ class LivePlan:
     def take_over(self, kept: KeptLive) -> None:
         """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
         try:
-            wire_bytes_s, *ratios_and_beside_s = (float(kept.figures[name]) for name in KEPT)
-            ratios, beside_s = ratios_and_beside_s[:2], ratios_and_beside_s[2:]
-            if not (0 <= wire_bytes_s <= MAX_WIRE_BYTES_S and all(1 / MAX_RATIO <= one <= MAX_RATIO for one in ratios)):
-                return
-            if not all(0 <= seconds <= MAX_BESIDE_S for seconds in beside_s):
+            wire_bytes_s, beside = float(kept.figures["wire_bytes_s"]), Beside.kept(kept.figures)
+            if not 0 <= wire_bytes_s <= MAX_WIRE_BYTES_S:
                 return
             self.shared.offers.load(kept.arrays)
         except (KeyError, ValueError):
             return
-        self._loader_per_rest, self._agent_per_work = ratios
-        self._loader_s, self._file_s, self._agent_s = beside_s
+        self.beside = beside
         if wire_bytes_s >= 1:
             self.conditions = self.conditions.with_wire(wire_bytes_s)
         self._revise()
@@ -148,15 +139,23 @@ class LivePlan:
     def kept(self) -> KeptLive:
         """What another run may go on from."""
         wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
-        ratios = (self._loader_per_rest, self._agent_per_work)
-        values = (wire_bytes_s, *ratios, self._loader_s, self._file_s, self._agent_s)
-        return KeptLive(dict(zip(KEPT, values, strict=True)), self.shared.offers.arrays())
+        return KeptLive({"wire_bytes_s": wire_bytes_s, **self.beside.figures()}, self.shared.offers.arrays())
 
     def begin(self) -> None:
         """An iteration begins; its counters start from nothing. What the last one left of a window is carried over."""
         if self._mark is not None and self._latest is not None:
             self._carried = self._carried.with_what_passed(self._mark, self._latest)
         self._mark = self._latest = None
+
+    def tell(self, report: Report) -> None:
+        """Tell a report what is followed now, and what limits."""
+        report.plan_reason = self.tariff.reason
+        report.predicted_seconds = self.predicted_s
+        report.rates = self.conditions.rates.measured()
+        if not self.conditions.wire_seen:
+            del report.rates["wire_bytes_s"]
+        report.limits = self.limits()
+        report.bottleneck = next(iter(report.limits), None)
 
     @property
     def predicted_s(self) -> float | None:
@@ -244,7 +243,7 @@ class LivePlan:
         if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
             return False
         self._mark, self._carried = now, Moment(0.0, NO_TOTALS, 0.0)
-        self._learn(window.totals)
+        self.beside = self.beside.after(window.totals, self._file_rest_s())
         stepping_s = window.seconds - window.awaited_s
         steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
@@ -277,48 +276,13 @@ class LivePlan:
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
         )
 
-    def _learn(self, now: Totals) -> None:
-        """What goes beside ops and encodings, at either end."""
-        self._loader_per_rest = _ratio(self._loader_per_rest, now.compared_loader_s, now.compared_rest_s)
-        self._agent_per_work = _ratio(self._agent_per_work, now.weighed_work_s, now.estimated_work_s)
-        if not now.samples:
-            return
-        files, nbytes = now.samples - now.offloaded, now.wire_bytes / now.samples
-        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / now.samples
-        # What the agent says of its upkeep is a mean over all of its replies, large or small.
-        beside_bytes_s = read_s - AGENT_S_PER_BYTE * nbytes
-        if files:
-            file_s = beside_bytes_s + (now.upkeep_s - now.offloaded_upkeep_s) / files
-            self._file_s = _halfway(self._file_s, max(0.0, file_s))
-        if now.offloaded:
-            agent_s = beside_bytes_s + now.offloaded_upkeep_s / now.offloaded
-            self._agent_s = _halfway(self._agent_s, max(0.0, agent_s))
-        rest_s = self._mean_rest_s(files / now.samples, now)
-        if rest_s is not None:
-            beside_s = now.loader_cpu_s / now.samples - self._loader_per_rest * rest_s
-            self._loader_s = _halfway(self._loader_s, max(0.0, beside_s - LOADER_S_PER_BYTE * nbytes))
-
-    def _mean_rest_s(self, files: float, now: Totals) -> float | None:
-        """CPU seconds left to the loader per sample, by the agent's estimates; None before there is one."""
+    def _file_rest_s(self) -> float | None:
+        """CPU seconds that a file leaves to the loader, by the agent's estimates; None before there is one."""
         _, costs = self.shared.offers.costs()
-        if not len(costs):
-            return None
-        of_files = float(costs[:, 0, 2].mean())
-        taken = now.weighed_rest_s / now.weighed if now.weighed else of_files
-        return files * of_files + (1 - files) * taken
-
-    def _table(self) -> ChoiceTable | None:
-        return self.shared.offers.table(
-            loader_per_rest=self._loader_per_rest,
-            agent_per_work=self._agent_per_work,
-            loader_s=self._loader_s,
-            file_s=self._file_s,
-            agent_s=self._agent_s,
-            files_here=self._files_here,
-        )
+        return float(costs[:, 0, 2].mean()) if len(costs) else None
 
     def _revise(self) -> bool:
-        table = self._table()
+        table = self.shared.offers.table(**self.beside.figures(), files_here=self._files_here)
         if table is None or table.samples < MIN_OFFERS:
             return False
         self._facts, self._brought = _facts_of(table, self.conditions), None
@@ -333,7 +297,7 @@ class LivePlan:
             priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
             share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
             tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
-        self.shared.tariff.set(_in_units_of_the_agent(tariff, self._loader_per_rest, self._agent_per_work))
+        self.shared.tariff.set(_in_units_of_the_agent(tariff, self.beside))
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
@@ -357,31 +321,19 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
 
 
-def _ratio(known: float, measured_s: float, estimated_s: float) -> float:
-    """CPU seconds per estimated one, half of it as known before."""
-    if not estimated_s > 0:
-        return known
-    return _halfway(known, min(max(measured_s / estimated_s, 1 / MAX_RATIO), MAX_RATIO))
-
-
-def _halfway(known: float, now: float) -> float:
-    return now if known == 0 else known + 0.5 * (now - known)
-
-
-def _in_units_of_the_agent(tariff: Tariff, loader_per_rest: float, agent_per_work: float) -> Tariff:
+def _in_units_of_the_agent(tariff: Tariff, beside: Beside) -> Tariff:
     """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
     for seconds as the agent estimates them.
 
     Args:
-        loader_per_rest: CPU seconds of the loader per second that the agent estimates for what is left to it.
-        agent_per_work: CPU seconds of the agent per second that it estimates.
+        beside: how far off those are.
     """
     parts = []
     for part in tariff.parts:
         prices = part.prices
         if prices is not None:
             wire = prices.wire + prices.loader * LOADER_S_PER_BYTE + prices.agent * AGENT_S_PER_BYTE
-            rest, work = prices.loader * loader_per_rest, prices.agent * agent_per_work
+            rest, work = prices.loader * beside.loader_per_rest, prices.agent * beside.agent_per_work
             most = max(wire, rest, work) or 1.0
             prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most)
         parts.append(Part(part.share, prices))

@@ -86,7 +86,7 @@ class OffloadedDataset(Dataset[Any]):
         self._locations = locations
         self._statistics = statistics
         self._generators = _drawn_from(steps)
-        self._process: tuple[int, Session | None, Row] | None = None
+        self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._late = terms if isinstance(terms, SharedTerms) else None
         self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
 
@@ -105,9 +105,9 @@ class OffloadedDataset(Dataset[Any]):
         return self.__getitems__(ticket)[0]
 
     def __getitems__(self, ticket: Ticket) -> list[Any]:
-        session, row = self._session_and_row()
+        session, row, meter = self._of_this_process()
         row.begin(ticket.batch.iteration)
-        meter = Meter(session, row)
+        meter.begin()
         try:
             with isolated(self._generators):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
@@ -182,8 +182,8 @@ class OffloadedDataset(Dataset[Any]):
         session.want(batch, wanted)
         return True
 
-    def _session_and_row(self) -> tuple[Session | None, Row]:
-        """This process's connection and counters; a forked copy of this object makes its own."""
+    def _of_this_process(self) -> tuple[Session | None, Row, Meter]:
+        """This process's connection, counters and what counts; a forked copy of this object makes its own."""
         agreed = None if self._late is None else self._late.agreed()
         if agreed is not None:
             self._late = self._process = None
@@ -194,8 +194,9 @@ class OffloadedDataset(Dataset[Any]):
             if self._terms is not None:
                 gone = bool(self._statistics.agent_gone.array[_worker()])
                 session = Session(self._terms, gone=gone and self._locations.all_here)
-            self._process = (pid, session, self._statistics.row(_worker()))
-        return self._process[1], self._process[2]
+            row = self._statistics.row(_worker())
+            self._process = (pid, session, row, Meter(session, row))
+        return self._process[1:]
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""

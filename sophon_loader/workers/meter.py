@@ -1,9 +1,8 @@
-"""What fetching a batch takes of a worker, counted while it goes on: a batch may take longer than a window."""
+"""What batches take of a process, counted while they are made: one may take longer than a window."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from torch.utils.data import get_worker_info
 
@@ -15,7 +14,7 @@ EVERY_S = 0.1
 
 
 class Meter:
-    """Counts what one batch takes, from its beginning on.
+    """Counts what batches take of a process, from its first one on.
 
     Args:
         session: with the agent; None without one.
@@ -23,6 +22,7 @@ class Meter:
 
     Example:
         >>> meter = Meter(session, row)
+        >>> meter.begin()
         >>> meter.sometimes()  # with every sample
         >>> meter.count()  # at the end
     """
@@ -30,9 +30,18 @@ class Meter:
     def __init__(self, session: Session | None, row: Row) -> None:
         self._session = session
         self._row = row
-        self._clock = _clock()
+        self._is_worker = get_worker_info() is not None
+        # A worker has no other work than loading; in the main process that is some of what its main thread does.
+        self._clock = time.process_time if self._is_worker else time.thread_time
         self._cpu_s, self._since_s = self._clock(), time.monotonic()
         self._before = _counted(session)
+
+    def begin(self) -> None:
+        """A batch begins. What a worker has done since the last one ended was done to that: collating and sending."""
+        cpu_s = self._clock()
+        if self._is_worker:
+            self._row.add(loader_cpu_s=cpu_s - self._cpu_s, busy_s=cpu_s - self._cpu_s)
+        self._cpu_s, self._since_s, self._before = cpu_s, time.monotonic(), _counted(self._session)
 
     def sometimes(self) -> None:
         """Count, if that was long ago."""
@@ -61,8 +70,3 @@ def _counted(session: Session | None) -> dict[str, float]:
         "net_s": session.net_s,
         "fresh_queued_s": session.queued_s,
     }
-
-
-def _clock() -> Callable[[], float]:
-    """CPU seconds of loading: all of a worker's, which has no other work; in the main process those of this thread."""
-    return time.thread_time if get_worker_info() is None else time.process_time

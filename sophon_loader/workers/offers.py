@@ -18,7 +18,7 @@ KEPT = 2048
 MIN_PER_WORKER = 64
 MAX_OFFERS = 24
 """Choices per sample; what is beyond is left out."""
-AGENT_S_PER_BYTE = 1.0e-9
+AGENT_S_PER_BYTE = 2.0e-9
 """CPU seconds to hand a byte of a reply from a worker through the broker to the wire."""
 LOADER_S_PER_BYTE = 0.5e-9
 """CPU seconds to take a byte of a reply from the wire."""

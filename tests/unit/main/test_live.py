@@ -15,12 +15,11 @@ from sophon_loader.decide.facts import Choice, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.beside import MAX_RATIO, Beside
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
     FIRST_TRIED_SHARE,
     FIRST_WINDOW_S,
-    KEPT,
-    MAX_RATIO,
     MIN_OFFERS,
     MIN_WINDOW_SAMPLES,
     TRIED_SHARE,
@@ -32,6 +31,9 @@ from sophon_loader.main.live import (
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE
+
+KEPT = ("wire_bytes_s", *Beside().figures())
 
 NAMES = encoding_names()
 SAMPLES = 100_000
@@ -123,14 +125,15 @@ def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
 def test_prices_reach_the_workers_at_most_one_and_in_the_agent_s_seconds(driven: Driven) -> None:
     driven.weigh()
     driven.progress(1.0, totals_of(compared_rest_s=0.01, compared_loader_s=0.02))
-    ratio = driven.live._loader_per_rest
+    ratio = driven.live.beside.loader_per_rest
     assert ratio == 1.5, "half way from 1 to 2"
     assert driven.live.tariff.offloads
     for shared, own in zip(driven.told.parts, driven.live.tariff.parts, strict=True):
         assert shared.share == own.share and (shared.prices is None) == (own.prices is None)
         if own.prices is not None and shared.prices is not None:
-            most = max(own.prices.wire, own.prices.loader * ratio, own.prices.agent)
-            wanted = (own.prices.wire / most, own.prices.loader * ratio / most, own.prices.agent / most)
+            byte = own.prices.wire + own.prices.loader * LOADER_S_PER_BYTE + own.prices.agent * AGENT_S_PER_BYTE
+            most = max(byte, own.prices.loader * ratio, own.prices.agent)
+            wanted = (byte / most, own.prices.loader * ratio / most, own.prices.agent / most)
             assert (shared.prices.wire, shared.prices.loader, shared.prices.agent) == pytest.approx(wanted)
 
 
@@ -144,7 +147,7 @@ def test_how_fast_a_core_here_is_compared_with_the_agent_s(
     for second in range(1, 12):
         told = {"compared_rest_s": rest_s * second, "compared_loader_s": loader_s * second}
         driven.progress(float(second), totals_of(100 * second, **told))
-    assert driven.live._loader_per_rest == pytest.approx(ratio, rel=2e-3)
+    assert driven.live.beside.loader_per_rest == pytest.approx(ratio, rel=2e-3)
 
 
 # --- windows --------------------------------------------------------------------------------------------------
@@ -303,11 +306,25 @@ def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
     driven.weigh(20)
     told = {"weighed": 10, "weighed_rest_s": 0.01}
     driven.progress(1.0, totals_of(100, loader_cpu_s=0.4, **told))
-    live = driven.live
-    assert live._loader_s == pytest.approx(0.003) and live._agent_s == pytest.approx(0.0003)
+    live, agent_bytes_s = driven.live, 10_000 * AGENT_S_PER_BYTE
+    assert live.beside.loader_s == pytest.approx(0.003 - 10_000 * LOADER_S_PER_BYTE)
+    assert live.beside.agent_s == pytest.approx(0.0003 - agent_bytes_s)
     more = {"agent_cpu_s": 0.39, "upkeep_s": 0.06, "offloaded_upkeep_s": 0.02, "work_cpu_s": 0.3}
     driven.progress(2.0, totals_of(200, offloaded=100, **more))
-    assert live._file_s == pytest.approx(0.0002 + 0.0004), "100 files, of which each took 0.2 ms to read"
+    assert live.beside.file_s == pytest.approx(0.0002 + 0.0004 - agent_bytes_s), (
+        "100 files, which took 0.2 ms each to read"
+    )
+
+
+def test_what_the_agent_s_work_takes_is_set_beside_its_estimates(driven: Driven) -> None:
+    driven.weigh()
+    driven.progress(1.0, totals_of(weighed_work_s=0.03, estimated_work_s=0.01))
+    ratio = driven.live.beside.agent_per_work
+    assert ratio == 2.0, "half way from 1 to 3"
+    for shared, own in zip(driven.told.parts, driven.live.tariff.parts, strict=True):
+        if own.prices is not None and shared.prices is not None:
+            byte = own.prices.wire + own.prices.loader * LOADER_S_PER_BYTE + own.prices.agent * AGENT_S_PER_BYTE
+            assert shared.prices.agent * byte == pytest.approx(2 * own.prices.agent * shared.prices.wire)
 
 
 # --- nothing to gain, or less than nothing --------------------------------------------------------------------

@@ -81,7 +81,7 @@ def wanted(cut: int = 0, encoding: str = "file", index: int = 1, **more: Any) ->
 def answer(value: Any, cut: int, encoding: str, one: Wanted, **changes: Any) -> Reply:
     """What an agent would have sent."""
     encoded = encode(value, encoding)
-    op_s = [0.0] if cut == 0 else [0.0] * (cut + 2)
+    op_s = [0.25] * (1 if cut == 0 else cut + 2)
     sample = Sample(1, cut, encoded.encoding, encoded.meta, 1000, op_s, 0.0, 0.0, "")
     return Reply(one, 0, replace(sample, **changes), memoryview(encoded.payload))
 
@@ -112,7 +112,7 @@ def test_a_value_that_the_agent_has_sent(root: Path, cut: int) -> None:
 
 
 def test_a_choice_of_the_agent_s_is_set_beside_what_it_told(root: Path) -> None:
-    """What was left to the loader: by the agent's estimate, and as it was."""
+    """What it did, and what was left to the loader: by the agent's estimate, and as it was."""
     parts = parts_at(root, terms())
     with parts.steps[0].chain.isolated():
         head = parts.steps[0].chain.run(file_of(parts, 1), 0, 2, draw_of(parts, 1))
@@ -123,13 +123,14 @@ def test_a_choice_of_the_agent_s_is_set_beside_what_it_told(root: Path) -> None:
     totals = parts.statistics.totals(1)
     assert (totals.weighed, totals.weighed_rest_s, totals.degraded) == (1, 0.125, 0)
     assert (totals.compared_rest_s, totals.compared_loader_s) == (0.0, 0.0), "too little was left to compare by"
+    assert totals.estimated_work_s == 0.5 and totals.weighed_work_s == 0.75
     finished(parts, answer(head, 2, "pixels", one))
     assert parts.statistics.totals(1).weighed == 1, "most answers tell nothing"
     finished(parts, answer(head, 2, "pixels", one, offers=offers[:1]))
     assert parts.statistics.totals(1).weighed == 1, "nor do those that leave out what was taken"
     finished(parts, answer(file_of(parts, 1), 0, "file", one, offers=offers))
     totals = parts.statistics.totals(1)
-    assert (totals.weighed, totals.weighed_rest_s, totals.compared_rest_s) == (2, 0.625, 0.5)
+    assert (totals.weighed, totals.weighed_rest_s, totals.compared_rest_s) == (1, 0.125, 0.5), "it is told of as a file"
     assert 0 < totals.compared_loader_s < 1.0
 
 

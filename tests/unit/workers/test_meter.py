@@ -21,8 +21,7 @@ class Session(SimpleNamespace):
 def clocks(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClock, FakeClock]:
     """(seconds, CPU seconds)"""
     wall, cpu = FakeClock(), FakeClock()
-    monkeypatch.setattr(module, "_clock", lambda: cpu)
-    monkeypatch.setattr(module.time, "monotonic", wall)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=wall, process_time=cpu, thread_time=cpu))
     return wall, cpu
 
 
@@ -79,3 +78,21 @@ def test_without_an_agent_time_is_counted_alone(clocks: tuple[FakeClock, FakeClo
     cpu.now_s += 0.5
     meter.count()
     assert statistics.totals(1) == Totals(loader_cpu_s=0.5, busy_s=1.0)
+
+
+@pytest.mark.parametrize(("worker", "counted"), [(object(), 0.5), (None, 0.0)])
+def test_what_a_worker_does_between_batches_is_loading(
+    clocks: tuple[FakeClock, FakeClock], monkeypatch: pytest.MonkeyPatch, worker: object, counted: float
+) -> None:
+    """It collates and sends; in the main process it is the training step."""
+    monkeypatch.setattr(module, "get_worker_info", lambda: worker)
+    wall, cpu = clocks
+    meter, statistics = started(None)
+    wall.now_s += 3.0
+    cpu.now_s += 0.5
+    meter.begin()
+    assert statistics.totals(1) == Totals(loader_cpu_s=counted, busy_s=counted)
+    wall.now_s += 1.0
+    cpu.now_s += 0.25
+    meter.count()
+    assert statistics.totals(1) == Totals(loader_cpu_s=counted + 0.25, busy_s=counted + 1.0)

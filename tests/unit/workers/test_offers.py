@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 import torch.multiprocessing
 
-from sophon_loader.decide.facts import FILE, Choice
+from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.offers import KEPT, MAX_OFFERS, MIN_PER_WORKER, SharedOffers
+from sophon_loader.workers.offers import (
+    AGENT_S_PER_BYTE,
+    KEPT,
+    LOADER_S_PER_BYTE,
+    MAX_OFFERS,
+    MIN_PER_WORKER,
+    SharedOffers,
+)
 
 NAMES = ("file", "pixels", "array", "webp")
 FILE_OFFER = Offer(0, "file", 9000, 0.0, 0.004)
@@ -28,11 +35,22 @@ def kept(offers: SharedOffers) -> set[int]:
     return set(costs[:, 0, 0].astype(int).tolist())
 
 
+def table_of(offers: SharedOffers, *, files_here: bool = False) -> ChoiceTable | None:
+    return offers.table(
+        loader_per_rest=2.0,
+        agent_per_work=3.0,
+        loader_s=0.0005,
+        file_s=0.0001,
+        agent_s=0.0003,
+        files_here=files_here,
+    )
+
+
 def test_nothing_is_there_at_first() -> None:
     offers = SharedOffers(2, NAMES)
     choices, costs = offers.costs()
     assert len(offers) == 0 and choices == (FILE,) and costs.shape == (0, 1, 3)
-    assert offers.table(loader_per_rest=1.0, loader_s=0.0, file_s=0.0, agent_s=0.0, files_here=False) is None
+    assert table_of(offers) is None
 
 
 def test_choices_and_what_they_take() -> None:
@@ -84,7 +102,7 @@ def test_a_sample_without_its_file_is_no_sample() -> None:
     offers.write(0, [Offer(2, "pixels", 3000, 0.001, 0.0)])
     offers.write(0, [])
     assert offers.costs()[1].shape == (0, 2, 3)
-    assert offers.table(loader_per_rest=1.0, loader_s=0.0, file_s=0.0, agent_s=0.0, files_here=False) is None
+    assert table_of(offers) is None
     offers.write(0, offers_of(5))
     assert kept(offers) == {5}
 
@@ -118,15 +136,17 @@ def test_a_table_for_the_optimiser() -> None:
     offers = SharedOffers(1, NAMES)
     offers.write(0, [FILE_OFFER, Offer(2, "pixels", 3000, 0.001, 0.002)])
     offers.write(0, [FILE_OFFER])
-    table = offers.table(loader_per_rest=2.0, loader_s=0.0005, file_s=0.0001, agent_s=0.0003, files_here=False)
+    table = table_of(offers)
     assert table is not None and table.choices == (FILE, Choice(2, "pixels"))
     assert table.wire_bytes.tolist() == [[9000, 3000], [9000, np.inf]]
-    assert table.agent_s[0].tolist() == pytest.approx([0.0001, 0.0013])
-    assert table.loader_s[0].tolist() == pytest.approx([0.0085, 0.0045])
-    here = offers.table(loader_per_rest=2.0, loader_s=0.0005, file_s=0.0001, agent_s=0.0003, files_here=True)
+    agent, loader = (np.array([9000, 3000]) * per_byte for per_byte in (AGENT_S_PER_BYTE, LOADER_S_PER_BYTE))
+    assert table.agent_s[0].tolist() == pytest.approx([agent[0] + 0.0001, agent[1] + 0.0033])
+    assert table.loader_s[0].tolist() == pytest.approx([loader[0] + 0.0085, loader[1] + 0.0045])
+    assert np.isfinite(table.agent_s).all() and np.isfinite(table.loader_s).all()
+    here = table_of(offers, files_here=True)
     assert here is not None
-    assert here.wire_bytes[0].tolist() == [0, 3000] and here.agent_s[0].tolist() == pytest.approx([0, 0.0013])
-    assert here.loader_s[0].tolist() == pytest.approx([0.0085, 0.0045])
+    assert here.wire_bytes[0].tolist() == [0, 3000] and here.agent_s[0, 0] == 0
+    assert here.loader_s[0].tolist() == pytest.approx([0.0085, loader[1] + 0.0045])
     assert offers.costs()[1][0, 0, 0] == 9000, "what is remembered stays as it was"
 
 

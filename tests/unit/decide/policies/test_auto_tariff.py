@@ -119,7 +119,10 @@ def test_prices_are_numbers_that_can_be_sent(table: ChoiceTable, rates: Rates) -
 @examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 30), st.tuples(*(st.floats(0.2, 5) for _ in range(4))))
 def test_no_mix_of_two_plans_by_brute_force_is_better(seed: int, samples: int, factors: tuple[float, ...]) -> None:
-    """Against whole plans at a grid of prices, and all mixes of two of them: none may be over the slack better."""
+    """Against whole plans at a grid of prices, and mixes of two of them: none may be over the slack better.
+
+    But for one sample: where two of its choices cost the same at a price, played it takes the other one.
+    """
     rng = np.random.default_rng(seed)
     width = int(rng.integers(2, 5))
     costs = rng.gamma(3, 1, (3, samples, width)).astype(np.float32)
@@ -134,7 +137,8 @@ def test_no_mix_of_two_plans_by_brute_force_is_better(seed: int, samples: int, f
         for share in (0.25, 0.5, 0.75):
             mix = Tariff((Part(share, other), Part(1 - share, parts[-1])), "")
             best_s = min(best_s, played(mix, facts).seconds)
-    assert played(tariff, facts).seconds <= 1.01 * best_s * (1 + 1e-3)
+    assert seconds(tariff.predicted) <= 1.01 * best_s * (1 + 1e-3) / (1 - 3 * LEAST_PART)
+    assert played(tariff, facts).seconds <= 1.01 * best_s * (1 + 1e-3) * (1 + 2 / samples)
 
 
 def test_samples_that_are_all_alike_are_split_by_shares() -> None:
