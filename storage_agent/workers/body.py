@@ -42,6 +42,8 @@ from storage_agent.workers.choosing import Appraiser, Picture, Prices, cheapest,
 OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
 bytes, which are a thousandth of the traffic then."""
+OFFERED_FIRST = 32
+"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
@@ -223,7 +225,7 @@ def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
         encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located)
         short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
         note, work_s = pipeline.why if short else "", time.monotonic() - since_s
-        told = offers if job.item.id % OFFERED_EVERY == 0 else ()
+        told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
         answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code

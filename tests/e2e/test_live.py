@@ -238,12 +238,12 @@ def test_more_than_the_agent_can_do(root: Path, make: Any) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_report_of_an_epoch_that_goes_on_says_what_limits(root: Path, make: Any, workers: int) -> None:
-    dataset = ConcatDataset([pictures(root)] * 8)  # some seconds at this wire
+    dataset = ConcatDataset([pictures(root)] * 12)  # some seconds at this wire
     loader = make(dataset, num_workers=workers)
     told = []
     for _ in loader:
         report = loader.report()
-        if report.seconds > 2.5:
+        if report.seconds > 1.5:
             told.append((report.bottleneck, dict(report.limits), report.predicted_seconds))
     assert told, "the epoch was too short to say anything"
     for bottleneck, limits, predicted_s in told:
