@@ -274,6 +274,7 @@ class LivePlan:
             gpu_samples_s=gpu_samples_s,
             agent_cores=float(self._statistics.agent_cores.array.sum()),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
+            awaited=min(1.0, passed.awaited_s / passed.seconds),
         )
 
     def _file_rest_s(self) -> float | None:

@@ -3,7 +3,7 @@
 | resource | measured as | when nothing shows it |
 | --- | --- | --- |
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
-| loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once | as before |
+| loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once; less what workers idle while the training waits | as before |
 | agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
@@ -79,6 +79,7 @@ class Window:
         gpu_samples_s: of the training step; inf while that is not known.
         agent_cores: that the agent promised; 0 while it has said nothing.
         shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
+        awaited: share of its time for which the training waited for batches.
     """
 
     seconds: float
@@ -99,11 +100,22 @@ class Window:
     gpu_samples_s: float
     agent_cores: float
     shortest_net_s: float = math.inf
+    awaited: float = 0.0
 
     @property
     def waiting(self) -> float:
         """Share of their time for which the workers waited for replies."""
         return self.waited_s / (self.seconds * self.processes)
+
+    @property
+    def loader_cores(self) -> float:
+        """Cores that the loader had.
+
+        While the training waits for batches, a worker that neither works nor waits for a reply is handing a batch over,
+        or is behind its turn: that time is lost. While the training does not wait, there is nothing to be done.
+        """
+        idle = max(0.0, 1 - self.waiting - self.busy_s / (self.seconds * self.processes))
+        return self.processes * min(1.0, self.loader_cpu_s / self.busy_s) * (1 - idle * self.awaited)
 
     @property
     def held_up_by_wire(self) -> bool:
@@ -164,8 +176,8 @@ class Conditions:
             return self
         rates = replace(self.rates, gpu_samples_s=window.gpu_samples_s)
         if window.loader_cpu_s > MIN_WORK_S and window.busy_s > 0:
-            cores = window.processes * min(1.0, window.loader_cpu_s / window.busy_s)
-            rates = replace(rates, loader_cores=_mean(rates.loader_cores, min(cores, self.max_loader_cores)))
+            cores = max(MIN_CORES, min(window.loader_cores, self.max_loader_cores))
+            rates = replace(rates, loader_cores=_mean(rates.loader_cores, cores))
         speed = self._speed(window)
         if window.agent_cores > 0:
             promised = min(window.agent_cores, self.max_agent_cores)

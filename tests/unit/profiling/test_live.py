@@ -127,6 +127,18 @@ def test_the_loader_s_cores_do_not_depend_on_how_busy_it_is() -> None:
         assert FIRST.after(window(busy_s=busy_s, loader_cpu_s=busy_s)).rates.loader_cores == 2.0
 
 
+@pytest.mark.parametrize(("busy_s", "waited_s", "awaited", "cores"), [
+    (2.0, 0.0, 1.0, 2.0), (1.8, 0.0, 1.0, 1.8), (1.0, 0.8, 1.0, 1.8), (1.0, 0.0, 0.0, 2.0), (1.0, 0.0, 0.5, 1.5),
+    (0.5, 1.6, 1.0, 2.0),
+])  # fmt: skip
+def test_what_workers_idle_is_lost_while_the_training_waits(
+    busy_s: float, waited_s: float, awaited: float, cores: float
+) -> None:
+    """It is not where the training keeps them: then there is nothing to be done."""
+    one = window(busy_s=busy_s, loader_cpu_s=busy_s, waited_s=waited_s, awaited=awaited)
+    assert one.loader_cores == pytest.approx(cores)
+
+
 def test_no_more_cores_than_it_may_use() -> None:
     one = replace(FIRST, max_loader_cores=1.0)
     assert after(one, *[window()] * 20).rates.loader_cores == pytest.approx(1.0)
