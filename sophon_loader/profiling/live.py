@@ -3,7 +3,7 @@
 | resource | measured as | when nothing shows it |
 | --- | --- | --- |
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
-| loader CPU | CPU s per s at work, times the processes: another program on its cores shows at once; less what workers idle while the training waits | as before |
+| loader CPU | CPU s per s at work, times the processes, less what they idle while the training waits | as before |
 | agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
