@@ -206,21 +206,6 @@ def latency(results: Results) -> str:
     return "\n\n".join([table(columns, rows), *missing, sources(result)])
 
 
-def against(results: Results) -> str:
-    """Two checkouts in turns."""
-    found = [result for result in results.all() if result.name.startswith("against-")]
-    parts = []
-    for result in found:
-        old, new = result.rows["old"][:7], result.commit
-        rows = [(f"`{path}`", spread(ratio, 3)) for path, ratio in result.rows["ratios"].items()]
-        title = f"`{result.rows['bench']}`, {result.rows['rounds']} rounds"
-        parts += [title, table((f"figure of {new} / of {old}", "median (range) of the rounds"), rows), sources(result)]
-    return "\n\n".join(parts) or MISSING
-
-
-# --- on one host ------------------------------------------------------------------------------------------------------
-
-
 def overhead(results: Results) -> str:
     """Images per second as a ratio to torch's."""
     result = results.named("overhead")
@@ -426,7 +411,6 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "live": live,
     "steadiness": steadiness,
     "latency": latency,
-    "against": against,
     "overhead": overhead,
     "start-and-growth": start_and_growth,
     "hotpath": hotpath,

@@ -226,7 +226,9 @@ def test_pipelines_of_different_lengths(root: Path, make: Any) -> None:
     dataset = ConcatDataset(parts)
     first, report = epochs(make(dataset, tree="", num_workers=1, encodings="paper", policy="sophon"), 2, key="parts")
     assert report["wire_bytes"] < report["file_bytes"]
-    predicted = report["predicted_seconds"] * first["rates"]["wire_bytes_s"]  # the rate that was planned with
+    # The rate that was planned with; a first epoch on a busy machine has not waited for the wire, and a burst found it.
+    wire_bytes_s = first["rates"].get("wire_bytes_s", report["rates"]["wire_bytes_s"])
+    predicted = report["predicted_seconds"] * wire_bytes_s
     assert report["wire_bytes"] < 1.5 * predicted, "no sample was thought to be smaller than it is"
     for report in epochs(make(dataset, tree="", num_workers=1, encodings="paper"), 2, key="parts"):
         assert set(report["choices"]) <= {"file", "pixels", "array"} and report["degraded"] == 0

@@ -66,7 +66,7 @@ def test_the_results_in_git_are_small_and_stamped() -> None:
 
 def test_result_files_are_named_by_their_benches() -> None:
     known = {run.name for run in runs({"imagenet": Path("imagenet"), "photos": Path("photos")})}
-    found = {file.stem for file in record.RESULTS.glob("*.json") if not file.stem.startswith("against-")}
+    found = {file.stem for file in record.RESULTS.glob("*.json")}
     assert found <= known
 
 
