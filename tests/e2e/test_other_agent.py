@@ -145,7 +145,7 @@ def test_the_random_numbers_of_another_torch_are_not_trusted(
         assert "roi-jpeg" in agent.status()["encodings"]
         for policy in ("auto", "all-off"):
             reports = reports_of(epochs(root, agent.address(), policy), expected)
-            assert choices(reports) == {"file"}
+            assert choices(reports) <= {"file", "lepton"}, "the whole file, for which nothing is drawn"
             for report in reports:
                 said = "\n".join(report["notes"])
                 assert "no op runs at the agent" in said and "2.0.0 there" in said and "pillow" not in said
