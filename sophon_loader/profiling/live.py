@@ -34,7 +34,7 @@ WEIGHT_OF_CHANGE = 0.85
 """The same where a window shows less than half or more than twice: that is no scatter."""
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
-MAX_GROWTH = 0.25
+MAX_GROWTH = 1.0
 FIRST_GROWTH = 1.0
 """Before the wire has held anything up, it is tried with twice as much each time."""
 LIKELY_WIRE_BYTES_S = 12.5e6

@@ -245,7 +245,7 @@ def test_a_wire_that_is_not_filled_is_tried_carefully() -> None:
         now = now.after(window(wire_bytes=0.5e6))
         tried.append(now.rates.wire_bytes_s / found - 1)
         found = now.rates.wire_bytes_s
-    assert tried == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, *[MAX_GROWTH] * 4])
+    assert tried == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, MAX_GROWTH, MAX_GROWTH])
     assert now.after(on_the_wire(1e6)).growth == GROWTH, "begins anew once it was waited for"
 
 
