@@ -35,6 +35,8 @@ WEIGHT_OF_CHANGE = 0.85
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 1.0
+WIDER = 1.1
+"""Times what the wire gave before, at which more that came is no scatter."""
 FIRST_GROWTH = 1.0
 """Before the wire has held anything up, it is tried with twice as much each time."""
 LIKELY_WIRE_BYTES_S = 12.5e6
@@ -143,7 +145,7 @@ class Conditions:
         disk_bytes_s: at which the agent gets files from its disk.
         agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
         growth: by how much the wire is tried next.
-        wire_seen: whether the wire has ever held replies up; before, its rate is a guess.
+        wire_held_bytes_s: what the wire gave when it held replies up; 0 before it ever has. Its rate is tried beyond.
         max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
     """
 
@@ -152,8 +154,13 @@ class Conditions:
     disk_bytes_s: float = math.inf
     agent_speed: float = 1.0
     growth: float = FIRST_GROWTH
-    wire_seen: bool = False
+    wire_held_bytes_s: float = 0.0
     max_agent_cores: float = math.inf
+
+    @property
+    def wire_seen(self) -> bool:
+        """Whether the wire has ever held replies up; before, its rate is a guess."""
+        return self.wire_held_bytes_s > 0
 
     @staticmethod
     def at_first(loader_cores: float, agent_cores: float) -> Conditions:
@@ -200,8 +207,9 @@ class Conditions:
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
         if window.held_up_by_wire:
-            wire = got if got > known or not self.wire_seen else _mean(known, got)
-            return self._with_wire(wire, GROWTH)
+            # Not the mean with what was tried: that may be many times what the wire has, and was never seen.
+            held = self.wire_held_bytes_s
+            return self._with_wire(got if got > WIDER * held else _mean(held, got), GROWTH)
         growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
         tried = max(known * (1 + self.growth), got)
         rates = replace(self.rates, wire_bytes_s=min(tried, MAX_WIRE_BYTES_S))
@@ -210,7 +218,7 @@ class Conditions:
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:
         if not 0 < bytes_s < math.inf:
             return self
-        return replace(self, rates=replace(self.rates, wire_bytes_s=bytes_s), growth=growth, wire_seen=True)
+        return replace(self, rates=replace(self.rates, wire_bytes_s=bytes_s), growth=growth, wire_held_bytes_s=bytes_s)
 
 
 class Guard:

@@ -229,7 +229,9 @@ def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
         answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
-        return Done(file_answer(job, read, _note_of(error)))
+        # Of its own choice nobody need know that no allowed encoding takes the value: nothing was asked for.
+        chosen = picture is not None and isinstance(error, EncodingError)
+        return Done(file_answer(job, read, "" if chosen else _note_of(error)))
     return Done(answer, read.data, picture)
 
 
