@@ -16,13 +16,13 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
-from sophon_loader.main.beside import Beside
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.report import Report
+from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
-from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, SharedOffers
+from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
 
 FIRST_WINDOW_S = 0.25
@@ -283,7 +283,7 @@ class LivePlan:
         return float(costs[:, 0, 2].mean()) if len(costs) else None
 
     def _revise(self) -> bool:
-        table = self.shared.offers.table(**self.beside.figures(), files_here=self._files_here)
+        table = self.shared.offers.table(self.beside, files_here=self._files_here)
         if table is None or table.samples < MIN_OFFERS:
             return False
         self._facts, self._brought = _facts_of(table, self.conditions), None

@@ -12,16 +12,13 @@ from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Offer
+from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
 
 KEPT = 2048
 """Samples that are remembered, over all workers: enough for prices within a percent, and 1 MB."""
 MIN_PER_WORKER = 64
 MAX_OFFERS = 24
 """Choices per sample; what is beyond is left out."""
-AGENT_S_PER_BYTE = 2.0e-9
-"""CPU seconds to hand a byte of a reply from a worker through the broker to the wire."""
-LOADER_S_PER_BYTE = 0.5e-9
-"""CPU seconds to take a byte of a reply from the wire."""
 
 
 class SharedOffers:
@@ -71,9 +68,7 @@ class SharedOffers:
 
     def choices(self) -> tuple[Choice, ...]:
         """Every choice that some sample has; not offloading is the first."""
-        kinds = np.unique(self._kinds.array[self._serial.array > 0])
-        found = {self._choice(int(kind)) for kind in kinds if kind}
-        return (FILE, *sorted(found - {FILE}))
+        return self.costs()[0]
 
     def _choice(self, kind: int) -> Choice:
         cut, name = divmod(kind - 1, len(self._encodings))
@@ -83,46 +78,33 @@ class SharedOffers:
         """The choices, and float32[n, C, 3]: payload bytes, agent CPU s and what is left, `inf` bytes for no choice."""
         there = self._serial.array > 0
         kinds, costs = self._kinds.array[there], self._costs.array[there]
-        choices = self.choices()
+        # Workers go on writing: the choices are those of these rows, and not of what is there a moment later.
+        found = {int(kind): self._choice(int(kind)) for kind in np.unique(kinds) if kind}
+        choices = (FILE, *sorted(set(found.values()) - {FILE}))
         table = np.zeros((len(kinds), len(choices), 3), np.float32)
         table[:, :, 0] = np.inf
-        places = {choice: column for column, choice in enumerate(choices)}
-        for kind in np.unique(kinds):
-            if kind:
-                rows, positions = np.nonzero(kinds == kind)
-                table[rows, places[self._choice(int(kind))]] = costs[rows, positions]
+        for kind, choice in found.items():
+            rows, positions = np.nonzero(kinds == kind)
+            table[rows, choices.index(choice)] = costs[rows, positions]
         return choices, table[np.isfinite(table[:, 0, 0])]
 
-    def table(
-        self,
-        *,
-        loader_per_rest: float,
-        agent_per_work: float,
-        loader_s: float,
-        file_s: float,
-        agent_s: float,
-        files_here: bool,
-    ) -> ChoiceTable | None:
+    def table(self, beside: Beside, *, files_here: bool) -> ChoiceTable | None:
         """What each choice of each of these samples costs; None before one is known.
 
         Args:
-            loader_per_rest: loader CPU seconds per second that the agent estimates for what is left.
-            agent_per_work: agent CPU seconds per second that it estimates for ops and encoding.
-            loader_s: loader CPU seconds of every sample beside that and its bytes.
-            file_s: agent CPU seconds of a sample that crosses as its file, beside its bytes.
-            agent_s: agent CPU seconds of any other beside its bytes, ops and encoding.
+            beside: what the agent's estimates are corrected by.
             files_here: files are read by the loader itself: no wire, no agent.
         """
         choices, costs = self.costs()
         if not len(costs):
             return None
-        wire, agent, rest = costs[:, :, 0].copy(), costs[:, :, 1] * np.float32(agent_per_work), costs[:, :, 2]
-        agent[:, 0], agent[:, 1:] = file_s, agent[:, 1:] + np.float32(agent_s)
+        wire, agent, rest = costs[:, :, 0].copy(), costs[:, :, 1] * np.float32(beside.agent_per_work), costs[:, :, 2]
+        agent[:, 0], agent[:, 1:] = beside.file_s, agent[:, 1:] + np.float32(beside.agent_s)
         if files_here:
             wire[:, 0] = agent[:, 0] = 0.0
         bytes_there = np.where(np.isfinite(wire), wire, 0.0)
         agent += np.float32(AGENT_S_PER_BYTE) * bytes_there
-        loader = rest * np.float32(loader_per_rest) + np.float32(loader_s)
+        loader = rest * np.float32(beside.loader_per_rest) + np.float32(beside.loader_s)
         return ChoiceTable(choices, wire, agent, loader + np.float32(LOADER_S_PER_BYTE) * bytes_there)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

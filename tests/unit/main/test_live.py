@@ -15,7 +15,6 @@ from sophon_loader.decide.facts import Choice, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.main.beside import MAX_RATIO, Beside
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
     FIRST_TRIED_SHARE,
@@ -30,8 +29,8 @@ from sophon_loader.main.live import (
 )
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
 from sophon_loader.wire.messages import Offer
+from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, MAX_RATIO, Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
-from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE
 
 KEPT = ("wire_bytes_s", *Beside().figures())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,10 @@ import pytest
 import torch.multiprocessing
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
+from sophon_loader.shared import SharedArray
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.offers import (
-    AGENT_S_PER_BYTE,
-    KEPT,
-    LOADER_S_PER_BYTE,
-    MAX_OFFERS,
-    MIN_PER_WORKER,
-    SharedOffers,
-)
+from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
+from sophon_loader.workers.offers import KEPT, MAX_OFFERS, MIN_PER_WORKER, SharedOffers
 
 NAMES = ("file", "pixels", "array", "webp")
 FILE_OFFER = Offer(0, "file", 9000, 0.0, 0.004)
@@ -36,14 +31,8 @@ def kept(offers: SharedOffers) -> set[int]:
 
 
 def table_of(offers: SharedOffers, *, files_here: bool = False) -> ChoiceTable | None:
-    return offers.table(
-        loader_per_rest=2.0,
-        agent_per_work=3.0,
-        loader_s=0.0005,
-        file_s=0.0001,
-        agent_s=0.0003,
-        files_here=files_here,
-    )
+    beside = Beside(loader_per_rest=2.0, agent_per_work=3.0, loader_s=0.0005, file_s=0.0001, agent_s=0.0003)
+    return offers.table(beside, files_here=files_here)
 
 
 def test_nothing_is_there_at_first() -> None:
@@ -130,6 +119,37 @@ def test_a_sample_that_is_being_written_is_not_read() -> None:
     offers.write(0, offers_of(2))
     offers._serial.array[0, 0] = 0
     assert kept(offers) == {2} and len(offers) == 1
+
+
+def test_a_row_that_is_overwritten_while_it_is_read() -> None:
+    """Its choices are those that were read, though no row has one of them any more."""
+    offers = SharedOffers(1 + KEPT // MIN_PER_WORKER, NAMES)
+    first = [FILE_OFFER, Offer(2, "pixels", 3000, 0.001, 0.002)]
+    for _ in range(MIN_PER_WORKER):
+        offers.write(0, first)
+
+    def overwrite() -> None:
+        for _ in range(MIN_PER_WORKER):
+            offers.write(0, [FILE_OFFER])
+
+    offers._costs = Meanwhile(offers._costs, overwrite)  # type: ignore[assignment]
+    choices, _ = offers.costs()
+    assert choices == (FILE, Choice(2, "pixels"))
+    assert offers.costs()[0] == (FILE,)
+
+
+class Meanwhile:
+    """An array in the reading of which something else happens, once."""
+
+    def __init__(self, held: SharedArray, happens: Callable[[], None]) -> None:
+        self._held = held
+        self._happens: list[Callable[[], None]] = [happens]
+
+    @property
+    def array(self) -> Any:
+        if self._happens:
+            self._happens.pop()()
+        return self._held.array
 
 
 def test_a_table_for_the_optimiser() -> None:

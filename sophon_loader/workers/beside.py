@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from sophon_loader.workers.counters import Totals
-from sophon_loader.workers.offers import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE
 
+AGENT_S_PER_BYTE = 2.0e-9
+"""CPU seconds to hand a byte of a reply from a worker through the broker to the wire."""
+LOADER_S_PER_BYTE = 0.5e-9
+"""CPU seconds to take a byte of a reply from the wire."""
 MAX_RATIO = 4.0
 """Times as long that work may take as it is estimated, or as short."""
 MAX_BESIDE_S = 10.0
