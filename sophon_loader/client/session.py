@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection, now_s
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
+from sophon_loader.client.requests import Requests
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.pipeline.randomness import Seed

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from sophon_loader.client.requests import BatchId
+from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 

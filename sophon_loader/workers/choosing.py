@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sophon_loader.client.requests import Wanted
+from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import FILE

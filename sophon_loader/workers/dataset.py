@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
-from sophon_loader.client.requests import BatchId, Reply
 from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import AgentUnreachable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from sophon_loader.client.requests import Wanted
 from sophon_loader.client.session import Terms
+from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.errors import AgentUnreachable
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sophon_loader.client.requests import Reply
 from sophon_loader.client.session import Terms
+from sophon_loader.client.wanted import Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode

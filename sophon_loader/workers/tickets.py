@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from sophon_loader.client.requests import BatchId
+from sophon_loader.client.wanted import BatchId
 from sophon_loader.shared import SharedNotes
 
 _SLOT_NBYTES = 1 << 16

@@ -12,7 +12,7 @@ import torch.multiprocessing
 from torchvision.datasets import DatasetFolder
 from torchvision.datasets.folder import default_loader
 
-from sophon_loader.client.requests import BatchId
+from sophon_loader.client.wanted import BatchId
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.tickets import Ticket

@@ -22,8 +22,8 @@ from torchvision.datasets import ImageFolder
 from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolder
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.requests import BatchId, Say, Wanted
 from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.wanted import BatchId, Say, Wanted
 from sophon_loader.errors import (
     AgentUnreachable,
     ConfigError,

@@ -17,8 +17,8 @@ from torchvision.transforms import v2
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import Reply, Wanted
 from sophon_loader.client.session import Terms
+from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.estimate import MIN_PROBES
 from sophon_loader.errors import PipelineError

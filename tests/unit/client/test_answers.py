@@ -18,8 +18,8 @@ from sophon_loader import OffloadingDataLoader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import BatchId, Reply, Wanted
 from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.errors import MalformedMessage
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed
 from sophon_loader.pipeline.software import software

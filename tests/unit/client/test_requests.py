@@ -7,17 +7,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import (
-    PAUSE_S,
-    Ask,
-    BatchId,
-    Instruction,
-    RegisterAgain,
-    Reply,
-    Requests,
-    Say,
-    Wanted,
-)
+from sophon_loader.client.requests import PAUSE_S, Requests
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Ping, Pong
 from tests.support.loaders import sample_message as sample
 

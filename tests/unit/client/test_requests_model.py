@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import Ask, BatchId, Instruction, RegisterAgain, Reply, Requests, Say, Wanted
+from sophon_loader.client.requests import Requests
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered, Sample
 from tests.support.drawn import examples
 from tests.support.loaders import sample_message as sample

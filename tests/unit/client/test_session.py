@@ -12,8 +12,8 @@ import pytest
 from sophon_loader.client import session as module
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import BatchId, Wanted
 from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.wanted import BatchId, Wanted
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.messages import CHEAPEST, Fetch, Message, Sample

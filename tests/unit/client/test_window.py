@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import Ask, BatchId, Instruction, Requests, Wanted
+from sophon_loader.client.requests import Requests
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, Wanted
 from sophon_loader.client.window import FLOOR, Window
 from tests.support.drawn import examples
 from tests.support.loaders import sample_message

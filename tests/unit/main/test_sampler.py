@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from sophon_loader.client.requests import BatchId
+from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.report import Report

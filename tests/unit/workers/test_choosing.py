@@ -11,8 +11,8 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import BatchId, Wanted
 from sophon_loader.client.session import Terms
+from sophon_loader.client.wanted import BatchId, Wanted
 from sophon_loader.decide.facts import Choice
 from sophon_loader.decide.plan import uniform_plan
 from sophon_loader.decide.tariff import Part, Prices, Tariff

@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import get_worker_info
 from torchvision.datasets import ImageFolder
 
-from sophon_loader.client.requests import BatchId, Reply, Wanted
+from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable

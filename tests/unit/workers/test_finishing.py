@@ -16,8 +16,8 @@ from torchvision.datasets import ImageFolder
 from sophon_loader import native
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import Reply, Wanted
 from sophon_loader.client.session import Terms
+from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.encodings.catalogue import encoding_names, missing
 from sophon_loader.encodings.registry import encode
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing

@@ -1,0 +1,95 @@
+"""What a loader worker wants, what became of it, and what is to be done about it: values, and no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.wire.messages import Failed, Message, Sample
+
+
+class BatchId(NamedTuple):
+    """The n-th batch of the n-th iteration over the loader; `epoch` decides its random numbers."""
+
+    iteration: int
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One sample to fetch, and what is known of it by then.
+
+    Args:
+        source: number of the folder that it lies in; each has a pipeline of its own.
+        sample: its index in the dataset.
+        cut, encoding: what the agent is asked for; it may answer with less.
+        key: path of its file in the export, with `/` (relative to its source's root where there is no agent).
+        occurrence: how often this iteration has met the sample before.
+        prices: of wire, agent and loader, if the agent is to choose; see `Fetch`.
+    """
+
+    source: int
+    sample: int
+    cut: int
+    encoding: str
+    key: str
+    occurrence: int = 0
+    prices: tuple[float, float, float] | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is wanted as the file it is."""
+        return self.cut == 0 and self.encoding == "file"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (to be read on this host).
+
+    Args:
+        wanted: what was asked for.
+        position: in its batch, from 0.
+        sample, payload: the agent's answer.
+        failed: the agent's refusal.
+        turnaround_s: seconds from asking to the reply.
+    """
+
+    wanted: Wanted
+    position: int
+    sample: Sample | None = None
+    payload: Payload = b""
+    failed: Failed | None = None
+    turnaround_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Instruction: send a Fetch.
+
+    Args:
+        batch, source: of all samples in it.
+        items: per sample its request number, which the answer will have, and what is wanted.
+    """
+
+    batch: BatchId
+    source: int
+    items: list[tuple[int, Wanted]]
+
+
+@dataclass(frozen=True)
+class Say:
+    """Instruction: send this message."""
+
+    message: Message
+
+
+@dataclass(frozen=True)
+class RegisterAgain:
+    """Instruction: the agent has forgotten the pipeline of this source; register it before the next Ask."""
+
+    source: int
+
+
+Instruction = Ask | Say | RegisterAgain
