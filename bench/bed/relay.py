@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
@@ -21,6 +21,10 @@ from bench.children import Orders
 CHUNK_NBYTES = 1 << 18
 """Read at a time, at most."""
 CONNECT_S = 10.0
+END = b""
+"""A chunk of no bytes: the end of a direction."""
+Passing = Callable[[bytes], list[bytes]]
+"""Makes of a chunk what is passed on."""
 
 
 class Relay:
@@ -34,6 +38,7 @@ class Relay:
 
     Attributes:
         port: where it listens.
+        delay_s: how long a direction holds back what it reads, s; may be changed.
 
     Example:
         >>> with Relay(("127.0.0.1", 5555), round_trip_s=0.1, mbit=1000.0) as relay:
@@ -42,9 +47,9 @@ class Relay:
 
     def __init__(self, target: tuple[str, int], round_trip_s: float, mbit: float) -> None:
         self._target = target
-        self._delay_s = round_trip_s / 2
+        self.delay_s = round_trip_s / 2
         # A quarter more than lies on the link, for a writer that wakes up late.
-        self._most_nbytes = int(1.25 * mbit * 1e6 / 8 * self._delay_s) + 2 * CHUNK_NBYTES
+        self._most_nbytes = int(1.25 * mbit * 1e6 / 8 * self.delay_s) + 2 * CHUNK_NBYTES
         self._lock = threading.Lock()
         self._open: set[_Connection] = set()
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -61,12 +66,28 @@ class Relay:
             try:
                 far = socket.create_connection(self._target, CONNECT_S)
             except OSError:
+                with suppress(OSError):
+                    near.shutdown(socket.SHUT_RDWR)  # a process that was forked meanwhile has a copy
                 near.close()
                 continue
             far.settimeout(None)
-            connection = _Connection(near, far, self._delay_s, self._most_nbytes)
+            connection = _Connection(near, far, self, self._most_nbytes)
             with self._lock:
                 self._open = {one for one in self._open if not one.ended} | {connection}
+
+    def passing(self, to_target: bool) -> Passing:
+        """What a direction of a new connection makes of the chunks that it reads; here: nothing.
+
+        Args:
+            to_target: whether it is the one to the target.
+        """
+        return lambda chunk: [chunk]
+
+    def cut(self) -> None:
+        """Break all connections; new ones are taken."""
+        with self._lock:
+            for connection in self._open:
+                connection.cut()
 
     def close(self) -> None:
         """Break all connections, and wait until every thread has ended."""
@@ -89,11 +110,14 @@ class Relay:
 class _Connection:
     """Two sockets, and a direction from each to the other."""
 
-    def __init__(self, near: socket.socket, far: socket.socket, delay_s: float, most_nbytes: int) -> None:
+    def __init__(self, near: socket.socket, far: socket.socket, relay: Relay, most_nbytes: int) -> None:
         self._sockets = (near, far)
         for one in self._sockets:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._directions = [_Direction(a, b, delay_s, most_nbytes) for a, b in ((near, far), (far, near))]
+        self._directions = [
+            _Direction(near, far, relay, relay.passing(to_target=True), most_nbytes),
+            _Direction(far, near, relay, relay.passing(to_target=False), most_nbytes),
+        ]
         self._threads = [
             threading.Thread(target=work, name="relay", daemon=True)
             for one in self._directions
@@ -114,20 +138,26 @@ class _Connection:
         for one in self._sockets:
             one.close()
 
-    def close(self) -> None:
+    def cut(self) -> None:
         for direction in self._directions:
             direction.end()
+
+    def close(self) -> None:
+        self.cut()
         self._closer.join()
 
 
 class _Direction:
-    """What is read from one socket, written to the other a fixed time later. A chunk of no bytes is the end."""
+    """What is read from one socket, written to the other a fixed time later."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket, delay_s: float, most_nbytes: int) -> None:
+    def __init__(
+        self, source: socket.socket, sink: socket.socket, relay: Relay, passing: Passing, most_nbytes: int
+    ) -> None:
         self._source = source
         self._sink = sink
-        self._delay_s = delay_s
+        self._relay = relay
         self._most_nbytes = most_nbytes
+        self._pass = passing
         self._held: deque[tuple[float, bytes]] = deque()
         """Chunks, and when they are due."""
         self._held_nbytes = 0
@@ -136,18 +166,20 @@ class _Direction:
         self._ended = False
 
     def read(self) -> None:
-        data = b"first"
-        while data and not self._ended:
+        chunks = [b"first"]
+        while END not in chunks and not self._ended:
             try:
                 data = self._source.recv(CHUNK_NBYTES)
             except OSError:
-                data = b""
-            due_s = time.monotonic() + self._delay_s
-            with self._changed:
-                self._changed.wait_for(lambda: self._held_nbytes < self._most_nbytes or self._ended)
-                self._held.append((due_s, data))
-                self._held_nbytes += len(data)
-                self._changed.notify_all()
+                data = END
+            chunks = self._pass(data) if data else [END]
+            due_s = time.monotonic() + self._relay.delay_s
+            for chunk in chunks:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._held_nbytes < self._most_nbytes or self._ended)
+                    self._held.append((due_s, chunk))
+                    self._held_nbytes += len(chunk)
+                    self._changed.notify_all()
 
     def write(self) -> None:
         while True:
