@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.main.keeping import KeptLive
+from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.report import Report
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
@@ -38,13 +38,6 @@ TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
-DOUBLED = {
-    "gpu": "gpu_samples_s",
-    "wire": "wire_bytes_s",
-    "loader-cpu": "loader_cores",
-    "agent-cpu": "agent_cores",
-}
-"""What `would_bring` tells of, and the rate that is doubled for it."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +109,7 @@ class LivePlan:
         self._mark: Moment | None = None
         self._latest: Moment | None = None
         self._carried = Moment(0.0, NO_TOTALS, 0.0)
-        self._facts: Facts | None = None
-        self._brought: dict[str, float] | None = None  # of these facts, once somebody has asked
+        self._verdict: Verdict | None = None
         self._guard = Guard()
         self._windows = 0
         self._share()
@@ -160,64 +152,25 @@ class LivePlan:
     @property
     def predicted_s(self) -> float | None:
         """Seconds that an epoch takes by the cost model."""
-        if self.tariff.predicted is None or not self._rows:
+        verdict = self._verdict
+        if verdict is None or verdict.seconds is None:
             return None
-        return max(self.tariff.predicted.seconds, self._disk_s()) * self._samples / self._rows
-
-    @property
-    def _rows(self) -> int:
-        """Samples that the tariff was worked out from."""
-        return 0 if self._facts is None else self._facts.samples
-
-    def _disk_s(self) -> float:
-        """Seconds for which the agent's disk is busy with these samples."""
-        table = None if self._facts is None else self._facts.table
-        if table is None or self._files_here:
-            return 0.0
-        return float(table.wire_bytes[:, 0].sum(dtype=np.float64)) / self.conditions.disk_bytes_s
+        return verdict.seconds * self._samples / verdict.facts.samples
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
-        time = self.tariff.without if self._guard.must_not_offload else self.tariff.predicted
-        if time is None:
-            return {}
-        # What tariffs are worked out from counts the disk among the training steps.
-        time = replace(time, gpu_s=self._rows / self.conditions.rates.gpu_samples_s)
-        return shares_of(time, self._disk_s())
+        verdict = self._verdict
+        return {} if verdict is None else verdict.limits(offloading=not self._guard.must_not_offload)
 
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
-        if self._facts is None or self.tariff.predicted is None:
-            return {}
-        if self._brought is not None:
-            return self._brought
-        now_s = self._least_s(self.conditions.rates, self._disk_s())
-        found = self._brought = {}
-        for name, field in DOUBLED.items():
-            rates = self.conditions.rates
-            doubled = replace(rates, **{field: 2 * getattr(rates, field)})
-            found[name] = now_s / self._least_s(doubled, self._disk_s())
-        found["agent-disk"] = now_s / self._least_s(self.conditions.rates, self._disk_s() / 2)
-        return found
+        verdict = self._verdict
+        return {} if verdict is None else verdict.would_bring
 
     def weighed(self) -> dict[str, dict[str, float]]:
         """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
-        table = None if self._facts is None else self._facts.table
-        if table is None:
-            return {}
-        found = {}
-        for column, choice in enumerate(table.choices):
-            rows = table.has(column)
-            costs = {"wire_bytes": table.wire_bytes, "agent_s": table.agent_s, "loader_s": table.loader_s}
-            found[str(choice)] = {name: float(values[rows, column].mean()) for name, values in costs.items()}
-        return found
-
-    def _least_s(self, rates: Rates, disk_s: float) -> float:
-        """Seconds that the known samples take at some rates, under the best tariff for them."""
-        assert self._facts is not None, "nothing is known yet"
-        predicted = self._policy.tariff(replace(self._facts, rates=rates)).predicted
-        assert predicted is not None, "a policy predicts, or it does not"
-        return max(predicted.seconds, disk_s)
+        verdict = self._verdict
+        return {} if verdict is None else verdict.weighed()
 
     def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
@@ -250,7 +203,8 @@ class LivePlan:
         revised = self._revise()
         self._windows += 1
         if settled:
-            self._guard.after(window.totals.samples / window.seconds, self.tariff, self._rows)
+            rows = 0 if self._verdict is None else self._verdict.facts.samples
+            self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 
     def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
@@ -286,8 +240,9 @@ class LivePlan:
         table = self.shared.offers.table(self.beside, files_here=self._files_here)
         if table is None or table.samples < MIN_OFFERS:
             return False
-        self._facts, self._brought = _facts_of(table, self.conditions), None
-        self.tariff = self._policy.tariff(self._facts, self._traffic)
+        facts = _facts_of(table, self.conditions)
+        self.tariff = self._policy.tariff(facts, self._traffic)
+        self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
         self._share()
         return True
 
@@ -339,21 +294,3 @@ def _in_units_of_the_agent(tariff: Tariff, beside: Beside) -> Tariff:
             prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most)
         parts.append(Part(part.share, prices))
     return Tariff(tuple(parts), tariff.reason)
-
-
-def shares_of(time: EpochTime, disk_s: float = 0.0) -> dict[str, float]:
-    """For each resource the share of the time for which it is busy, the busiest first.
-
-    Args:
-        time: under the cost model.
-        disk_s: seconds of the agent's disk.
-    """
-    busy = {
-        "gpu": time.gpu_s,
-        "wire": time.wire_s,
-        "loader-cpu": time.loader_cpu_s,
-        "agent-cpu": time.agent_cpu_s,
-        "agent-disk": disk_s,
-    }
-    longest = max(busy.values()) or 1.0
-    return {name: seconds / longest for name, seconds in sorted(busy.items(), key=lambda item: -item[1])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 
 from sophon_loader.decide.cost import EpochTime
-from sophon_loader.decide.facts import Choice, Rates
+from sophon_loader.decide.facts import Choice, Facts, Rates
 from sophon_loader.decide.policies import Auto
-from sophon_loader.decide.tariff import FILES, Prices, Tariff, Traffic
+from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
@@ -25,8 +26,8 @@ from sophon_loader.main.live import (
     WINDOW_S,
     LivePlan,
     at_first,
-    shares_of,
 )
+from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, MAX_RATIO, Beside
@@ -49,11 +50,17 @@ class Driven:
     """
 
     def __init__(
-        self, conditions: Conditions = KNOWN, processes: int = 1, files_here: bool = False, samples: int = SAMPLES
+        self,
+        conditions: Conditions = KNOWN,
+        processes: int = 1,
+        files_here: bool = False,
+        samples: int = SAMPLES,
+        policy: Auto | None = None,
     ) -> None:
         self.statistics = Statistics(processes, NAMES)
+        policy, free = policy or Auto(), Traffic(weight=0.0)
         self.live = LivePlan(
-            Auto(), samples, self.statistics, processes, NAMES, conditions, Traffic(weight=0.0), files_here=files_here
+            policy, samples, self.statistics, processes, NAMES, conditions, free, files_here=files_here
         )
         self.begin()
 
@@ -287,6 +294,32 @@ def test_what_more_would_bring(driven: Driven) -> None:
     assert set(found) == {"gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk"}
     assert next(iter(driven.live.limits())) == "wire"
     assert found["wire"] > 1.5 and found["gpu"] == pytest.approx(1.0) and min(found.values()) > 0.99
+
+
+def test_what_more_would_bring_is_of_one_moment_whatever_comes_meanwhile() -> None:
+    """Asked for by another thread than the one that revises: the wire falls to a tenth while it is worked out."""
+
+    class Interrupted(Auto):
+        meanwhile: Callable[[], object] | None = None
+
+        def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
+            found = super().tariff(facts, traffic)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+            return found
+
+    policy = Interrupted()
+    driven = Driven(policy=policy)
+    driven.statistics.agent_cores.array[:] = 1.0
+    driven.statistics.shortest_net_s.array[:] = 0.0005
+    driven.weigh(20)
+    driven.progress(1.0, totals_of(100))
+    undisturbed = dict(driven.live.would_bring())
+    driven.progress(2.0, totals_of(200))
+    policy.meanwhile = lambda: driven.progress(3.0, totals_of(300, wire_bytes=2_100_000))
+    assert driven.live.would_bring() == pytest.approx(undisturbed, rel=0.02)
+    assert driven.live.conditions.rates.wire_bytes_s < 0.3e6, "of the next moment"
 
 
 def test_what_the_choices_take(driven: Driven) -> None:
