@@ -108,7 +108,7 @@ def orders_of(
 
     def profile(_: str) -> None:
         if ours is not None:
-            ours.profile(step)
+            ours.measure(step)
 
     def epoch(number: str) -> dict[str, Any]:
         if ours is not None:

@@ -124,7 +124,7 @@ def throughput_of(dataset: Any, workers: int, rounds: int) -> list[dict[str, Any
     """
     plain = torch_loader(dataset, workers)
     ours = {policy: our_loader(dataset, workers, policy=policy) for policy in POLICIES}
-    ours["auto"].profile()
+    ours["auto"].measure()
     samples_per_s(plain)  # start workers, fill the page cache
     assert plain.batch_size is not None
     batch_s = plain.batch_size / samples_per_s(plain)

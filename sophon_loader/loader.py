@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,18 +17,21 @@ from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
-from sophon_loader.errors import ConfigError, OffloadWarning, warn_user
+from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
+from sophon_loader.main.unused import watched
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 
+OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "options")
+"""The arguments that torch's class does not have."""
 T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     random numbers from (seed, epoch, sample index, its occurrence in the epoch, op position).
 
     A copy (pickled, deep, or in another process) goes on where the original stands, with workers and a local agent of
-    its own.
+    its own. Every argument is an attribute of the same name, so that frameworks which make a loader anew from an old
+    one's attributes make the same; none can be set later.
 
     Raises:
         ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins, or with its next
@@ -78,6 +80,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
         OffloadWarning: once, when an agent is given and nothing is offloaded, when files are read here because the
             agent is silent, or when the loader goes without having been iterated over.
     """
+
+    _is_kept = False
+    """Whether what makes loaders of another class from this one is known to put it back."""
 
     def __init__(
         self,
@@ -126,6 +131,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
+        self.profile, self.tail, self.options = profile, tail, options
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
         self._seed = self._settings.seed
         self._next_epoch = 0
@@ -134,7 +141,28 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._inner_workers = 0
         self._compared = False
         self._take_apart()
-        self._unused = _watch(self, agent)
+        self._use = watched(self, agent)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OWN and "_settings" in self.__dict__:
+            raise ConfigError(
+                f"{name} must be given to the constructor, got an assignment of {value!r}; make a new loader with it"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What accelerate asks before it puts a DataLoader of torch's own class in place of this one.
+
+        Raises:
+            ConfigError: what that one would lose was asked for.
+        """
+        if self._is_kept or self._engine is None or (self._settings.agent is None and self._settings.tail is None):
+            return False
+        raise ConfigError(
+            "an OffloadingDataLoader must be prepared by sophon_loader's Accelerator, got accelerate's own, with which "
+            "all files would be read here; write `from sophon_loader.integrations.accelerate import Accelerator`"
+        )
 
     def _take_apart(self, *, warn: bool = True) -> None:
         """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
@@ -162,21 +190,21 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
-        left = ("_engine", "_inner", "_tickets", "_look", "_unused")
+        left = ("_engine", "_inner", "_tickets", "_look", "_use")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._inner, self._compared = None, False
         self._take_apart(warn=False)
-        self._unused = _watch(self, None)
+        self._use = watched(self, None)
 
     def __iter__(self) -> Any:
         return self._iterate()
 
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
-        self._unused.detach()
+        self._use.is_known = True
         keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
@@ -215,7 +243,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 tell(epoch)
                 return
 
-    def profile(self, step: Callable[[Any], object] | None = None) -> Report:
+    def measure(self, step: Callable[[Any], object] | None = None) -> Report:
         """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
 
         A policy that plans for each sample offloads nothing in it. `auto` needs no such pass; it measures as it goes.
@@ -281,7 +309,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if hasattr(workers, "_shutdown_workers"):
             workers._shutdown_workers()
         self._inner = None
-        self._unused.detach()
+        self._use.is_known = True
         if self._engine is not None:
             self._engine.close()
 
@@ -333,21 +361,6 @@ def _peek_base_seed(generator: torch.Generator | None) -> int:
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
     source.set_state(state)
     return seed
-
-
-def _watch(loader: OffloadingDataLoader[Any], agent: Any) -> weakref.finalize[Any, Any]:
-    """Have it said if a loader with an agent goes without having been iterated over."""
-    return weakref.finalize(loader, _say_unused, agent, os.getpid())
-
-
-def _say_unused(agent: Any, pid: int) -> None:
-    if agent is not None and os.getpid() == pid:
-        warnings.warn(
-            f"an OffloadingDataLoader with agent={agent!r} was never iterated over; a framework that made a DataLoader "
-            "of its own from this one's dataset reads all files itself: tell it to leave the loader as it is",
-            OffloadWarning,
-            stacklevel=2,
-        )
 
 
 def _has_length(sampler: Any) -> bool:

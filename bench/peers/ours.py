@@ -25,7 +25,7 @@ class OurClient(Client):
         )
 
     def prepare(self) -> None:
-        self.loader.profile()
+        self.loader.measure()
 
     def batches(self, epoch: int) -> Iterable[tuple[Any, Any]]:
         self.loader.set_epoch(epoch)

@@ -371,7 +371,7 @@ def test_profiling_beforehand_leaves_the_run_as_it_was(make: Any, policy: str) -
     torch.manual_seed(3)
     loader = make(policy=policy, shuffle=True, seed=None, num_workers=1)
     state = torch.get_rng_state()
-    report = loader.profile(step).as_dict()
+    report = loader.measure(step).as_dict()
     assert torch.equal(torch.get_rng_state(), state)
     assert sum(seen) == report["samples"] == FILES
     if policy == "sophon":
@@ -391,7 +391,7 @@ def test_profiling_between_epochs(make: Any, policy: Any) -> None:
     loader = make(policy=policy, tree="mixed", batch_size=4)
     epochs(loader, 2, key="mixed")
     for _ in range(2):
-        report = loader.profile().as_dict()
+        report = loader.measure().as_dict()
         assert report["choices"] == {"file": 24} and "measures" in report["plan_reason"]
         (planned,) = epochs(loader, 1, key="mixed")
         assert "measures" not in planned["plan_reason"]
@@ -402,7 +402,7 @@ def test_profiling_between_epochs(make: Any, policy: Any) -> None:
 def test_a_step_that_fails_ends_the_profiling(make: Any) -> None:
     loader = make(tree="mixed")
     with pytest.raises(ZeroDivisionError):
-        loader.profile(lambda batch: 1 // 0)
+        loader.measure(lambda batch: 1 // 0)
     first, second = epochs(loader, 2, key="mixed")
     assert (first["epoch"], second["epoch"]) == (0, 1)
 
@@ -416,7 +416,7 @@ def test_an_empty_dataset(root: Path, make: Any, tmp_path: Path, policy: str, wo
     loader = make(Subset(folder(root), []), policy=policy, num_workers=workers, profile=tmp_path / "p")
     for _ in range(2):
         assert samples_of(loader) == []
-    assert samples_of(loader) == [] and loader.profile().as_dict()["samples"] == 0
+    assert samples_of(loader) == [] and loader.measure().as_dict()["samples"] == 0
     assert str(loader.report())
 
 

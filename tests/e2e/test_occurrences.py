@@ -152,7 +152,7 @@ def test_a_profile_of_an_endless_iteration_is_one_pass(root: Path, agent: Agent)
     loader = OffloadingDataLoader(
         folder(root), batch_size=5, sampler=Cycle(), num_workers=1, agent=agent.address(), options=QUICK
     )
-    report = loader.profile().as_dict()
+    report = loader.measure().as_dict()
     loader.close()
     assert PICTURES <= report["samples"] <= PICTURES + 25
 

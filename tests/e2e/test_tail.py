@@ -192,7 +192,7 @@ def test_a_profile_is_of_the_pipeline_that_ran(root: Path, make: Any, tmp_path: 
 def test_profiling_before_training(root: Path, make: Any) -> None:
     seen: list[torch.dtype] = []
     loader = make(policy="auto", num_workers=1)
-    loader.profile(lambda batch: seen.append(batch[0].dtype))
+    loader.measure(lambda batch: seen.append(batch[0].dtype))
     assert set(seen) == {torch.float32}
     assert samples_of(loader) == reference(folder(root))
 

@@ -43,7 +43,7 @@ def test_without_an_agent_nothing_is_planned_and_nothing_kept_per_sample(
     loader = OffloadingDataLoader(ImageFolder(str(root), crop_transform()), 2, policy=policy, seed=1, profile=profile)
     for _ in range(2):
         assert len(list(loader)) == COUNT // 2
-    loader.profile()
+    loader.measure()
     report, engine = loader.report().as_dict(), loader._engine
     assert report["policy"] == getattr(policy, "name", policy) and report["samples"] == COUNT
     assert (report["plan_reason"], report["predicted_seconds"], report["limits"]) == ("", None, {})

@@ -1,0 +1,117 @@
+"""Frameworks that make loaders of their own: samples still come from the agent, and are those of a plain loop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from sophon_loader.errors import ConfigError
+from tests.support.agents import ROOT, Agent
+from tests.support.loaders import samples_of
+from tests.support.pictures import eval_transform, folder
+
+FILES = 24
+LOADER = {"batch_size": 4, "policy": "resize-off", "seed": 7}
+RANKS = 2
+
+
+def run(agent: Agent, root: Path, framework: str, ranks: int) -> list[dict[str, Any]]:
+    """What each rank of `examples/frameworks.py` says at its end."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *launcher, "-m", "examples.frameworks", framework, agent.address(), str(root)]
+    done = subprocess.run(
+        [*command, "--policy", "resize-off", "--epochs", "2"], cwd=ROOT, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == ranks, done.stdout + done.stderr
+    return told
+
+
+@pytest.fixture(scope="module")
+def digest(agent: Agent, root: Path) -> int:
+    """Of all samples of a plain loop."""
+    (told,) = run(agent, root, "plain", 1)
+    assert told["offloading"] and told["choices"] == {"pixels": FILES}
+    return int(told["digest"], 16)
+
+
+@pytest.mark.parametrize(
+    ("framework", "ranks"), [("lightning", RANKS), ("fabric", RANKS), ("accelerate", RANKS), ("ignite", 1)]
+)
+def test_a_framework_offloads_and_trains_on_the_same_samples(
+    agent: Agent, root: Path, digest: int, framework: str, ranks: int
+) -> None:
+    pytest.importorskip(framework if framework != "fabric" else "lightning")
+    told = run(agent, root, framework, ranks)
+    assert [one["offloading"] for one in told] == [True] * ranks
+    assert [one["choices"] for one in told] == [{"pixels": FILES // ranks}] * ranks
+    assert [one["epoch"] for one in told] == [1] * ranks and {one["policy"] for one in told} == {"resize-off"}
+    assert sum(int(one["digest"], 16) for one in told) % (1 << 64) == digest
+
+
+def test_lightning_predicts_what_comes_from_the_agent(agent: Agent, root: Path) -> None:
+    pytest.importorskip("lightning")
+    command = [sys.executable, "-m", "tests.support.predicting", agent.address(), str(root)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    expected = [image for image, _ in samples_of(DataLoader(folder(root, eval_transform()), 4))]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [one["choices"] for one in told] == [{"pixels": FILES}] * 2
+    assert [one["seen"] for one in told] == [expected] * 2
+
+
+def test_a_loader_made_anew_from_its_attributes_is_the_same(make: Any) -> None:
+    """As Lightning and ignite do: every public attribute is an argument of the constructor."""
+    loader = make(num_workers=1)
+    left = {"batch_size", "sampler", "drop_last", "batch_sampler"}
+    taken = {name: value for name, value in vars(loader).items() if not name.startswith("_") and name not in left}
+    again = type(loader)(**{**taken, "batch_sampler": loader.batch_sampler})
+    assert samples_of(again) == samples_of(loader)
+    assert again.report().as_dict()["choices"] == loader.report().as_dict()["choices"] == {"pixels": FILES}
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["agent", "policy", "encodings", "seed", "profile", "tail", "options"])
+def test_an_argument_is_not_set_later(make: Any, name: str) -> None:
+    """It would be ignored."""
+    loader = make()
+    with pytest.raises(ConfigError, match=f"{name} must be given to the constructor"):
+        setattr(loader, name, None)
+    assert hasattr(loader, name)
+
+
+def test_accelerates_own_preparation_is_refused(make: Any) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    loader = make()
+    with pytest.raises(ConfigError, match=r"sophon_loader\.integrations\.accelerate"):
+        accelerate.data_loader.prepare_data_loader(loader) if loader._is_accelerate_prepared else None
+
+
+def test_a_loader_without_an_agent_is_left_to_accelerate(make: Any) -> None:
+    assert make(agent=None)._is_accelerate_prepared is False
+
+
+def test_the_rest_of_an_epoch_under_accelerate(root: Path, make: Any) -> None:
+    """Its `skip_first_batches`, in the epoch in which it is called; batches are prepared once only."""
+    pytest.importorskip("accelerate")
+    from sophon_loader.integrations.accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    dataset = folder(root, eval_transform())
+    expected = samples_of(DataLoader(dataset, 4))
+    prepared = accelerator.prepare(make(dataset))
+    assert accelerator.prepare(prepared) is prepared
+    assert samples_of(prepared) == expected
+    rest = accelerator.skip_first_batches(prepared, 2)
+    assert samples_of(rest) == expected[8:]
+    report = rest.report().as_dict()
+    assert report["offloading"] and report["epoch"] == 1 and set(report["choices"]) == {"pixels"}
+    rest.close()
+    prepared.close()
