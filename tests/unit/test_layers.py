@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LOADER = ROOT / "sophon_loader"
-TALKING = {"client", "datasets", "workers", "main", "loader"}
+TALKING = {"client", "integrations", "datasets", "workers", "main", "loader"}
 """What stands on `client/`, which alone knows zmq, and so loads it."""
 
 
