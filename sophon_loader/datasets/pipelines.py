@@ -10,6 +10,7 @@ from torchvision.datasets import DatasetFolder
 from sophon_loader.datasets.protocol import Transform
 from sophon_loader.datasets.remote import RemoteImageFolder
 from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.pipeline.op import Op
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
@@ -41,11 +42,15 @@ def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
         before, now: the pipeline of one dataset at two moments.
     """
     old, new = before.chain, now.chain
-    # The objects too: one without a description, or behind such a one, may have been replaced in its Compose.
+    # Op by op: one without a description may have been replaced in its Compose, and so may those behind it.
     return (
         before.transform is now.transform
         and before.target_transform is now.target_transform
         and len(old) == len(new)
-        and all(one.call is other.call for one, other in zip(old.ops, new.ops, strict=True))
-        and old.description == new.description
+        and all(map(_same_op, old.ops, new.ops))
     )
+
+
+def _same_op(one: Op, other: Op) -> bool:
+    """Whether two ops are one, or described alike (the steps of a preset are made anew at each look)."""
+    return one.call is other.call if one.spec is None else one.spec == other.spec

@@ -36,8 +36,11 @@ _FROM_PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
     "v2.ToTensor": _scaled,
     "v1.PILToTensor": _as_they_are,
     "v2.PILToTensor": _as_they_are,
+    "timm.MaybeToTensor": _scaled,
+    "timm.MaybePILToTensor": _as_they_are,
 }
-"""What stands in the tail for ops that take images only: uint8 pixels [N, C, H, W] -> what they make of the images."""
+"""What stands in the tail for ops that take images only: uint8 pixels [N, C, H, W] -> what they make of the images. By
+name, without the release that the names of timm's ops have."""
 _NORMALIZE = ("v1.Normalize", "v2.Normalize")
 """Ops that take batches, but would copy mean and std to the device for each; `_Normalize` keeps them there."""
 
@@ -147,8 +150,11 @@ def _start(chain: Chain) -> int:
 
 def _takes_pixels(op: Op) -> bool:
     """Whether it makes a tensor of an image, and can do so from a batch of pixels."""
-    name = op.spec.name if op.spec is not None else ""
-    return op.makes == "tensor" and (op.on_batches or name in _FROM_PIXELS)
+    return op.makes == "tensor" and (op.on_batches or _name(op) in _FROM_PIXELS)
+
+
+def _name(op: Op) -> str:
+    return "" if op.spec is None else op.spec.name.partition("@")[0]
 
 
 def _pixels(image: Any) -> Tensor:
@@ -205,8 +211,8 @@ class Tail:
 
 def _step(op: Op) -> Callable[[Tensor], Tensor]:
     assert op.spec is not None, "a local op is not moved"
-    if op.spec.name in _FROM_PIXELS:
-        return _FROM_PIXELS[op.spec.name]
+    if _name(op) in _FROM_PIXELS:
+        return _FROM_PIXELS[_name(op)]
     call = build_op(op.spec).call  # an object of our own: the user may change theirs while batches are on their way
     return _Normalize(call) if op.spec.name in _NORMALIZE else call
 

@@ -1,13 +1,16 @@
-"""The catalogue of op types, by name and by class: torchvision's, those of installed packages, and the user's own.
+"""The catalogue of op types, by name and by class: torchvision's, timm's, those of installed packages, the user's own.
 
 The first look-up in a process loads the built-in table (`torchvision_ops.op_types`) and the entry points, so every
 process that meets an op finds the same ones: the loader, its workers, and an agent's workers (which call `load_ops`
-before they say that they are ready, so that a package that cannot be imported is reported).
+before they say that they are ready, so that a package that cannot be imported is reported). timm's are loaded with the
+first transform, or name, of timm: to import it takes a second, and who does not use it need not have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -21,6 +24,7 @@ ENTRY_POINTS = "sophon_loader.ops"
 _BY_NAME: dict[str, OpType] = {}
 _BY_CLASS: dict[type, OpType] = {}
 _loaded = False
+log = logging.getLogger(__name__)
 
 
 def add_op_type(cls: type, op_type: OpType) -> None:
@@ -42,25 +46,31 @@ def add_op_type(cls: type, op_type: OpType) -> None:
 
 def op_type_of(transform: Any) -> OpType | None:
     """The op type of a transform object; None if its class is not registered."""
-    load_ops()
+    load_ops(timm=type(transform).__module__.partition(".")[0] == "timm")
     return _BY_CLASS.get(type(transform))
 
 
 def op_type_named(name: str) -> OpType | None:
     """The op type of that name; None if there is none."""
-    load_ops()
+    load_ops(timm=name.partition(".")[0] == "timm")
     return _BY_NAME.get(name)
 
 
 def registered() -> Mapping[str, OpType]:
-    """Every registered op type by name."""
-    load_ops()
+    """Every registered op type by name; timm's too, where it is installed."""
+    load_ops(timm=True)
     return dict(_BY_NAME)
 
 
-def load_ops() -> None:
-    """Load torchvision's ops and those of installed packages (entry points), once per process."""
+def load_ops(*, timm: bool = False) -> None:
+    """Load torchvision's ops and those of installed packages (entry points), once per process.
+
+    Args:
+        timm: those of timm as well, if it is installed here.
+    """
     global _loaded
+    for cls, op_type in _timm_types() if timm else ():
+        add_op_type(cls, op_type)
     if _loaded:
         return
     _loaded = True  # set before: a package's module may ask for ops while it is loaded
@@ -72,3 +82,13 @@ def load_ops() -> None:
     except BaseException:
         _loaded = False
         raise
+
+
+@cache
+def _timm_types() -> Collection[tuple[type, OpType]]:
+    try:
+        from sophon_loader.pipeline import timm_ops
+    except ImportError as error:
+        log.info("no op of timm is known here: %s", error)
+        return ()
+    return tuple(timm_ops.op_types())

@@ -13,19 +13,14 @@ from typing import Any
 import msgpack
 import torch
 from PIL import Image
-from torch import nn
-from torchvision import transforms as v1
-from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError, add_note
 from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
 from sophon_loader.pipeline.plain import check_plain
+from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.pipeline.registry import build_op, knows, op_of
-from sophon_loader.pipeline.state import same_state
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
-
-_COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
 
 
 def decode(data: Any) -> Image.Image:
@@ -241,27 +236,9 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
 
 
 def chain_of(transform: Callable[[Any], Any] | None) -> Chain:
-    """The chain of a dataset's `transform`: nested Compose objects are taken apart, None is Decode alone."""
-    steps = [] if transform is None else _flatten(transform)
+    """The chain of a dataset's `transform`, taken apart by `presets.steps_of`; None is Decode alone."""
+    steps = [] if transform is None else steps_of(transform)
     return Chain((DECODE, *(op_of(step) for step in steps)))
-
-
-def _flatten(transform: Any) -> list[Any]:
-    if type(transform) not in _COMPOSES or not _is_plain_compose(transform):
-        return [transform]
-    return [inner for step in _steps(transform) for inner in _flatten(step)]
-
-
-def _steps(compose: Any) -> list[Any]:
-    return list(compose if isinstance(compose, nn.Sequential) else compose.transforms)
-
-
-def _is_plain_compose(compose: Any) -> bool:
-    """Whether running the steps one by one is all that calling it does: no hooks, nothing patched."""
-    own = ("transforms", "_modules", "training")
-    bare = nn.Module() if isinstance(compose, nn.Module) else v1.Compose([])
-    extra = {key: value for key, value in vars(compose).items() if key not in own}
-    return same_state(extra, {key: value for key, value in vars(bare).items() if key not in own})
 
 
 def description_of(ops: Sequence[Op]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 GENERATORS = ("torch", "numpy", "python")
@@ -45,7 +45,7 @@ class Region:
         Args:
             dx, dy: where their origin lies in the coordinates of this rectangle, px.
         """
-        return Region(self.left - dx, self.top - dy, self.width, self.height)
+        return replace(self, left=self.left - dx, top=self.top - dy)
 
     def contains(self, other: Region) -> bool:
         """Whether `other` lies wholly inside."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,15 @@ def same_state(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same_state, a, b))
     if isinstance(a, Mapping):
         return list(a) == list(b) and all(same_state(a[key], b[key]) for key in a)
+    if isinstance(a, partial):
+        return same_state((a.func, a.args, a.keywords, vars(a)), (b.func, b.args, b.keywords, vars(b)))
     if _keeps_state_outside_dict(a):
         return bool(a == b)
     return same_state(_attributes(a), _attributes(b))
 
 
 def _keeps_state_outside_dict(value: Any) -> bool:
-    """Whether `vars` would not show all of it: numbers, functions, types, `functools.partial`, slots.
+    """Whether `vars` would not show all of it: numbers, functions, types, slots.
 
     An object that is larger than an empty Python object keeps something in fields of its own.
     """
@@ -53,7 +56,7 @@ def _tensor_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     attributes = dict(vars(value))
-    # `training` has no effect on a transform of torchvision's, and Module.eval() changes it.
-    if isinstance(value, nn.Module) and type(value).__module__.startswith(("torchvision.", "torch.nn.")):
+    # `training` has no effect on a transform of torchvision's or timm's, and Module.eval() changes it.
+    if isinstance(value, nn.Module) and type(value).__module__.startswith(("torchvision.", "torch.nn.", "timm.")):
         attributes.pop("training", None)
     return attributes

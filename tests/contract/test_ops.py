@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import transforms as timm_transforms
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -25,12 +26,16 @@ from sophon_loader.pipeline.op import GENERATORS, OpSpec
 from sophon_loader.pipeline.randomness import seed_generators
 from sophon_loader.pipeline.registry import build_op, op_of
 from sophon_loader.pipeline.state import same_state
+from sophon_loader.pipeline.timm_ops import NOT_REGISTERED as NOT_OF_TIMM
+from sophon_loader.pipeline.timm_ops import op_name
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
 from tests.support.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
+from tests.support.timm_examples import TIMM_EXAMPLES
 
 SEEDS = (0, 1, 2)
-OURS = ("v1.", "v2.", "nn.")
-every_example = pytest.mark.parametrize("example", EXAMPLES, ids=example_ids())
+OURS = ("v1.", "v2.", "nn.", "timm.")
+ALL = [*EXAMPLES, *TIMM_EXAMPLES]
+every_example = pytest.mark.parametrize("example", ALL, ids=example_ids(ALL))
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +73,7 @@ def _seeded(call: Callable[[Any], Any], value: Any, draws: tuple[str, ...], seed
 
 
 def test_every_registered_op_has_an_example() -> None:
-    assert {name for name in registered() if name.startswith(OURS)} == {example.name for example in EXAMPLES}
+    assert {name for name in registered() if name.startswith(OURS)} == {example.name for example in ALL}
 
 
 @pytest.mark.parametrize(("prefix", "module"), [("v1", v1), ("v2", v2)])
@@ -82,9 +87,15 @@ def test_every_public_transform_is_registered_or_excluded_with_a_reason(prefix: 
     assert public - listed == set(), "new in this torchvision: register it, or say in NOT_REGISTERED why not"
 
 
+def test_every_public_transform_of_timm_is_registered_or_excluded_with_a_reason() -> None:
+    public = {name for name in timm_transforms.__all__ if isinstance(getattr(timm_transforms, name), type)}
+    assert {name for name in public if op_name(name) not in registered()} == set(NOT_OF_TIMM)
+
+
 def test_no_transform_is_both_registered_and_excluded() -> None:
-    assert set(registered()) & set(NOT_REGISTERED) == set()
-    assert all(len(reason) > 10 for reason in NOT_REGISTERED.values())
+    excluded = NOT_REGISTERED | {op_name(name): reason for name, reason in NOT_OF_TIMM.items()}
+    assert set(registered()) & set(excluded) == set()
+    assert all(len(reason) > 10 for reason in excluded.values())
 
 
 # --- description ----------------------------------------------------------------------------------------------
@@ -166,11 +177,11 @@ def test_the_declared_generators_alone_decide_the_value(example: Example) -> Non
             assert same_value(_seeded(op.call, _input(example, kind), op.draws, seed, others=200 + seed), expected)
 
 
-@pytest.mark.parametrize("name", sorted({example.name for example in EXAMPLES}))
+@pytest.mark.parametrize("name", sorted({example.name for example in ALL}))
 def test_no_generator_is_declared_in_vain(name: str) -> None:
     """A generator too many is no error, but costs its seeding for every sample."""
     drawn, declared = set(), set()
-    for example in (e for e in EXAMPLES if e.name == name):
+    for example in (e for e in ALL if e.name == name):
         op = op_of(example.make())
         declared |= set(op.draws)
         for seed in range(12):

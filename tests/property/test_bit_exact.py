@@ -98,7 +98,7 @@ def test_seed_epoch_and_index_each_change_the_numbers(data: bytes, draw: Draw) -
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("example", EXAMPLES, ids=example_ids())
+@pytest.mark.parametrize("example", EXAMPLES, ids=example_ids(EXAMPLES))
 def test_every_op_on_either_side_of_the_wire(example: Any, encoding: str) -> None:
     """Each registered op, given what crossed the wire, does what it does without."""
     kind = example.takes[0]

@@ -292,11 +292,11 @@ GREY_READY = _GREY_READY.split()
 """Classes of which every construction above takes an image of a single channel."""
 
 
-def example_ids() -> list[str]:
+def example_ids(examples: Iterable[Example]) -> list[str]:
     """A readable, unique id for each example: its name and its number among those of the name."""
     seen: dict[str, int] = {}
     ids = []
-    for example in EXAMPLES:
+    for example in examples:
         seen[example.name] = seen.get(example.name, -1) + 1
         ids.append(f"{example.name}-{seen[example.name]}")
     return ids

@@ -35,7 +35,7 @@ def loaded_by(names: list[str]) -> set[str]:
     """The packages that a new process has loaded after these modules."""
     code = f"import importlib, json, sys\nfor name in {names}: importlib.import_module(name)\n"
     code += "print(json.dumps([name for name in sys.modules if '.' not in name]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data import transforms as timm
 from torch import nn
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
@@ -41,6 +42,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "v1.PILToTensor": v1.PILToTensor,
     "v2.ToTensor": _silent_to_tensor,
     "v2.PILToTensor": v2.PILToTensor,
+    "timm.MaybeToTensor": timm.MaybeToTensor,
+    "timm.MaybePILToTensor": timm.MaybePILToTensor,
     "v2.ToImage": v2.ToImage,
 }
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int16, torch.int32)

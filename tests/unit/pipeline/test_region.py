@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from timm.data import transforms as timm
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -32,6 +33,12 @@ for _prefix, _module in (("v1", v1), ("v2", v2)):
         f"{_prefix}.CenterCrop": _module.CenterCrop((11, 14)),
         f"{_prefix}.CenterCrop, even": _module.CenterCrop(8),
     }
+CROPS |= {
+    "timm.RandomResizedCrop": timm.RandomResizedCropAndInterpolation(16),
+    "timm.RandomResizedCrop, random": timm.RandomResizedCropAndInterpolation((9, 7), interpolation="random"),
+    "timm.RandomResizedCrop, never fits": timm.RandomResizedCropAndInterpolation(8, (5.0, 6.0), (0.8, 1.2)),
+    "timm.CenterCropOrPad": timm.CenterCropOrPad([11, 14]),
+}
 every_crop = pytest.mark.parametrize("name", sorted(CROPS))
 
 

@@ -1,0 +1,155 @@
+"""timm's transforms as ops: `timm.X@1.0.31` is the class X of timm 1.0.31.
+
+The release is a part of the name, because what a transform makes of its random numbers may change with it: two ends
+with different releases do not know each other's ops, which then stay at the loader. Loaded by `catalogue.py` once a
+transform of timm is met, or named; nothing else imports timm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import timm
+from timm.data import auto_augment, random_erasing, transforms
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as v1_functional
+
+from sophon_loader.errors import PipelineError
+from sophon_loader.pipeline.op import Crop, Made, OpType, Region, attribute_parameters
+from sophon_loader.pipeline.region import CenterCropV1, RandomResizedCropV1
+
+NOT_REGISTERED: dict[str, str] = {
+    "ToNumpy": "gives an array in place of an image; with timm's prefetcher MaybePILToTensor has taken its place",
+}
+"""Every other public transform class of `timm.data.transforms`, and why it always stays at the loader."""
+
+
+# --- the crop that knows its region -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Resized(Region):
+    """A region, and by which interpolation it is to be resized, which is drawn behind it."""
+
+    interpolation: InterpolationMode
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(RandomResizedCropV1):
+    """`timm.data.transforms.RandomResizedCropAndInterpolation` taken apart."""
+
+    def locate(self, width: int, height: int) -> Region | None:
+        """See `op.Crop`."""
+        region, modes = super().locate(width, height), self.transform.interpolation
+        if region is None:
+            return None
+        mode = transforms.random.choice(modes) if isinstance(modes, (tuple, list)) else modes
+        return _Resized(region.left, region.top, region.width, region.height, mode)
+
+    def finish(self, image: Any, region: Region) -> Any:
+        """See `op.Crop`."""
+        if not isinstance(region, _Resized):
+            raise PipelineError(f"region must be one that locate() gave, got {region}")
+        place = region.top, region.left, region.height, region.width
+        return v1_functional.resized_crop(image, *place, self.transform.size, region.interpolation)
+
+
+# --- constructors that do not take back what the object keeps -------------------------------------------------
+
+
+def _with_interpolation(cls: type) -> Callable[[Any], Mapping[str, Any]]:
+    """For classes that take a mode's name, or "random", and keep the mode, or several."""
+    rule = attribute_parameters(cls)
+
+    def describe(transform: Any) -> Mapping[str, Any]:
+        modes = transform.interpolation
+        name = "random" if isinstance(modes, tuple) else str(modes.value)  # whose values are timm's names
+        return {**rule(transform), "interpolation": name}
+
+    return describe
+
+
+_ERASING = ("probability", "min_area", "max_area", "mode", "min_count", "max_count", "num_splits")
+
+
+def _describe_erasing(erasing: Any) -> Mapping[str, Any]:
+    if str(erasing.device) != "cpu":
+        raise PipelineError(f"device of timm's RandomErasing must be 'cpu' to be run at an agent, got {erasing.device}")
+    return {name: getattr(erasing, name) for name in (*_ERASING, "log_aspect_ratio")}
+
+
+def _build_erasing(log_aspect_ratio: Any, **params: Any) -> Any:
+    # It keeps logarithms of the aspects; to raise e to their power and back would change the last bit.
+    erasing: Any = random_erasing.RandomErasing(**params, device="cpu")  # type: ignore[no-untyped-call]
+    erasing.log_aspect_ratio = log_aspect_ratio
+    return erasing
+
+
+def _policy_steps(augment: Any) -> list[Any]:
+    return [step for policy in augment.policy for step in policy]
+
+
+def _held_steps(augment: Any) -> list[Any]:
+    return list(augment.ops)
+
+
+# --- the op types ---------------------------------------------------------------------------------------------
+
+_AUGMENT, _BASIC = auto_augment, transforms
+_DRAWS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
+    "AugMixAugment": (_AUGMENT, ("numpy", "python")),
+    "AugmentOp": (_AUGMENT, ("python",)),
+    "AutoAugment": (_AUGMENT, ("python",)),
+    "CenterCropOrPad": (_BASIC, ()),
+    "MaybePILToTensor": (_BASIC, ()),
+    "MaybeToTensor": (_BASIC, ()),
+    "RandAugment": (_AUGMENT, ("numpy", "python")),
+    "RandomCropOrPad": (_BASIC, ("python",)),
+    "RandomErasing": (random_erasing, ("torch", "python")),
+    "RandomPad": (_BASIC, ("python",)),
+    "RandomResizedCropAndInterpolation": (_BASIC, ("python",)),
+    "ResizeKeepRatio": (_BASIC, ("python",)),
+    "ToTensor": (_BASIC, ()),
+    "TrimBorder": (_BASIC, ()),
+}
+"""Each class: where it is, and what it draws from. One that another release does not have is passed over."""
+_SHRINKING = ("CenterCropOrPad", "RandomCropOrPad", "RandomResizedCropAndInterpolation", "ResizeKeepRatio")
+_MAKES: dict[str, Made] = {"MaybePILToTensor": "tensor", "MaybeToTensor": "tensor", "ToTensor": "tensor"}
+_CROPS: dict[str, Callable[[Any], Crop]] = {
+    "CenterCropOrPad": CenterCropV1,
+    "RandomResizedCropAndInterpolation": RandomResizedCrop,
+}
+_STEPS = {"AugMixAugment": _held_steps, "AutoAugment": _policy_steps, "RandAugment": _held_steps}
+
+
+def op_name(cls_name: str) -> str:
+    """The id on the wire of a class of the timm that is installed here."""
+    return f"timm.{cls_name}@{timm.__version__}"
+
+
+def op_types() -> Iterator[tuple[type, OpType]]:
+    """Each class with its op type."""
+    for cls_name, (module, draws) in _DRAWS.items():
+        cls = getattr(module, cls_name, None)
+        if cls is not None:
+            yield cls, _op_type(cls_name, cls, draws)
+
+
+def _op_type(cls_name: str, cls: type, draws: tuple[str, ...]) -> OpType:
+    describe = attribute_parameters(cls)
+    if cls_name in ("RandomResizedCropAndInterpolation", "ResizeKeepRatio"):
+        describe = _with_interpolation(cls)
+    erases = cls_name == "RandomErasing"
+    return OpType(
+        op_name(cls_name),
+        build=_build_erasing if erases else cls,
+        describe=_describe_erasing if erases else describe,
+        draws=draws,
+        steps=_STEPS.get(cls_name),
+        crop=_CROPS.get(cls_name),
+        shrinks=cls_name in _SHRINKING,
+        makes=_MAKES.get(cls_name),
+    )
