@@ -300,9 +300,9 @@ class Engine:
         planner = self._planner
         if epoch.measuring or planner is None or not planner.trying:
             return
-        totals = epoch.report.totals
+        since = epoch.counted()
         before = planner.current
-        now = planner.delivered(seconds, samples, totals.loader_cpu_s / max(1, totals.samples))
+        now = planner.delivered(seconds, samples, since.loader_cpu_s, since.samples)
         if now is not None:
             epoch.replanned = True
             self._tell(epoch, before, now)

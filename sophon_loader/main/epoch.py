@@ -60,11 +60,17 @@ class Epoch:
         self.awaited_s = 0.0
         self.superseded = self.learnt = self.replanned = False
         self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
+        self._counted = NO_TOTALS
 
     def this_pass(self) -> tuple[float, Totals]:
         """Seconds and totals of the pass that is running, or has just ended."""
         seconds, totals = self._before
         return self.report.seconds - seconds, self.report.totals.since(totals)
+
+    def counted(self) -> Totals:
+        """What workers have counted since this was asked the last time."""
+        since, self._counted = self.report.totals.since(self._counted), self.report.totals
+        return since
 
     def note_starving(self, processes: int) -> None:
         """Say so in the report if what torch hands out ahead was too little for the way to the agent.

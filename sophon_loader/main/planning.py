@@ -106,17 +106,18 @@ class Planner:
         self._made_from = now
         return self._set(self._policy.plan(facts))
 
-    def delivered(self, seconds: float, samples: int, loader_cpu_s_per_sample: float) -> Followed | None:
+    def delivered(self, seconds: float, samples: int, loader_cpu_s: float, loaded: int) -> Followed | None:
         """A batch has come; what is followed from now on, if that changes in mid-epoch.
 
         Args:
             seconds: since the batch before.
             samples: in the batch.
-            loader_cpu_s_per_sample: CPU seconds of the epoch so far.
+            loader_cpu_s: CPU seconds of the workers since then.
+            loaded: samples that they finished in these.
         """
         if self._trials is None or self._trials.done:
             return None
-        plan = self._trials.delivered(seconds, samples, loader_cpu_s_per_sample)
+        plan = self._trials.delivered(seconds, samples, loader_cpu_s, loaded)
         return None if plan is None else self._set(plan)
 
     @property

@@ -6,6 +6,7 @@ Owns the connections and the thread that measure; what follows from measurements
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,8 +126,9 @@ class Profiler:
 
     @property
     def planning_rates(self) -> Rates:
-        """The rates to plan with; see `Learnt.planning_rates`."""
-        return self.learnt.planning_rates
+        """The rates to plan with; see `Learnt.planning_rates`. The GPU's is that of the steps up to now."""
+        rates, gpu_samples_s = self.learnt.planning_rates, self.clock.samples_s
+        return rates if math.isinf(gpu_samples_s) else replace(rates, gpu_samples_s=gpu_samples_s)
 
     @property
     def knows_wire(self) -> bool:

@@ -14,7 +14,7 @@ class TrialRunner:
 
     Example:
         >>> trials = TrialRunner(FastFlow(), current_facts, lag=4)
-        >>> trials.delivered(seconds=0.2, samples=64, loader_cpu_s_per_sample=0.003)
+        >>> trials.delivered(seconds=0.2, samples=64, loader_cpu_s=0.19, loaded=64)
 
     Args:
         policy: is asked for a plan when it begins and whenever a window is full.
@@ -41,13 +41,14 @@ class TrialRunner:
             return self._policy.decide(self._trials, self._facts())
         return self._plan
 
-    def delivered(self, seconds: float, samples: int, loader_cpu_s_per_sample: float) -> Plan | None:
+    def delivered(self, seconds: float, samples: int, loader_cpu_s: float, loaded: int) -> Plan | None:
         """A batch has come.
 
         Args:
             seconds: after the one before, in the same epoch.
             samples: in the batch.
-            loader_cpu_s_per_sample: CPU seconds of the loader's workers, the mean of the epoch so far.
+            loader_cpu_s: CPU seconds of the loader's workers since the one before.
+            loaded: samples that they finished in these.
 
         Returns:
             A new plan to follow if the window is full, else None.
@@ -59,14 +60,17 @@ class TrialRunner:
             return None
         self._seconds += seconds
         self._samples += samples
+        self._loader_cpu_s += loader_cpu_s
+        self._loaded += loaded
         if self._batches < self._lag + self._policy.trial_steps:
             return None
-        self._trials.append(Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), loader_cpu_s_per_sample))
+        cpu_s_per_sample = self._loader_cpu_s / max(1, self._loaded)
+        self._trials.append(Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), cpu_s_per_sample))
         self._plan = self._policy.next_trial(self._trials, self._facts())
         self.done = self._plan is None
         self._reset()
         return self.plan
 
     def _reset(self) -> None:
-        self._batches = self._samples = 0
-        self._seconds = 0.0
+        self._batches = self._samples = self._loaded = 0
+        self._seconds = self._loader_cpu_s = 0.0

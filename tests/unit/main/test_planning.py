@@ -103,7 +103,7 @@ def test_a_policy_that_tries_is_told_of_batches_and_changes_in_mid_epoch() -> No
     assert not Planner(Sophon(), SAMPLES).trying and planner.by_cost
     first = planner.follow(knowledge.now(), lag=1)
     assert planner.trying and not offloads(first.plan)
-    told = [planner.delivered(1.0, 8, 0.01) for _ in range(3)]
+    told = [planner.delivered(1.0, 8, 0.08, 8) for _ in range(3)]
     assert told[:2] == [None, None] and told[2] is not None and offloads(told[2].plan)
     assert planner.current is told[2]
     assert planner.follow(knowledge.now(), lag=1).plan is told[2].plan, "trials go on over the end of an epoch"
@@ -112,4 +112,4 @@ def test_a_policy_that_tries_is_told_of_batches_and_changes_in_mid_epoch() -> No
 def test_nothing_is_told_to_a_policy_that_does_not_try() -> None:
     planner = Planner(Sophon(), SAMPLES)
     planner.follow(Knowledge().now(), lag=0)
-    assert planner.delivered(1.0, 8, 0.01) is None
+    assert planner.delivered(1.0, 8, 0.08, 8) is None

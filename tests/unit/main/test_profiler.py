@@ -54,6 +54,15 @@ def test_at_first_nothing_is_known(root: Path) -> None:
     assert facts.rates.agent_cores == 1.0 and 0 < facts.rates.loader_cores <= 1.0
 
 
+def test_steps_of_a_running_epoch_tell_the_gpus_rate(root: Path) -> None:
+    """A policy that tries plans out asks in the middle of a long first epoch."""
+    profiler = profiler_of(root)
+    for _ in range(5):
+        profiler.clock.step_starts()
+        profiler.clock.step_ends(8)
+    assert profiler.facts(None).rates.gpu_samples_s == profiler.clock.samples_s < math.inf
+
+
 def test_an_epoch_without_offloading_teaches_everything(root: Path) -> None:
     profiler = profiler_of(root)
     fill(profiler)

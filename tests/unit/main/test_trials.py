@@ -26,7 +26,7 @@ def runner(lag: int = 3, steps: int = 5, **known: float) -> TrialRunner:
 
 
 def deliver(trials: TrialRunner, count: int, batch_s: float, cpu_s: float = 0.01) -> list[Plan | None]:
-    return [trials.delivered(batch_s, BATCH, cpu_s) for _ in range(count)]
+    return [trials.delivered(batch_s, BATCH, cpu_s * BATCH, BATCH) for _ in range(count)]
 
 
 def test_only_fastflow_tries() -> None:
@@ -45,7 +45,7 @@ def test_the_first_window_is_local() -> None:
 def test_a_window_is_full_after_the_lag_and_its_steps(lag: int, steps: int) -> None:
     trials = runner(lag, steps)
     assert deliver(trials, lag + steps - 1, 1.0) == [None] * (lag + steps - 1)
-    plan = trials.delivered(1.0, BATCH, 0.01)
+    plan = trials.delivered(1.0, BATCH, 0.01 * BATCH, BATCH)
     assert plan is not None and plan.counts() == {ALL: 400}
     assert trials.plan is plan
 
@@ -103,3 +103,22 @@ def test_without_an_op_to_offload_there_is_nothing_to_try() -> None:
 def test_batches_that_take_no_time() -> None:
     trials = runner(lag=0, steps=2)
     assert deliver(trials, 2, 0.0)[-1] is not None
+
+
+def test_cpu_seconds_are_those_of_the_window() -> None:
+    """Whatever the epoch has used before: here ten thousand times as much per sample, in the batches of the lag."""
+    trials = runner(lag=3, steps=5)
+    deliver(trials, 8, 1.0, cpu_s=0.03)
+    deliver(trials, 3, 1.0, cpu_s=300.0)
+    deliver(trials, 5, 0.1, cpu_s=0.001)
+    local, remote = trials._trials
+    assert (local.loader_cpu_s_per_sample, remote.loader_cpu_s_per_sample) == pytest.approx((0.03, 0.001))
+
+
+def test_cpu_seconds_count_for_the_samples_that_they_were_spent_on() -> None:
+    """Workers are ahead of what is delivered, now by more and now by less."""
+    trials = runner(lag=0, steps=2)
+    trials.delivered(1.0, BATCH, 0.6, 60)
+    trials.delivered(1.0, BATCH, 0.2, 20)
+    (local,) = trials._trials
+    assert local.loader_cpu_s_per_sample == pytest.approx(0.01)
