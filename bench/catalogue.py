@@ -221,6 +221,14 @@ BENCHES = (
         data="each",
     ),
     Bench(
+        "study",
+        "bench.study",
+        "How large is a sample at every stage, who shrinks, and what is offloading each worth?",
+        "",
+        0.2,
+        data="each",
+    ),
+    Bench(
         "peers",
         "bench.peers",
         "How do other systems do on the same link?",

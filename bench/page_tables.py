@@ -345,6 +345,28 @@ def encodings(results: Results) -> str:
     return f"{weights}\n\nTimes fewer bytes than the files:\n\n{savings}\n\n{sources(*found)}"
 
 
+def study(results: Results) -> str:
+    """Sizes through the stages, who shrinks, and what that is worth."""
+    found = results.each("study")
+    if not found:
+        return MISSING
+    rows = []
+    for what in ("mean_bytes", "smallest_at"):
+        for stage in found[0].rows["mean_bytes"]:
+            values = [result.rows[what].get(stage, 0) for result in found]
+            cells = [f"{value / 1000:.1f}" if what == "mean_bytes" else str(value) for value in values]
+            rows.append((f"mean KB behind {stage}" if what == "mean_bytes" else f"samples smallest at {stage}", *cells))
+    rows = [row for row in rows if set(row[1:]) != {"0"}]
+    rows.append(("**samples that shrink**", *(f"{result.rows['shrinking_share']:.1%}" for result in found)))
+    fewer = (f"{result.rows['times_fewer_bytes']:.3f}" for result in found)
+    rows.append(("times fewer bytes, each at its smallest stage", *fewer))
+    for share in found[0].rows["efficiency_bytes_per_cpu_s"]:
+        values = [result.rows["efficiency_bytes_per_cpu_s"].get(share, 0.0) for result in found]
+        what = f"offloading efficiency, MB saved per CPU second: {share} of the shrinking samples are below"
+        rows.append((what, *(f"{value / 1e6:.1f}" for value in values)))
+    return f"{table(('what', *(result.data for result in found)), rows)}\n\n{sources(*found)}"
+
+
 def peers(results: Results) -> str:
     """The best peer on each picture folder."""
     found = results.each("peers")
@@ -418,6 +440,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "agent": agent,
     "costs": costs,
     "encodings": encodings,
+    "study": study,
     "peers": peers,
     "peers-imagenet": peers_of("imagenet"),
     "peers-photos": peers_of("photos"),

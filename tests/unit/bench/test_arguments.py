@@ -47,6 +47,7 @@ WRONG = {
     "bench.planner": ("--samples 0", "--policies nonsense", "--repeats 0", "--seed -1"),
     "bench.jpegcrop": ("--data nowhere", "--rounds 0"),
     "bench.encodings": ("--data nowhere", "--epochs 0"),
+    "bench.study": ("--data nowhere",),
     "bench.peers.__main__": ("--data nowhere", "--epochs 0", "--batch-size 0", "--link-mbit -1"),
     "bench.bed.__main__": ("--link-mbit -1", "--seconds 0"),
     "bench.against": (". --rounds 0 -- bench.planner", ". --figures ( -- bench.planner", ". -- bench.nonsense"),
