@@ -7,13 +7,15 @@
     ├── EncodingError                    a value that cannot be encoded, a payload that cannot be decoded
     ├── WireError                        a message that breaks the protocol
     │   ├── MalformedMessage             not what docs/wire.md says
+    │   ├── CorruptMessage               not what was sent: damaged on its way
     │   ├── MessageTooLong               over a stated limit
     │   └── VersionMismatch              the two ends speak no common version
     ├── AgentError                       an agent that cannot or will not serve
     │   ├── AgentUnreachable (ConnectionError)
     │   ├── UnknownExport
     │   └── AgentBusy
-    └── SampleError                      one sample that the agent cannot serve
+    └── SampleError                      one sample that the agent cannot serve, or serves wrongly
+        ├── SampleDiffers                 not what this host has or computes
         ├── SampleMissing (FileNotFoundError)
         ├── SampleOutsideExport (PermissionError)
         └── SampleUnreadable (OSError)
@@ -61,11 +63,21 @@ class EncodingError(SophonError):
 
 
 class WireError(SophonError):
-    """A message that breaks the protocol of docs/wire.md."""
+    """A message that breaks the protocol of docs/wire.md.
+
+    Attributes:
+        request: number of the request that the message answers; None where that is not known.
+    """
+
+    request: int | None = None
 
 
 class MalformedMessage(WireError):
     """A message whose frames or fields are not those of its kind."""
+
+
+class CorruptMessage(WireError):
+    """A message that was damaged on its way: its checksum does not fit, however often it was asked for again."""
 
 
 class MessageTooLong(WireError):
@@ -93,7 +105,11 @@ class AgentBusy(AgentError):
 
 
 class SampleError(SophonError):
-    """One sample that the agent cannot serve."""
+    """One sample that the agent cannot serve, or serves wrongly."""
+
+
+class SampleDiffers(SampleError):
+    """The agent has another file than this host, or computes another value from the same one."""
 
 
 class SampleMissing(SampleError, FileNotFoundError):

@@ -43,7 +43,7 @@ class Answer:
         Raises:
             MessageTooLong: the message has no room in one.
         """
-        return pack(self.message)
+        return pack(self.message, b"" if self.payload is None else self.payload)
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.errors import MalformedMessage, VersionMismatch, WireError
+from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import check_frames, content_hash, unpack
 from sophon_loader.wire.limits import MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
 from sophon_loader.wire.messages import (
@@ -115,13 +116,11 @@ class Desk:
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessage(f"a message must have one or two frames, got {len(frames)}")
             message = unpack(frames[0])
-            check_frames(message, len(frames[1]) if len(frames) == 2 else None)
+            check_frames(message, frames[0], frames[1] if len(frames) == 2 else None)
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
-        except MessageTooLong as error:
-            return [Refuse(client, Failed(Failure.TOO_LONG, str(error)))]
         except WireError as error:
-            return [Refuse(client, Failed(Failure.MALFORMED, str(error)))]
+            return [Refuse(client, Failed(failure_of(error), str(error)))]
         if isinstance(message, Fetch):
             return self._fetch(client, message, load, now_s)
         if isinstance(message, Register):

@@ -13,7 +13,7 @@ import zmq
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SophonError, UnknownExport
+from sophon_loader.errors import AgentUnreachable, CorruptMessage, MalformedMessage, SophonError, UnknownExport
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
@@ -21,7 +21,9 @@ from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
+    AskStatus,
     Failed,
+    Failure,
     Fetch,
     Hello,
     Listing,
@@ -37,6 +39,10 @@ from sophon_loader.wire.version import VERSIONS
 
 MAX_LISTING_NBYTES = 1 << 30
 """Most that a listing may unpack to, about the names of twenty million files; a few KB could unpack to any size."""
+MAX_DAMAGED = 5
+"""How often a question is asked again because it, or its answer, was damaged on its way."""
+DAMAGED_PAUSE_S = 0.02
+"""Before that; each time it is twice as long."""
 _LISTED = check_of(list[list[str]])
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
@@ -61,6 +67,9 @@ class Connection:
         self.address = address
         self.received_nbytes = 0
         self._asked = 0
+        self._question: tuple[Message, bytes | None] = (AskStatus(), None)
+        self._damaged = 0
+        """How often that was asked again, because it or its answer was damaged."""
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
@@ -90,7 +99,7 @@ class Connection:
         Raises:
             AgentUnreachable: the queue is full, or the socket closed.
         """
-        frames = [pack(message)] if payload is None else [pack(message), payload]
+        frames = [pack(message)] if payload is None else [pack(message, payload), payload]
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again as error:
@@ -102,6 +111,7 @@ class Connection:
         """The next message and its payload (b"" for kinds without), or None after `timeout_s`.
 
         Raises:
+            CorruptMessage: it was damaged on its way.
             WireError: the agent broke the protocol.
         """
         try:
@@ -115,9 +125,10 @@ class Connection:
         self.received_nbytes += sum(len(frame) for frame in frames)
         if len(frames) > 2:
             raise MalformedMessage(f"a message must have one or two frames, got {len(frames)} from {self.address}")
-        message = unpack(frames[0].buffer)
-        check_frames(message, len(frames[1]) if len(frames) == 2 else None)
-        return message, frames[1].buffer if len(frames) == 2 else b""
+        header, payload = frames[0].buffer, frames[1].buffer if len(frames) == 2 else None
+        message = unpack(header)
+        check_frames(message, header, payload)
+        return message, b"" if payload is None else payload
 
     def _frames(self) -> list[zmq.Frame]:
         """The frames of a message that has arrived; [] when there is none."""
@@ -173,12 +184,12 @@ class Connection:
 
     def begin_to_register(self, registration: bytes) -> None:
         """Send a pipeline; `registered` says what became of it."""
-        self.send(Register(content_hash(registration)), registration)
+        self._begin(Register(content_hash(registration)), registration)
 
     def registered(self, wait_s: float) -> int | None:
         """How many leading ops of the pipeline that was sent last the agent can run; None if it does not say so within
         `wait_s`."""
-        received = self.receive(wait_s)
+        received = self._answered(wait_s)
         if received is None:
             return None
         if not isinstance(received[0], Registered):
@@ -242,14 +253,42 @@ class Connection:
         return list(zip(answer.classes, files, strict=True))
 
     def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:
-        self.send(question, payload)
+        self._begin(question, payload)
         return self._answer(timeout_s, timeout_s)
 
+    def _begin(self, question: Message, payload: bytes | None) -> None:
+        self._question, self._damaged = (question, payload), 0
+        self.send(question, payload)
+
     def _answer(self, wait_s: float, timeout_s: float) -> tuple[Message, Payload]:
-        answer = self.receive(wait_s)
+        answer = self._answered(wait_s)
         if answer is None:
             raise self.silent(timeout_s)
         return answer
+
+    def _answered(self, wait_s: float) -> tuple[Message, Payload] | None:
+        """What has come in answer to the question, which is asked again where it or its answer was damaged on its way;
+        None if nothing comes within `wait_s`.
+        """
+        end_s = now_s() + wait_s
+        while True:
+            try:
+                answer = self.receive(max(0.0, end_s - now_s()))
+            except CorruptMessage as error:
+                last = str(error)
+            else:
+                if answer is None or not is_corrupt(answer[0]):
+                    return answer
+                last = f"{answer[0]}"
+            if self._damaged == MAX_DAMAGED:
+                raise CorruptMessage(
+                    f"messages must arrive as they were sent, got {1 + MAX_DAMAGED} damaged ones about the same "
+                    f"{type(self._question[0]).__name__} to or from {self.address}, the last: {last}; look for what "
+                    "changes bytes on the way to the agent"
+                )
+            self._damaged += 1
+            time.sleep(DAMAGED_PAUSE_S * 2**self._damaged)
+            self.send(*self._question)
 
     def silent(self, timeout_s: float) -> AgentUnreachable:
         """The error for an agent that has said nothing for so long."""
@@ -265,6 +304,11 @@ class Connection:
 
     def _error(self, failure: str, text: str) -> SophonError:
         return error_of(failure, f"{text} (agent {self.address})")
+
+
+def is_corrupt(answer: Message) -> bool:
+    """Whether the agent says that a message came damaged; nobody knows which."""
+    return isinstance(answer, Failed) and answer.failure == Failure.CORRUPT and not answer.ids
 
 
 def _is_late(answer: Message, asked: int) -> bool:

@@ -21,6 +21,10 @@ PAUSE_S = 0.1
 """How long to leave an agent alone that has said it is busy."""
 MAX_RESENDS = 3
 """How often to ask again, each time after twice as long, an agent that lives and answers nothing."""
+MAX_DAMAGED = 3
+"""How often to ask again at once for a sample whose answers are damaged on their way."""
+LOST_S = 0.5
+"""Takes the place of `resend_after_s` once a message has come of which nobody can say what it was the answer to."""
 
 
 @dataclass
@@ -30,6 +34,8 @@ class _Request:
     wanted: Wanted
     again: bool = False
     """Whether it has been asked for before."""
+    damaged: int = 0
+    """How many of its answers were."""
 
 
 class Requests:
@@ -90,6 +96,8 @@ class Requests:
         """Nothing is asked for before, s, because the agent said that it was busy."""
         self._resends = 0
         """How often all was asked for again since the last answer."""
+        self._lost = False
+        """Whether an answer has come since that is known to be lost, and not which."""
         self.gone = gone
         self.retries = 0
 
@@ -185,6 +193,27 @@ class Requests:
             self._ask_again(now_s)
         return self._fill(now_s)
 
+    def unusable(self, number: int | None, why: str, now_s: float, *, damaged: bool) -> list[Instruction]:
+        """A message has come that cannot be used: its sample is asked for again, or must be had another way.
+
+        Args:
+            number: of the request that it answers; None where that is not known.
+            why: it cannot be used.
+            now_s: the time, s.
+            damaged: whether that happened on its way, so that another one may come whole.
+        """
+        if number is None:
+            self._lost = True
+            return self._fill(now_s)
+        self._heard_s, self._doubted_s, self.gone = now_s, None, False
+        request = self._requests.get(number)
+        if not damaged or request is None or request.damaged == MAX_DAMAGED:
+            self._answer(number, now_s, unusable=why)
+        elif number in self._asked:
+            request.damaged += 1
+            self._requeue([number])
+        return self._fill(now_s)
+
     def tick(self, now_s: float) -> list[Instruction]:
         """Time has passed: ping a silent agent, give a dead one up, ask again for what got lost."""
         options, heartbeat_s = self._options, self._heartbeat_s
@@ -199,13 +228,18 @@ class Requests:
         # Silence counts from the first ping: before that, the loader itself may have been busy with a slow op.
         if self._doubted_s is not None and now_s - self._doubted_s >= options.dead_after_s - heartbeat_s:
             self._give_up()
-        elif self._asked and now_s - self._progress_s >= options.resend_after_s * 2**self._resends:
+        elif self._asked and now_s - self._progress_s >= self._patience_s * 2**self._resends:
             if self._resends == MAX_RESENDS:
                 self._give_up()
             else:
                 self._resends += 1
                 self._ask_again(now_s)
         return said + self._fill(now_s)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long no answer may come before all is asked for again the first time, s."""
+        return min(LOST_S, self._options.resend_after_s) if self._lost else self._options.resend_after_s
 
     def _give_up(self) -> None:
         """Nobody is there: everything asked for and queued is answered with nothing."""
@@ -248,7 +282,7 @@ class Requests:
         return self._fill(now_s)
 
     def _ask_again(self, now_s: float) -> None:
-        self._progress_s = now_s
+        self._progress_s, self._lost = now_s, False
         self._requeue([n for n in self._asked if n in self._requests])
         self._asked.clear()
 

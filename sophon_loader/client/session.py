@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection, now_s
+from sophon_loader.client.connection import Connection, is_corrupt, now_s
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.errors import AgentUnreachable, CorruptMessage, MalformedMessage, VersionMismatch, WireError
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
@@ -23,6 +23,8 @@ from sophon_loader.wire.limits import MAX_UINT
 from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample
 
 log = logging.getLogger(__name__)
+MAX_TOLD = 20
+"""Messages that cannot be used of which the log tells; the report counts them all."""
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
 
@@ -69,6 +71,8 @@ class Session:
         net_s: seconds that those spent on their way, all together: neither queued nor worked on at the agent.
         queued_s: seconds that those waited at the agent for a worker or a reader, all together.
         shortest_net_s: the shortest time that one was on its way; inf before there was one.
+        corrupt: messages so far that were damaged on their way, in either direction.
+        malformed: messages so far that break the protocol.
 
     Example:
         >>> session.keep([batch])
@@ -88,6 +92,7 @@ class Session:
         self.net_s = 0.0
         self.queued_s = 0.0
         self.shortest_net_s = math.inf
+        self.corrupt = self.malformed = 0
 
     @property
     def received_nbytes(self) -> int:
@@ -134,11 +139,11 @@ class Session:
         """The next reply of a batch, in order of arrival; waits for it."""
         if self.terms.files_here:
             # The agent is not left waiting while this process works on its own files.
-            while (received := self._connection.receive(0)) is not None:
+            while (received := self._receive(0)) is not None:
                 self._take(*received)
         while (reply := self._requests.ready(batch)) is None:
             # What has already arrived comes before any decision about silence.
-            received = self._connection.receive(0)
+            received = self._receive(0)
             if received is None:
                 received = self._wait()
                 if received is None:
@@ -156,16 +161,43 @@ class Session:
             self.queued_s += message.queued_s
             self.shortest_net_s = min(self.shortest_net_s, net_s)
 
+    def _receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
+        """The next message; None after `timeout_s`, or if it cannot be used."""
+        try:
+            return self._connection.receive(timeout_s)
+        except VersionMismatch:
+            raise
+        except WireError as error:
+            self._do_without(error)
+            return None
+
+    def _do_without(self, error: WireError) -> None:
+        """Have what a message should have brought another way."""
+        damaged = isinstance(error, CorruptMessage)
+        if damaged:
+            self.corrupt += 1
+        else:
+            self.malformed += 1
+        if self.corrupt + self.malformed <= MAX_TOLD:
+            log.warning("a message of the agent at %s cannot be used: %s", self.terms.address, error)
+        self._do(self._requests.unusable(error.request, str(error), now_s(), damaged=damaged))
+
     def _take(self, message: Message, payload: Payload) -> None:
+        if is_corrupt(message):
+            self._do_without(CorruptMessage(f"the agent says that it has been sent a damaged one: {message}"))
+            return
         if isinstance(message, Failed) and not message.ids:
             if message.digest:
                 return  # a pipeline could not be registered again: the answer to its samples decides
             raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
         if isinstance(message, Sample) and message.encoding not in self._allowed:
-            raise MalformedMessage(
+            error = MalformedMessage(
                 f"an agent must answer in an encoding that was allowed, one of {sorted(self._allowed)}, got "
                 f"{reprlib.repr(message.encoding)} from {self.terms.address}"
             )
+            error.request = message.id
+            self._do_without(error)
+            return
         self._do(self._requests.receive(message, payload, now_s()))
 
     def _wait(self) -> tuple[Message, Payload] | None:
@@ -176,7 +208,7 @@ class Session:
             how = "does not answer any more" if self._told_gone else "answers again"
             log.warning("the agent at %s %s", self.terms.address, how)
         starved = self._requests.starved
-        received = self._connection.receive(0 if self._requests.gone else _WAIT_S)
+        received = self._receive(0 if self._requests.gone else _WAIT_S)
         waited_s = now_s() - started_s
         self.waited_s += waited_s
         self.starved_s += waited_s if starved else 0.0

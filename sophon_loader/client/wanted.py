@@ -46,13 +46,15 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a wanted sample: `sample` and `payload`, or `failed`, or neither (to be read on this host).
+    """What became of a wanted sample: `sample` and `payload`, or `failed`, or `unusable`, or none of them (the agent is
+    gone, or was not asked).
 
     Args:
         wanted: what was asked for.
         position: in its batch, from 0.
         sample, payload: the agent's answer.
         failed: the agent's refusal.
+        unusable: why nothing can be made of what the agent has sent.
         turnaround_s: seconds from asking to the reply.
     """
 
@@ -61,6 +63,7 @@ class Reply:
     sample: Sample | None = None
     payload: Payload = b""
     failed: Failed | None = None
+    unusable: str = ""
     turnaround_s: float = 0.0
 
 

@@ -281,8 +281,8 @@ class Engine:
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
-                f"the agent at {self._agent} does not answer: files are read on this host until it does; report() "
-                "counts them as fallbacks"
+                f"the agent at {self._agent} does not answer, or not with what can be used: files are read on this "
+                "host until it does; report() counts them as fallbacks"
             )
 
     def _gpu_samples_s(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sophon_loader.errors import (
     AgentBusy,
     AgentError,
+    CorruptMessage,
     MalformedMessage,
     MessageTooLong,
     PipelineError,
@@ -20,6 +21,7 @@ from sophon_loader.wire.messages import Failure
 _ERRORS: dict[str, type[SophonError]] = {
     Failure.VERSION: VersionMismatch,
     Failure.MALFORMED: MalformedMessage,
+    Failure.CORRUPT: CorruptMessage,
     Failure.TOO_LONG: MessageTooLong,
     Failure.UNKNOWN_EXPORT: UnknownExport,
     Failure.BAD_PIPELINE: PipelineError,

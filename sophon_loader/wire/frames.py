@@ -1,7 +1,8 @@
 """Messages to header bytes and back.
 
-A message is one header frame, msgpack `[version, kind, field, ...]`, and for the kinds of `WITH_PAYLOAD` one
-payload frame, which this module never touches: it goes between socket and encoding without a copy.
+A message is one header frame, msgpack `[version, kind, field, ...]` under a seal, and for the kinds of `WITH_PAYLOAD`
+one payload frame, which is read for its checksum and never copied. The seal is two checksums: of the payload, and of
+all before it in the header. So a header can be trusted without its payload, and says whose payload is damaged.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from functools import partial
 from typing import Any, get_type_hints
 
 import msgpack
+from xxhash import xxh3_64_digest
 
-from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch
+from sophon_loader.errors import CorruptMessage, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.wire.fields import Check, check_of, misfit, short
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import (
@@ -34,10 +36,16 @@ from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _HANDSHAKES = (Hello, Welcome, Refused)
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
+_CHECKSUM_NBYTES = 8
+SEAL_NBYTES = 2 * _CHECKSUM_NBYTES
 
 
-def pack(message: Message) -> bytes:
+def pack(message: Message, payload: bytes | bytearray | memoryview = b"") -> bytes:
     """The header frame of a message.
+
+    Args:
+        message: what it says.
+        payload: the frame that goes behind it; b"" for the kinds without.
 
     Raises:
         MessageTooLong: the header is over MAX_HEADER_NBYTES.
@@ -45,20 +53,64 @@ def pack(message: Message) -> bytes:
     version = HANDSHAKE if isinstance(message, _HANDSHAKES) else VERSIONS[-1]
     row = [version, message.KIND, *vars(message).values()]
     header: bytes = _packer(row)
+    if version != HANDSHAKE:
+        header = seal(header, payload)
     _check_length(header)
     return header
 
 
+def seal(row: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
+    """A header frame: a packed row and its seal.
+
+    Args:
+        row: msgpack.
+        payload: the frame that goes behind it; b"" for the kinds without.
+    """
+    row += xxh3_64_digest(payload)
+    return row + xxh3_64_digest(row)
+
+
 def unpack(header: bytes | memoryview) -> Message:
-    """The message of a header frame.
+    """The message of a header frame. What answers a request names that in the error's `request`.
 
     Raises:
         MessageTooLong: over MAX_HEADER_NBYTES.
         VersionMismatch: stamped with a version not spoken here.
+        CorruptMessage: it is not what was sent.
         MalformedMessage: anything else that docs/wire.md does not allow.
     """
     _check_length(header)
-    row = _row(header)
+    row = _opened(header)
+    try:
+        return _message_of(row)
+    except WireError as error:
+        if row[1] == Sample.KIND and len(row) > 2 and type(row[2]) is int:
+            error.request = row[2]
+        raise
+
+
+def _opened(header: bytes | memoryview) -> list[Any]:
+    """The row of a header frame whose seal is whole. A handshake comes without, and what a release without seals says.
+
+    Raises:
+        CorruptMessage: the seal does not fit.
+        MalformedMessage: it does, around something else than a row.
+    """
+    if header[-_CHECKSUM_NBYTES:] == xxh3_64_digest(header[:-_CHECKSUM_NBYTES]):
+        return _row(header[:-SEAL_NBYTES])
+    try:
+        row = _row(header)
+    except MalformedMessage:
+        row = []
+    if not row or row[0] in VERSIONS:
+        raise CorruptMessage(
+            f"message header must end in its checksum, got {short(bytes(header[-40:]))}; it was damaged on its way, or "
+            "never one of ours"
+        )
+    return row
+
+
+def _message_of(row: list[Any]) -> Message:
     version, kind, *values = row
     cls = _BY_KIND.get(kind) if type(kind) is int else None
     spoken = (HANDSHAKE,) if cls in _HANDSHAKES else VERSIONS
@@ -86,21 +138,32 @@ def has_payload(message: Message) -> bool:
     return isinstance(message, WITH_PAYLOAD)
 
 
-def check_frames(message: Message, payload_nbytes: int | None) -> None:
-    """Check that the frames of a message are those of its kind.
+def check_frames(message: Message, header: bytes | memoryview, payload: bytes | memoryview | None) -> None:
+    """Check that the frames of a message are those of its kind, and the payload the one that was sent.
 
     Args:
         message: the header, unpacked.
-        payload_nbytes: size of the one frame behind the header, None when there is none.
+        header: as it came.
+        payload: the one frame behind the header, None when there is none.
 
     Raises:
         MalformedMessage: a payload is missing or not wanted.
         MessageTooLong: it is over MAX_PAYLOAD_NBYTES.
+        CorruptMessage: it is not what was sent.
     """
-    if has_payload(message) != (payload_nbytes is not None):
+    if has_payload(message) != (payload is not None):
         raise MalformedMessage(f"{type(message).__name__} must come with the frames of its kind")
-    if payload_nbytes is not None and payload_nbytes > MAX_PAYLOAD_NBYTES:
-        raise MessageTooLong(f"payload must be at most {MAX_PAYLOAD_NBYTES} bytes, got {payload_nbytes}")
+    if payload is None:
+        return
+    if len(payload) > MAX_PAYLOAD_NBYTES:
+        raise MessageTooLong(f"payload must be at most {MAX_PAYLOAD_NBYTES} bytes, got {len(payload)}")
+    if header[-SEAL_NBYTES:-_CHECKSUM_NBYTES] != xxh3_64_digest(payload):
+        error = CorruptMessage(
+            f"payload of {type(message).__name__} must have the checksum that its header says, got other bytes; they "
+            "were damaged on their way"
+        )
+        error.request = message.id if isinstance(message, Sample) else None
+        raise error
 
 
 def _check_length(header: bytes | memoryview) -> None:

@@ -17,6 +17,7 @@ class Failure:
 
     VERSION = "version"
     MALFORMED = "malformed"
+    CORRUPT = "corrupt"
     TOO_LONG = "too-long"
     UNKNOWN_EXPORT = "unknown-export"
     UNKNOWN_PIPELINE = "unknown-pipeline"

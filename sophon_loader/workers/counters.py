@@ -30,7 +30,10 @@ class Totals:
         loader_cpu_s: CPU seconds of the loader's workers.
         agent_cpu_s: CPU seconds of the agent, as it reports them.
         retries: samples asked for more than once.
-        fallbacks: samples read from the dataset's own root because the agent was gone.
+        fallbacks: samples read from the dataset's own root because nothing of use came from the agent.
+        corrupt: messages between loader and agent that were damaged on their way.
+        malformed: messages of the agent that break the protocol, or that their encoding cannot read.
+        verified: samples that were computed here too, and were the same.
         degraded: samples that the agent answered with less than was asked for.
         waited_s: seconds for which the loader's workers waited for replies.
         starved_s: part of `waited_s`: more could have been on its way, had torch handed out more batches.
@@ -60,6 +63,9 @@ class Totals:
     agent_cpu_s: float = 0.0
     retries: int = 0
     fallbacks: int = 0
+    corrupt: int = 0
+    malformed: int = 0
+    verified: int = 0
     degraded: int = 0
     waited_s: float = 0.0
     starved_s: float = 0.0

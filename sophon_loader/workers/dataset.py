@@ -200,6 +200,7 @@ class OffloadedDataset(Dataset[Any]):
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""
+        self._finisher.close()
         if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
             self._process[1].close()
         self._process = None

@@ -1,9 +1,11 @@
-"""Reading a sample's file on this host, when it does not come from the agent."""
+"""A sample's file, when the agent is not there, or nothing can be made of what it has sent."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
+from sophon_loader.client.connection import Connection
 from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
@@ -33,6 +35,55 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None) -> byte
         )
     with open(path, "rb") as file:
         return file.read()
+
+
+class Instead:
+    """The files of samples of whose answers nothing can be made: below the dataset's root, else from the agent as they
+    are, over a connection of its own.
+
+    Args:
+        locations: of the dataset's files.
+        terms: agreed on with the agent; None without one.
+    """
+
+    def __init__(self, locations: Locations, terms: Terms | None) -> None:
+        self._locations = locations
+        self._terms = terms
+        self._connection: tuple[int, Connection] | None = None
+
+    def here(self, wanted: Wanted) -> bytes | None:
+        """The file, if this host has it and it can be read."""
+        path = self._locations.path_here(wanted.sample)
+        if path is None or not os.path.isfile(path):  # to open a pipe would wait for ever
+            return None
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def there(self, wanted: Wanted) -> bytes:
+        """The file, from the agent; waits for it.
+
+        Raises:
+            AgentUnreachable: it does not come within `dead_after_s`.
+            CorruptMessage: it arrives damaged, however often it is asked for.
+            SophonError: whatever else the agent answers.
+        """
+        terms = self._terms
+        assert terms is not None, "without an agent there is no answer of which nothing can be made"
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), Connection(terms.address, window=1))
+        return self._connection[1].file(wanted.key, terms.options.dead_after_s)
+
+    def close(self) -> None:
+        """Close this process's connection, if it has one."""
+        if self._connection is not None and self._connection[0] == os.getpid():
+            self._connection[1].close()
+        self._connection = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
 
 
 def agent_name(terms: Terms | None) -> str:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sophon_loader.client.session import Terms
+from sophon_loader.client.session import MAX_TOLD, Terms
 from sophon_loader.client.wanted import Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import EncodingError, MalformedMessage, add_note
+from sophon_loader.errors import MalformedMessage, add_note
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.pushdown import PartOfFile, run_from_file
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.failures import error_of
+from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.counters import Row
-from sophon_loader.workers.files import agent_name, read_here
+from sophon_loader.workers.files import Instead, agent_name, read_here
 from sophon_loader.workers.steps import Steps
+
+log = logging.getLogger(__name__)
 
 
 class Finisher:
-    """Turns replies into samples. Opens files on this host; no socket.
+    """Turns replies into samples. Opens files on this host; no socket, but where a reply is of no use (`Instead`).
 
     Args:
         data: the dataset, taken apart.
@@ -52,6 +57,13 @@ class Finisher:
         self._profile = profile
         self._terms = terms
         self._seed = seed
+        self._instead = Instead(locations, terms)
+        self._told = 0
+        """Answers of no use of which the log has told."""
+
+    def close(self) -> None:
+        """Close this process's connections, if it has any."""
+        self._instead.close()
 
     def finish(self, reply: Reply, epoch: int, row: Row) -> tuple[Any, Any]:
         """The sample: its value behind the last op, and its label.
@@ -71,6 +83,8 @@ class Finisher:
         except Exception as error:
             agent = "no agent" if self._terms is None else f"agent {agent_name(self._terms)}"
             note = f"sample {reply.wanted.sample}, key {reply.wanted.key!r}, {agent}"
+            if reply.unusable:
+                note += f"; nothing could be made of its answer: {reply.unusable}"
             if reply.sample is not None and reply.sample.note:
                 note += f"; before, the agent said: {reply.sample.note}"
             add_note(error, note)
@@ -81,12 +95,10 @@ class Finisher:
         source, source_row = self._data.locate(wanted.sample)
         steps = self._steps[source]
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
-        since_s = time.thread_time()
-        if reply.sample is None and reply.failed is None:
+        if reply.sample is None:
             value = self._run_file(self._read(reply, row), steps, draw)
         else:
-            value = self._run_rest(self._received(reply, row), reply, steps, draw)
-            _compare(reply, time.thread_time() - since_s, row)
+            value = self._from_agent(reply, steps, draw, row)
         target = self._data.sources[source].target(source_row)
         if steps.target_transform is not None:
             seed_generators(GENERATORS, op_seed(draw, steps.target_position))
@@ -94,45 +106,77 @@ class Finisher:
         return value, target
 
     def _read(self, reply: Reply, row: Row) -> bytes:
-        """The file, from this host."""
-        data = read_here(reply.wanted, self._locations, self._terms)
-        row.count_file(len(data))
-        terms = self._terms
-        if terms is not None and not (terms.files_here and reply.wanted.is_file):
+        """The file, in place of an answer."""
+        wanted, terms = reply.wanted, self._terms
+        if reply.failed is None and not reply.unusable:
+            data: bytes | None = read_here(wanted, self._locations, terms)
+        else:
+            data = self._read_instead(reply)
+        if data is None:
+            data = self._instead.there(wanted)
+        elif terms is not None and not (terms.files_here and wanted.is_file):
             row.add(fallbacks=1)  # it was meant to come from the agent
+        row.count_file(len(data))
         return data
 
-    def _received(self, reply: Reply, row: Row) -> Any:
-        """The value at the reply's cut, from the agent."""
-        if reply.failed is not None:
-            raise error_of(
-                reply.failed.failure,
-                f"{reply.failed.text} (sample {reply.wanted.sample}, agent {agent_name(self._terms)}); the dataset "
-                "and the export must hold the same files",
-            )
+    def _read_instead(self, reply: Reply) -> bytes | None:
+        """The file from this host, in place of an answer of no use; None if this host does not have it."""
+        failed = reply.failed
+        data = None if failed is not None and failed.failure != Failure.UNREADABLE else self._instead.here(reply.wanted)
+        if failed is None:
+            return data
+        text = f"{failed.text} (sample {reply.wanted.sample}, agent {agent_name(self._terms)})"
+        if data is None:
+            raise error_of(failed.failure, f"{text}; the dataset and the export must hold the same files")
+        self._tell(f"{text}; it is read here")
+        return data
+
+    def _tell(self, text: str) -> None:
+        self._told += 1
+        if self._told <= MAX_TOLD:
+            log.warning("%s", text)
+
+    def _from_agent(self, reply: Reply, steps: Steps, draw: Draw, row: Row) -> Any:
+        """All ops, some of which the agent has run; on the file, if nothing can be made of what it has sent."""
         sample = reply.sample
         assert sample is not None
-        if sample.cut > reply.wanted.cut:
-            raise MalformedMessage(
-                f"agent must not go past cut {reply.wanted.cut}, got {sample.cut} from {agent_name(self._terms)}"
-            )
+        since_s = time.thread_time()
         try:
-            value = decode(sample.encoding, sample.meta, reply.payload)
-        except EncodingError as error:
-            raise MalformedMessage(f"agent must send what {sample.encoding!r} is in docs/wire.md: {error}") from error
-        asked_cut = 0 if reply.wanted.prices else reply.wanted.cut
-        row.count(sample, asked_cut, reply.turnaround_s)
+            stage, value = self._received(reply, steps, draw)
+        except MalformedMessage as error:
+            row.add(malformed=1)
+            self._tell(f"sample {reply.wanted.sample} is had another way: {error}")
+            unusable = replace(reply, sample=None, payload=b"", unusable=str(error))
+            try:
+                return self._run_file(self._read(unusable, row), steps, draw)
+            except Exception as second:
+                add_note(second, f"nothing could be made of the agent's answer: {error}")
+                raise
+        row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
+        chain = steps.chain
+        value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw)
+        _compare(reply, time.thread_time() - since_s, row)
         return value
 
-    def _run_rest(self, value: Any, reply: Reply, steps: Steps, draw: Draw) -> Any:
-        """The ops that the agent has left, on what it has sent."""
-        chain, sample = steps.chain, reply.sample
+    def _received(self, reply: Reply, steps: Steps, draw: Draw) -> tuple[int, Any]:
+        """A stage, and the value that the agent has sent at it; of a part of the file, what the crop makes of that.
+
+        Raises:
+            MalformedMessage: it has sent something else.
+        """
+        sample, agent = reply.sample, agent_name(self._terms)
         assert sample is not None
-        if isinstance(value, PartOfFile):
-            return chain.run(value.data, 0, len(chain), draw, window=value.window)
-        if sample.cut == 0:
-            return self._run_file(value, steps, draw)
-        return chain.run(value, sample.cut, len(chain), draw)
+        if sample.cut > reply.wanted.cut:
+            raise MalformedMessage(f"agent must not go past cut {reply.wanted.cut}, got {sample.cut} from {agent}")
+        try:
+            value = decode(sample.encoding, sample.meta, reply.payload)
+            if isinstance(value, PartOfFile):
+                return 2, steps.chain.run(value.data, 0, 2, draw, window=value.window)
+        except Exception as error:  # the boundary to what somebody else has made
+            raise MalformedMessage(
+                f"agent must send what {sample.encoding!r} is in docs/wire.md: {error} (from {agent})"
+            ) from error
+        return sample.cut, value
 
     def _run_file(self, data: Any, steps: Steps, draw: Draw) -> Any:
         """All ops, on a whole file."""

@@ -64,6 +64,8 @@ def _counted(session: Session | None) -> dict[str, float]:
     return {
         "wire_bytes": session.received_nbytes,
         "retries": session.retries,
+        "corrupt": session.corrupt,
+        "malformed": session.malformed,
         "waited_s": session.waited_s,
         "starved_s": session.starved_s,
         "fresh": session.fresh,

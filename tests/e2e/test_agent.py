@@ -23,7 +23,7 @@ from sophon_loader import __version__
 from sophon_loader.encodings.registry import decode, encodings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.wire.frames import pack, unpack
+from sophon_loader.wire.frames import SEAL_NBYTES, pack, seal, unpack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
     MESSAGES,
@@ -203,7 +203,9 @@ def test_a_stream_of_mutated_messages(served: Agent, client: Client) -> None:
         header = bytearray(rng.choice(bare))
         for _ in range(rng.randint(0, 3)):
             header[rng.randrange(len(header))] = rng.randrange(256)
-        client.socket.send_multipart([bytes(header), *(rng.randbytes(3) for _ in range(rng.randint(0, 2)))])
+        payloads = [rng.randbytes(3) for _ in range(rng.randint(0, 2))]
+        sealed = seal(bytes(header[:-SEAL_NBYTES]), b"".join(payloads)) if rng.random() < 0.8 else bytes(header)
+        client.socket.send_multipart([sealed, *payloads])
     client.send(Hello(list(VERSIONS), "still there?"))
     while not isinstance(client.receive()[0], Welcome):
         pass

@@ -247,7 +247,7 @@ class Client:
         self.socket.connect(address)
 
     def send(self, message: Message, *payload: bytes) -> None:
-        self.socket.send_multipart([pack(message), *payload])
+        self.socket.send_multipart([pack(message, *payload[:1]), *payload])
 
     def receive(self, wait_s: float = WAIT_S) -> tuple[Message, Payload]:
         assert self.socket.poll(int(1000 * wait_s)), f"no answer within {wait_s:g} s"

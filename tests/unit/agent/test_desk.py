@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from sophon_loader.wire.frames import content_hash, pack
+from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal
 from sophon_loader.wire.limits import (
     MAX_HEADER_NBYTES,
     MAX_KEYS,
@@ -59,7 +59,7 @@ class Counter:
         self, message: Message, *payload: bytes, client: bytes = C, now_s: float = 7.5, **load: Any
     ) -> list[Instruction]:
         """What the desk makes of a message."""
-        return self.frames(pack(message), *payload, client=client, now_s=now_s, **load)
+        return self.frames(pack(message, *payload[:1]), *payload, client=client, now_s=now_s, **load)
 
     def frames(self, *frames: bytes, client: bytes = C, now_s: float = 7.5, **load: Any) -> list[Instruction]:
         usual: dict[str, Any] = {"room": 4, "building": 0, "upkeep_s": 0.25}
@@ -141,17 +141,30 @@ def test_signs_of_life(counter: Counter) -> None:
 
 
 @pytest.mark.parametrize("frames", [
-    [], [b""], [b"hello"], [b"\xc1"], [msgpack.packb([VERSIONS[-1], 200])], [msgpack.packb([VERSIONS[-1], 6, "d"])],
+    [], [seal(b"")], [seal(b"hello")], [seal(b"\xc1")], [seal(msgpack.packb([VERSIONS[-1], 200]))],
+    [seal(msgpack.packb([VERSIONS[-1], 6, "d"]))],
     [pack(Ping()), b"payload"], [pack(Ping()), b"a", b"b"], [pack(Ping()), b"", b"", b""],
     [pack(Register("x"))], [pack(Register("x")), b"a", b"b"],
-    [pack(_fetch((0, "file"))), b"payload"], [b"", pack(Ping())], [msgpack.packb([VERSIONS[-1], 9, 1])],
+    [pack(_fetch((0, "file"))), b"payload"], [seal(b""), pack(Ping())],
+    [seal(msgpack.packb([VERSIONS[-1], 9, 1]))],
     [pack(_fetch((65, "file")))], [pack(Fetch("d", "", 0, 0, False, False, [], [Item(-1, 0, 0, 0, "file", "x")]))],
-    [bytes([0x93, VERSIONS[-1], 6]) + b"\x91" * 1015 + b"\x01"],
+    [seal(bytes([0x93, VERSIONS[-1], 6]) + b"\x91" * 1015 + b"\x01")],
 ])  # fmt: skip
 def test_malformed_messages(counter: Counter, frames: list[bytes]) -> None:
     (refusal,) = counter.frames(*frames)
     assert isinstance(refusal, Refuse) and isinstance(refusal.message, Failed)
     assert (refusal.message.failure, refusal.message.ids) == ("malformed", []) and 0 < len(refusal.message.text) < 1000
+
+
+@pytest.mark.parametrize("frames", [
+    [b""], [b"hello"], [b"\xc1"], [msgpack.packb([VERSIONS[-1], 9])], [pack(Ping())[:-1]], [pack(Ping()) + b"\0"],
+    [pack(Register("x"), b"registration"), b"registrati0n"], [b"", pack(Ping())],
+])  # fmt: skip
+def test_messages_that_were_damaged_on_their_way(counter: Counter, frames: list[bytes]) -> None:
+    (refusal,) = counter.frames(*frames)
+    assert isinstance(refusal, Refuse) and isinstance(refusal.message, Failed)
+    assert (refusal.message.failure, refusal.message.ids, refusal.message.digest) == ("corrupt", [], "")
+    assert 0 < len(refusal.message.text) < 1000 and counter.admission.outstanding == 0
 
 
 def test_any_bytes_at_all(counter: Counter) -> None:
@@ -162,7 +175,8 @@ def test_any_bytes_at_all(counter: Counter) -> None:
         for _ in range(rng.randint(0, 3)):
             header[rng.randrange(len(header))] = rng.randrange(256)
         payloads = [rng.randbytes(3) for _ in range(rng.randint(0, 2))]
-        for one in counter.frames(bytes(header), *payloads):
+        sealed = seal(bytes(header[:-SEAL_NBYTES]), b"".join(payloads)) if rng.random() < 0.8 else bytes(header)
+        for one in counter.frames(sealed, *payloads):
             if isinstance(one, (Tell, Refuse)):
                 pack(one.message)
         counter.admission.finish(C, 100)

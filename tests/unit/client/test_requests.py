@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import PAUSE_S, Requests
+from sophon_loader.client.requests import LOST_S, MAX_DAMAGED, MAX_RESENDS, PAUSE_S, Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Ping, Pong
 from tests.support.loaders import sample_message as sample
@@ -352,3 +352,68 @@ def test_an_agent_that_lives_but_never_answers_is_given_up_in_the_end() -> None:
     requests.tick(now_s)
     assert len([*replies, *drained(requests, FIRST)]) == 2
     assert 400 < now_s < 1000
+
+
+# --- what cannot be used --------------------------------------------------------------------------------------
+
+
+def test_a_damaged_answer_is_asked_for_again_at_once_and_in_the_end_given_up() -> None:
+    requests = machine()
+    first, *others = asked(requests.want(FIRST, wanted(3), 0.0))
+    for tries in range(1, MAX_DAMAGED + 1):
+        assert asked(requests.unusable(first, "damaged", 0.1, damaged=True)) == [first]
+        assert requests.retries == tries and not drained(requests, FIRST)
+    assert asked(requests.unusable(first, "damaged again", 0.1, damaged=True)) == []
+    (reply,) = drained(requests, FIRST)
+    assert (reply.unusable, reply.sample, reply.position) == ("damaged again", None, 0)
+    for number in others:
+        requests.receive(sample(number), b"x", 0.2)
+    assert len(drained(requests, FIRST)) == 2
+
+
+def test_a_damaged_answer_that_nobody_waits_for_changes_nothing() -> None:
+    requests = machine()
+    first, second = asked(requests.want(FIRST, wanted(2), 0.0))
+    requests.receive(sample(first), b"x", 0.1)
+    assert requests.unusable(first, "a doubled answer", 0.1, damaged=True) == []
+    assert requests.unusable(999, "of a dropped batch", 0.1, damaged=True) == []
+    assert requests.retries == 0 and len(drained(requests, FIRST)) == 1
+    requests.receive(sample(second), b"x", 0.1)
+    assert len(drained(requests, FIRST)) == 1
+
+
+def test_an_answer_that_breaks_the_rules_is_not_asked_for_again() -> None:
+    requests = machine()
+    first, second = asked(requests.want(FIRST, wanted(2), 0.0))
+    assert asked(requests.unusable(first, "cut 65", 0.1, damaged=False)) == []
+    (reply,) = drained(requests, FIRST)
+    assert reply.unusable == "cut 65" and requests.retries == 0
+    assert requests.missing(FIRST) == 1 and requests.asked_s(second) == 0.0
+
+
+def test_when_nobody_knows_what_got_lost_the_rest_is_waited_for_half_a_second() -> None:
+    """Not `resend_after_s`; and not at once, since most of what is unanswered is well and on its way."""
+    requests = machine()
+    first, second, third = asked(requests.want(FIRST, wanted(3), 0.0))
+    assert requests.unusable(None, "a header", 0.1, damaged=True) == []
+    requests.receive(sample(first), b"x", 0.3)
+    assert asked(requests.tick(0.3 + 0.9 * LOST_S)) == []
+    assert asked(requests.tick(0.3 + LOST_S)) == [second, third]
+    assert asked(requests.tick(0.3 + 20 * LOST_S)) == [], "once it has been asked for, patience is as ever"
+    requests.unusable(None, "again", 2.0, damaged=True)
+    assert asked(requests.tick(0.3 + 2 * LOST_S)) == [], "the second time takes twice as long"
+    assert asked(requests.tick(0.3 + 3 * LOST_S)) == [second, third]
+
+
+def test_an_agent_whose_every_header_is_damaged_is_given_up() -> None:
+    requests = machine()
+    requests.want(FIRST, wanted(2), 0.0)
+    now_s = 0.0
+    while not requests.gone:
+        now_s += 0.1
+        requests.unusable(None, "a header", now_s, damaged=True)
+        requests.tick(now_s)
+        assert now_s < 2.1 * LOST_S * 2**MAX_RESENDS
+    assert [reply.sample for reply in drained(requests, FIRST)] == [None, None]
+    requests.unusable(None, "a header", now_s, damaged=True)
+    assert requests.gone, "that is no sign of life that could be believed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,7 +32,17 @@ FATES: tuple[str, ...] = (
     "restart",
     "die",
     "live",
+    "flip",
+    "flip header",
+    "break",
 )
+
+
+class Spoilt(NamedTuple):
+    """What arrives of an answer that cannot be used."""
+
+    request: int | None
+    damaged: bool
 
 
 class LossyAgent:
@@ -42,7 +53,7 @@ class LossyAgent:
         self.instance = 1
         self.alive = True
         self.pipelines: set[int] = {0, 1}
-        self.outbox: deque[Message] = deque()
+        self.outbox: deque[Message | Spoilt] = deque()
         self.late: deque[Message] = deque()
         self.failed: set[int] = set()
 
@@ -74,6 +85,9 @@ class LossyAgent:
 
     def _answer(self, ids: Sequence[int], fate: str) -> None:
         for number in ids:
+            if fate in ("flip", "flip header", "break"):
+                self.outbox.append(Spoilt(None if fate == "flip header" else number, damaged=fate != "break"))
+                continue
             answer: Message = sample(number)
             if fate == "missing":
                 answer = Failed(Failure.MISSING, "", [number])
@@ -81,7 +95,7 @@ class LossyAgent:
             if fate == "double":
                 self.outbox.append(answer)
 
-    def says(self) -> Message | None:
+    def says(self) -> Message | Spoilt | None:
         """What arrives next at the loader, if anything does."""
         return self.outbox.popleft() if self.outbox else None
 
@@ -115,6 +129,10 @@ class Worker:
     def next(self, batch: BatchId) -> Reply:
         while (reply := self.requests.ready(batch)) is None:
             message = self.agent.says()
+            if isinstance(message, Spoilt):
+                spoilt = self.requests.unusable(message.request, "because", self.now_s, damaged=message.damaged)
+                self.do(spoilt)
+                continue
             if message is not None:
                 payload = PAYLOAD if isinstance(message, Sample) else b""
                 self.do(self.requests.receive(message, payload, self.now_s))

@@ -10,7 +10,9 @@ import msgpack
 from hypothesis import strategies as st
 
 from sophon_loader.wire.fields import AtMost
+from sophon_loader.wire.frames import seal
 from sophon_loader.wire.messages import MESSAGES, Item, Message, Offer
+from sophon_loader.wire.version import HANDSHAKE
 
 ROWS = {Item: Item(1, 2, 0, 3, "file", "k"), Offer: Offer(1, "file", 2, 0.5, 0.25)}
 """An example of each type that stands in a list of a message."""
@@ -25,6 +27,12 @@ _LEAVES = (
 PLAIN = st.recursive(
     _LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
 )
+
+
+def header_of(row: list[Any]) -> bytes:
+    """The header frame of a row that may be none, as whoever speaks this version would send it."""
+    packed = msgpack.packb(row, unicode_errors="surrogateescape")
+    return packed if row[0] == HANDSHAKE else seal(packed)
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:

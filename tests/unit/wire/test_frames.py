@@ -11,12 +11,13 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
-from sophon_loader.errors import MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.errors import CorruptMessage, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.wire import frames
 from sophon_loader.wire.fields import check_of
-from sophon_loader.wire.frames import check_frames, content_hash, has_payload, pack, unpack
-from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES, MAX_TEXT_LENGTH
+from sophon_loader.wire.frames import SEAL_NBYTES, check_frames, content_hash, has_payload, pack, seal, unpack
+from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
     MESSAGES,
     WITH_PAYLOAD,
@@ -33,7 +34,7 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 from tests.support.drawn import examples
-from tests.unit.wire.strategies import MESSAGES_ANY, PLAIN, example, messages_of
+from tests.unit.wire.strategies import MESSAGES_ANY, PLAIN, example, header_of, messages_of
 
 HANDSHAKES = (Hello, Welcome, Refused)
 EXAMPLES: dict[type[Message], Message] = {cls: example(cls) for cls in MESSAGES}
@@ -88,16 +89,18 @@ def test_a_file_name_that_is_not_utf8_survives() -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("version", [-1, 0, 1, 2, 3, 1 << 40, 1.0, True, False, None, "1", [1], {}])
+@pytest.mark.parametrize("version", [-1, 0, 1, 2, 3, 4, 5, 1 << 40, 1.0, True, False, None, "1", [1], {}])
 def test_only_the_right_stamp_is_taken(cls: type[Message], version: Any) -> None:
     row = _row(EXAMPLES[cls])
     right = type(version) is int and version == row[0]
     row[0] = version
     if right:
-        assert unpack(msgpack.packb(row)) == EXAMPLES[cls]
+        assert unpack(header_of(row)) == EXAMPLES[cls]
     else:
-        with pytest.raises(VersionMismatch, match="message version must be"):
-            unpack(msgpack.packb(row))
+        packed = msgpack.packb(row)
+        for header in (seal(packed), *([packed] if version not in VERSIONS else [])):  # older releases send no seal
+            with pytest.raises(VersionMismatch, match="message version must be"):
+                unpack(header)
 
 
 def test_a_kind_of_a_later_version_is_a_version_mismatch() -> None:
@@ -133,12 +136,12 @@ def test_every_field_is_held_against_its_type(cls: type[Message]) -> None:
             row = _row(EXAMPLES[cls])
             row[position] = value
             if name in FITS[str(field.type)]:
-                assert vars(unpack(msgpack.packb(row)))[field.name] == value
+                assert vars(unpack(header_of(row)))[field.name] == value
             else:
                 with pytest.raises(
                     MalformedMessage, match=rf"^{cls.__name__}\.{field.name}(\[0\]|, (key|value) 0)? must be "
                 ):
-                    unpack(msgpack.packb(row))
+                    unpack(header_of(row))
 
 
 @pytest.mark.parametrize("item", [
@@ -185,68 +188,75 @@ def test_a_field_too_many_or_too_few(cls: type[Message]) -> None:
     row = _row(EXAMPLES[cls])
     for wrong in (row[:-1] if len(row) > 2 else row[:1], [*row, 0], [*row, *row]):
         with pytest.raises(MalformedMessage):
-            unpack(msgpack.packb(wrong))
+            unpack(header_of(wrong))
 
 
 @every_kind
 def test_a_header_cut_short_anywhere_or_with_bytes_behind_it(cls: type[Message]) -> None:
     header = pack(EXAMPLES[cls])
-    for nbytes in range(len(header)):
+    packed = header if cls in HANDSHAKES else header[:-SEAL_NBYTES]
+    for wrong in (*(packed[:nbytes] for nbytes in range(len(packed))), packed + b"\x00"):
         with pytest.raises(MalformedMessage):
-            unpack(header[:nbytes])
-    with pytest.raises(MalformedMessage):
-        unpack(header + b"\x00")
+            unpack(seal(wrong))
+    for wrong in (*(header[:nbytes] for nbytes in range(len(header))), header + b"\x00"):
+        with pytest.raises(CorruptMessage):
+            unpack(wrong)
 
 
 @pytest.mark.parametrize("kind", [0, -1, 17, 1 << 63, True, 1.0, "1", None, [], {}])
 def test_an_unknown_kind(kind: Any) -> None:
     with pytest.raises(MalformedMessage, match="message kind must be one of"):
-        unpack(msgpack.packb([VERSIONS[-1], kind]))
+        unpack(seal(msgpack.packb([VERSIONS[-1], kind])))
 
 
 @pytest.mark.parametrize("header", [
     b"", b"\x00", b"\x80", b"\xc0", b"\xc1", b"\x90", b"\x91\x01", b"hello", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 9,
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",  # huge lengths
-    b"\xc9\xff\xff\xff\xff\x05", b"\x93\x03\x0a\xdb\x7f\xff\xff\xffx", b"\x93\x03\x0c\xdf\x10\x00\x00\x00\xa1a\x01",
-    b"\x93\x03\x0c\x81\x90\x01", b"\x93\x03\x0c\x81\x80\x01", b"\x93\x03\x0c\x81\x91\x01\x01",  # unhashable map keys
-    b"\x93\x03\x0a\xd4\xff\x00", b"\x93\x03\x0a\xc7\x0c\xff" + b"\xff" * 12,  # timestamps that are none
-    b"\x93\x03\x0a\xd6\x05abcd",
+    b"\xc9\xff\xff\xff\xff\x05", b"\x93\x04\x0a\xdb\x7f\xff\xff\xffx", b"\x93\x04\x0c\xdf\x10\x00\x00\x00\xa1a\x01",
+    b"\x93\x04\x0c\x81\x90\x01", b"\x93\x04\x0c\x81\x80\x01", b"\x93\x04\x0c\x81\x91\x01\x01",  # unhashable map keys
+    b"\x93\x04\x0a\xd4\xff\x00", b"\x93\x04\x0a\xc7\x0c\xff" + b"\xff" * 12,  # timestamps that are none
+    b"\x93\x04\x0a\xd6\x05abcd",
 ])  # fmt: skip
 def test_what_is_not_a_message(header: bytes) -> None:
     with pytest.raises(MalformedMessage):
+        unpack(seal(header))
+    with pytest.raises(CorruptMessage):
         unpack(header)
 
 
 @pytest.mark.parametrize("depth", [400, 900, 1010, 1023, 1500, 100_000])
-@pytest.mark.parametrize("around", [b"\x93\x03\x0a%s", b"\x93\x03\x0c\x81\xa1a%s", b"%s", b"\x92\x03%s", b"\x92%s\x01"])
+@pytest.mark.parametrize("around", [b"\x93\x04\x0a%s", b"\x93\x04\x0c\x81\xa1a%s", b"%s", b"\x92\x04%s", b"\x92%s\x01"])
 @pytest.mark.parametrize("level", [b"\x91", b"\x81\xa1a", b"\x81"])
 def test_deep_nesting(depth: int, around: bytes, level: bytes) -> None:
-    _unpack_anything(around.replace(b"%s", level * depth + b"\x01"))
+    _unpack_anything(seal(around.replace(b"%s", level * depth + b"\x01")))
 
 
 @given(st.binary(max_size=200))
 @examples(300)
 def test_random_bytes(header: bytes) -> None:
     _unpack_anything(header)
+    _unpack_anything(seal(header))
 
 
 @given(st.lists(PLAIN, max_size=9), st.sampled_from([0, *VERSIONS]), st.integers(0, 17))
 @examples(300)
 def test_random_rows(values: list[Any], version: int, kind: int) -> None:
-    _unpack_anything(msgpack.packb([version, kind, *values], unicode_errors="surrogateescape"))
+    _unpack_anything(header_of([version, kind, *values]))
 
 
 @given(MESSAGES_ANY, st.data())
 @examples(300)
 def test_mutated_messages(message: Message, data: st.DataObject) -> None:
     header = bytearray(pack(message))
+    if not isinstance(message, HANDSHAKES):
+        del header[-SEAL_NBYTES:]
     for _ in range(data.draw(st.integers(1, 4))):
         where = data.draw(st.integers(0, len(header) - 1))
         if data.draw(st.booleans()):
             header[where] = data.draw(st.integers(0, 255))
         else:
             header[where:where] = data.draw(st.binary(max_size=6))
-    again = _unpack_anything(bytes(header))
+    again = _unpack_anything(bytes(header)) or _unpack_anything(seal(bytes(header)))
     if again is not None:
         pack(again)  # what is taken can be sent on
 
@@ -259,7 +269,7 @@ def test_a_header_over_the_limit_is_neither_read_nor_written() -> None:
         unpack(bytes(MAX_HEADER_NBYTES + 1))
     with pytest.raises(MessageTooLong, match="ask for fewer at once"):
         pack(Status({"x": bytes(MAX_HEADER_NBYTES)}))
-    full = pack(Status({"x": bytes(MAX_HEADER_NBYTES - 11)}))
+    full = pack(Status({"x": bytes(MAX_HEADER_NBYTES - 11 - SEAL_NBYTES)}))
     assert len(full) == MAX_HEADER_NBYTES and isinstance(unpack(full), Status)
 
 
@@ -277,19 +287,74 @@ def test_a_text_over_the_limit_is_not_read() -> None:
 
 
 @every_kind
-def test_the_payload_frame_is_there_when_it_should_be(cls: type[Message]) -> None:
+def test_the_payload_frame_is_there_when_it_should_be(cls: type[Message], monkeypatch: pytest.MonkeyPatch) -> None:
     message = EXAMPLES[cls]
     wanted = cls in WITH_PAYLOAD
     assert has_payload(message) == wanted
-    for nbytes in (None, 0, 1, MAX_PAYLOAD_NBYTES):
-        if wanted == (nbytes is not None):
-            check_frames(message, nbytes)
+    for payload in (None, b"", b"x"):
+        header = pack(message, payload or b"")
+        if wanted == (payload is not None):
+            check_frames(message, header, payload)
         else:
             with pytest.raises(MalformedMessage, match="frames of its kind"):
-                check_frames(message, nbytes)
+                check_frames(message, header, payload)
     if wanted:
+        monkeypatch.setattr("sophon_loader.wire.frames.MAX_PAYLOAD_NBYTES", 2)
+        check_frames(message, pack(message, b"xy"), b"xy")
         with pytest.raises(MessageTooLong, match="payload must be at most"):
-            check_frames(message, MAX_PAYLOAD_NBYTES + 1)
+            check_frames(message, pack(message, b"xyz"), b"xyz")
+
+
+# --- what is damaged on its way -------------------------------------------------------------------------------
+
+
+@every_kind
+def test_no_flipped_bit_of_a_header_gets_through(cls: type[Message]) -> None:
+    """But for the handshake's, whose form never changes."""
+    header = pack(EXAMPLES[cls])
+    for bit in range(8 * len(header)):
+        flipped = bytearray(header)
+        flipped[bit // 8] ^= 1 << bit % 8
+        if cls in HANDSHAKES:
+            _unpack_anything(bytes(flipped))
+        else:
+            with pytest.raises((CorruptMessage, VersionMismatch) if bit < 16 else CorruptMessage) as caught:
+                unpack(bytes(flipped))
+            assert caught.value.request is None, "nothing of it can be believed"
+
+
+@pytest.mark.parametrize("cls", WITH_PAYLOAD, ids=lambda cls: cls.__name__)
+def test_no_other_payload_gets_through(cls: type[Message]) -> None:
+    message, payload = EXAMPLES[cls], bytes(range(200))
+    header = pack(message, payload)
+    check_frames(message, header, memoryview(payload))
+    flipped = [bytearray(payload) for _ in range(8 * len(payload))]
+    for bit, one in enumerate(flipped):
+        one[bit // 8] ^= 1 << bit % 8
+    for wrong in (*map(bytes, flipped), payload[:-1], payload + b"\0", b""):
+        with pytest.raises(CorruptMessage, match="checksum that its header says") as caught:
+            check_frames(message, header, wrong)
+        assert caught.value.request == (message.id if isinstance(message, Sample) else None)
+
+
+def test_a_sample_that_breaks_the_rules_says_whose_it_is() -> None:
+    """The number of its request stands in a header that arrived whole, so that one can be had another way."""
+    for wrong in (pack(example(Sample, id=7, cut=65)), seal(msgpack.packb([VERSIONS[-1], Sample.KIND, 7, "x"]))):
+        with pytest.raises(MalformedMessage) as caught:
+            unpack(wrong)
+        assert caught.value.request == 7
+    for other in ([Sample.KIND], [Sample.KIND, "7"], [6, 7], [200, 7]):
+        with pytest.raises(MalformedMessage) as caught:
+            unpack(seal(msgpack.packb([VERSIONS[-1], *other])))
+        assert caught.value.request is None
+
+
+def test_the_seal_is_what_the_specification_says() -> None:
+    """XXH3-64, big-endian: of the payload, then of all before it. Known answers of the algorithm's own."""
+    assert pack(example(Fetch))[-SEAL_NBYTES:-8].hex() == "2d06800538d394c2", "of nothing"
+    header = pack(example(Sample), b"abc")
+    assert header[-SEAL_NBYTES:-8].hex() == "78af5f94892f3950"
+    assert header[-8:] == xxh3_64_digest(header[:-8]) == xxh3_64_intdigest(header[:-8]).to_bytes(8, "big")
 
 
 def test_a_float_is_written_in_eight_bytes() -> None:

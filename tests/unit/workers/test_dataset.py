@@ -46,6 +46,8 @@ class SessionStandIn:
     net_s: float = 0.0
     queued_s: float = 0.0
     shortest_net_s: float = math.inf
+    corrupt: int = 0
+    malformed: int = 0
     gone: bool = True
     room: int = 1000
     """Samples that may be wanted and not taken."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.encodings.catalogue import encoding_names, missing
 from sophon_loader.encodings.registry import encode
-from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing
+from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing, SampleUnreadable
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Sample
+from tests.support.loaders import said
 from tests.support.pictures import picture, train_transform
 from tests.support.workers import Parts, parts_of
 
@@ -150,8 +153,8 @@ def test_an_agent_that_goes_further_than_it_may(root: Path) -> None:
     parts = parts_at(root, terms())
     with parts.steps[0].chain.isolated():
         head = parts.steps[0].chain.run(file_of(parts, 1), 0, 3, draw_of(parts, 1))
-    with pytest.raises(MalformedMessage, match="must not go past cut 2, got 3"):
-        finished(parts, answer(head, 3, "pixels", wanted(2, CHEAPEST, prices=(1.0, 1.0, 1.0))))
+    reply = answer(head, 3, "pixels", wanted(2, CHEAPEST, prices=(1.0, 1.0, 1.0)))
+    read_in_its_place(parts, reply, "must not go past cut 2, got 3")
 
 
 def test_while_files_are_profiled(root: Path) -> None:
@@ -265,15 +268,71 @@ def test_a_refusal_of_the_agent(root: Path) -> None:
 
 
 def test_an_agent_that_goes_too_far(root: Path) -> None:
-    image = Image.new("RGB", (4, 4))
-    with pytest.raises(MalformedMessage, match=r"must not go past cut 1, got 2 from tcp://127.0.0.1:1/photos"):
-        finished(parts_at(root, terms()), answer(image, 2, "pixels", wanted(1, "pixels")))
+    reply = answer(Image.new("RGB", (4, 4)), 2, "pixels", wanted(1, "pixels"))
+    read_in_its_place(parts_at(root, terms()), reply, "must not go past cut 1, got 2 from tcp://127.0.0.1:1/photos")
 
 
 def test_a_payload_that_is_none(root: Path) -> None:
     reply = replace(answer(Image.new("RGB", (4, 4)), 1, "pixels", wanted(1, "pixels")), payload=memoryview(b"x"))
-    with pytest.raises(MalformedMessage, match=r"agent must send what 'pixels' is in docs/wire.md"):
+    read_in_its_place(parts_at(root, terms()), reply, "agent must send what 'pixels' is in docs/wire.md")
+
+
+@needs_crop
+def test_a_part_that_cannot_be_decoded(root: Path) -> None:
+    """Its header fits, so it is not found out before op 0 runs on it."""
+    parts = parts_at(root, terms())
+    part = part_for(parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1))
+    reply = answer(part, 0, "roi-jpeg", wanted(0, "roi-jpeg"))
+    broken = replace(reply, payload=memoryview(bytes(reply.payload[: len(reply.payload) // 2])))
+    read_in_its_place(parts, broken, "agent must send what 'roi-jpeg' is in docs/wire.md: image file is truncated")
+
+
+def test_an_answer_that_is_of_no_use_when_the_file_cannot_be_read_either(root: Path) -> None:
+    """Both errors are told, and whose they are."""
+    (root / "c" / "1.jpg").write_bytes(b"no picture")
+    reply = answer(Image.new("RGB", (4, 4)), 2, "pixels", wanted(1, "pixels"))
+    with pytest.raises(OSError, match="cannot identify image file") as caught:
         finished(parts_at(root, terms()), reply)
+    told = said(caught.value)
+    assert "nothing could be made of the agent's answer: agent must not go past cut 1" in told
+    assert "sample 1, key 'c/1.jpg', agent tcp" in told
+
+
+def test_what_the_session_could_not_use(root: Path) -> None:
+    parts = parts_at(root, terms())
+    value, _ = finished(parts, Reply(wanted(2, "pixels"), 0, unusable="its checksum did not fit four times"))
+    assert torch.equal(value, expected(parts, 1))
+    totals = parts.statistics.totals(1)
+    assert (totals.malformed, totals.fallbacks, totals.encodings) == (0, 1, {"file": 1}), "the session has counted it"
+
+
+@pytest.mark.parametrize("spoil", ["not", "gone", "pipe"])
+def test_a_file_that_the_agent_cannot_read(root: Path, spoil: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read here, if this host has it; what is no file is not opened, because a pipe might never answer."""
+    parts, path = parts_at(root, terms()), root / "c" / "1.jpg"
+    value = expected(parts, 1)
+    if spoil != "not":
+        path.unlink()
+    if spoil == "pipe":
+        os.mkfifo(path)
+    reply = Reply(wanted(2, "pixels"), 0, failed=Failed(Failure.UNREADABLE, "permission denied", [1]))
+    if spoil == "not":
+        assert torch.equal(finished(parts, reply)[0], value)
+        assert parts.statistics.totals(1).fallbacks == 1
+        assert "permission denied (sample 1, agent tcp://127.0.0.1:1/photos); it is read here" in caplog.text
+    else:
+        with pytest.raises(SampleUnreadable, match=r"permission denied \(sample 1, agent .*must hold the same files"):
+            finished(parts, reply)
+
+
+def read_in_its_place(parts: Parts, reply: Reply, why: str) -> None:
+    """The sample is as it must be, from the file on this host; and counted."""
+    value, _ = finished(parts, reply)
+    assert torch.equal(value, expected(parts, 1))
+    totals = parts.statistics.totals(1)
+    assert (totals.samples, totals.malformed, totals.fallbacks, totals.encodings) == (1, 1, 1, {"file": 1})
+    with pytest.raises(MalformedMessage, match=re.escape(why)), parts.steps[0].chain.isolated():
+        parts.finisher._received(reply, parts.steps[0], draw_of(parts, 1))
 
 
 @pytest.mark.parametrize(

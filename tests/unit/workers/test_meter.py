@@ -27,7 +27,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClock, FakeClock]:
 
 def session_of(**counted: Any) -> Any:
     usual = {"received_nbytes": 7, "retries": 1, "waited_s": 2.0, "starved_s": 1.0}
-    usual |= {"fresh": 3, "net_s": 0.5, "queued_s": 0.25}
+    usual |= {"fresh": 3, "net_s": 0.5, "queued_s": 0.25, "corrupt": 1, "malformed": 2}
     return Session(**(usual | counted))
 
 
@@ -46,12 +46,14 @@ def test_a_batch_is_counted_from_its_beginning_on(clocks: tuple[FakeClock, FakeC
     cpu.now_s += 0.75
     session.received_nbytes, session.waited_s, session.fresh, session.net_s = 107, 4.0, 5, 1.0
     session.queued_s, session.retries, session.starved_s = 0.5, 2, 1.5
+    session.corrupt, session.malformed = 4, 4
     meter.count()
     totals = statistics.totals(1)
     assert (totals.wire_bytes, totals.waited_s, totals.fresh, totals.net_s, totals.fresh_queued_s) == (
         100, 2.0, 2, 0.5, 0.25,
     )  # fmt: skip
     assert (totals.retries, totals.loader_cpu_s, totals.busy_s, totals.starved_s) == (1, 0.75, 1.0, 0.5)
+    assert (totals.corrupt, totals.malformed) == (3, 2)
     meter.count()
     assert statistics.totals(1) == totals, "nothing is counted twice"
 
