@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage_agent.settings import Settings
 from storage_agent.workers.channel import Channel
@@ -51,6 +53,8 @@ class Workers:
         self._threads: list[threading.Thread] = []
         self._serial = 0
         self._stopping = threading.Event()
+        self._starting = threading.Lock()
+        """Held while the forkserver is started."""
 
     def start(self) -> tuple[int, Channel]:
         """Start one more worker; its number, and the channel to it."""
@@ -71,6 +75,8 @@ class Workers:
 
     def _watch(self, number: int, process: BaseProcess, theirs: socket.socket) -> None:
         try:
+            with self._starting:
+                _start_forkserver()
             process.start()
         except (OSError, EOFError) as error:  # no process or descriptor is left, or the forkserver is gone
             self._say_ended(number, f"{type(error).__name__}: {error}")
@@ -124,6 +130,23 @@ class Workers:
         _end_forkserver()
         for thread in self._threads:
             thread.join(2.0)
+
+
+def _start_forkserver() -> None:
+    """Start it, unless it runs, with its socket in a folder that is removed at once.
+
+    The folder that multiprocessing would make stays behind when the agent is killed. As long as this process has the
+    socket's file open, the forkserver is reached by that, with or without a name.
+    """
+    folder = tempfile.mkdtemp(prefix="sophon-agent-")
+    try:
+        multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+        forkserver.ensure_running()
+        server: Any = forkserver._forkserver
+        if server._forkserver_address.startswith(folder):
+            server._forkserver_address = f"/proc/self/fd/{os.open(server._forkserver_address, os.O_PATH)}"
+    finally:
+        shutil.rmtree(folder)
 
 
 def _end_forkserver() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.messages import AskListing, Failed, Hello, Listing, Ping, Register, Sample, Welcome
 from sophon_loader.wire.version import VERSIONS
 from tests.support.agent_ops import Gate, Invert, waiting
-from tests.support.agents import ROOT, Agent, Client, StartAgent, fetch, until
+from tests.support.agents import ROOT, Agent, Client, StartAgent, agent_for, fetch, until
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +209,21 @@ def test_sigkill_leaves_no_process(start_agent: StartAgent, key: str, gate: Path
     assert len(one.descendants()) >= 4, "two workers, the forkserver, the resource tracker"
     assert one.end(signal.SIGKILL) == -signal.SIGKILL
     one.assert_gone()
+
+
+def test_sigkill_leaves_no_file(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of workers that are replaced when they and the forkserver have been killed."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # a short path, as those of sockets must be
+        monkeypatch.setenv("TMPDIR", temporary)
+        with agent_for(image_tree, workers=2) as one:
+            one.ready()
+            for process in one.descendants():
+                process.kill()
+            until(lambda: one.status()["worker_deaths"] == 2, "their end is noticed")
+            one.ready()
+            assert os.listdir(temporary) == []
+            one.kill()
+            assert os.listdir(temporary) == []
 
 
 def test_end_with_stdin(start_agent: StartAgent, key: str) -> None:
