@@ -1,6 +1,7 @@
 # make test   everything that CI checks        make unit   what needs no agent, in under a minute
 # make demo   the policies over a slow wire, as one table
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
+# make soak   random faults for MINUTES, and whether anything grows; make fuzz: each fuzz target for MINUTES
 # make bed    the tests of the benches' test bed, on real links and quotas, as root
 # Each alone is enough on a fresh machine with python3 and a compiler.
 PYTHON ?= python3
@@ -8,13 +9,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
+MINUTES ?= 5
 # Test processes.
 JOBS ?= 2
 # What starts no agent, and what starts many processes.
-UNIT := tests/unit tests/contract tests/native tests/property --ignore tests/property/test_held_batches.py
+UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
 WHOLE := tests/e2e tests/faults tests/property/test_held_batches.py
 
-.PHONY: test unit demo bench bed lint clean
+.PHONY: test unit demo bench bed soak fuzz lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +50,14 @@ bench: $(VENV)/.built
 
 bed: $(VENV)/.built
 	$(BIN)/python -m pytest -m bed tests/e2e/test_testbed.py
+
+soak: $(VENV)/.built
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
+
+# The JPEG crop under libFuzzer needs clang; the other targets use atheris where it is installed.
+fuzz: $(VENV)/.built
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.native.fuzz --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) .venv-peers build *.egg-info demo-data

@@ -1,0 +1,114 @@
+"""What a seed stands for: a loader, and what goes wrong while it runs. Values only; `seeds.py` carries them out."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MOST_FILES = 64
+"""Of the tree that all loaders read from."""
+EPOCHS = 2
+MOST_FAULTS = 4
+STRIKES = ("drop", "double", "reorder", "truncate")
+"""Of messages; see `tests/support/relay.py`."""
+GARBLED = ()
+"""More of them: those that a checksum has to find."""
+LASTING = ("stop", "stall", "delay", "slow", "away")
+"""Faults that are undone some batches later."""
+MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
+ENCODINGS: tuple[Any, ...] = ("auto", "paper", ["webp"], ["pixels", "roi-jpeg"], ["file"])
+POLICIES = ("no-off", "all-off", "resize-off", "sophon", "auto")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Args:
+        at: before which batch of the run, from 0.
+        kind: one of `LASTING`, `MOMENTARY`, or a strike.
+        amount: batches that it lasts, messages or files that it concerns, or workers of the newer agent; from 1.
+        to_agent: of a strike: messages to the agent, and not those from it.
+    """
+
+    at: int
+    kind: str
+    amount: int = 1
+    to_agent: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A loader and its faults.
+
+    Args:
+        seed: of the run, and of what was drawn for this schedule.
+        files: in the dataset.
+        loader: arguments of OffloadingDataLoader.
+        profile: whether there is one to write, where nothing can be written.
+        faults: in the order in which they come.
+
+    Example:
+        >>> Schedule.from_line(drawn(7).line()) == drawn(7)
+        True
+    """
+
+    seed: int
+    files: int
+    loader: dict[str, Any]
+    profile: bool = False
+    faults: list[Fault] = field(default_factory=list)
+
+    def line(self) -> str:
+        """As a line of text, to be kept."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_line(line: str) -> Schedule:
+        """The inverse of `line`."""
+        values = json.loads(line)
+        return Schedule(**{**values, "faults": [Fault(**fault) for fault in values["faults"]]})
+
+
+def drawn(seed: int) -> Schedule:
+    """The schedule of a seed."""
+    draw = random.Random(seed)
+    files, batch_size = draw.randint(24, MOST_FILES), draw.randint(2, 8)
+    workers = draw.randint(0, 2)
+    loader = {
+        "batch_size": batch_size,
+        "num_workers": workers,
+        "policy": draw.choice(POLICIES),
+        "encodings": draw.choice(ENCODINGS),
+        "shuffle": draw.random() < 0.5,
+        "persistent_workers": workers > 0 and draw.random() < 0.5,
+        "in_order": workers == 0 or draw.random() < 0.8,
+    }
+    batches = EPOCHS * -(-files // batch_size)
+    faults = [_fault(draw, batches) for _ in range(draw.randint(1, MOST_FAULTS))]
+    return Schedule(seed, files, loader, draw.random() < 0.2, sorted(faults, key=lambda fault: fault.at))
+
+
+def _fault(draw: random.Random, batches: int) -> Fault:
+    at, amount = draw.randrange(batches), draw.randint(1, 4)
+    to_agent = draw.random() < 0.5
+    kind = draw.choice((*LASTING, *MOMENTARY, *STRIKES, *GARBLED))
+    return Fault(at, kind, amount, to_agent and kind in STRIKES)
+
+
+def shrunk(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """The same with as few faults as it still fails with; one that needs luck to fail may keep more.
+
+    Args:
+        schedule: that fails.
+        fails: runs one.
+    """
+    for fault in schedule.faults:
+        fewer = [one for one in schedule.faults if one is not fault]
+        smaller = Schedule(**{**vars(schedule), "faults": fewer})
+        if fails(smaller):
+            schedule = smaller
+    return schedule

@@ -1,0 +1,293 @@
+"""Runs the schedules of seeds: whatever goes wrong, every sample comes once, bit for bit as without an agent.
+
+python -m tests.faults.seeds 17          that seed; if it fails, with fewer faults, and kept in `failed.jsonl`
+python -m tests.faults.seeds 100 200     those from 100 to 199
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import random
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import Subset
+from tqdm import tqdm
+
+from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.errors import OffloadWarning
+from tests.faults.schedules import EPOCHS, LASTING, MOST_FILES, STRIKES, Fault, Schedule, drawn, shrunk
+from tests.support.agents import EXPORT, Agent, agent_for, until
+from tests.support.loaders import samples_of
+from tests.support.pictures import folder, make_tree
+from tests.support.relay import SpoiltRelay
+
+KEPT = Path(__file__).parent / "failed.jsonl"
+"""Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
+OPTIONS = OffloadOptions(connect_timeout_s=40.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
+UNWRITABLE = "/dev/null/profile"
+DELAY_S = 0.05
+SLOW_MBIT = 5.0
+MOST_S = 150.0
+"""A run that takes longer hangs."""
+Samples = list[tuple[str, Any]]
+
+
+class Scene:
+    """A tree of pictures, an agent that serves it, and a relay before that; for one run after the other.
+
+    Args:
+        root: of the tree.
+        agent: that serves it as `EXPORT`.
+        relay: to the agent.
+    """
+
+    def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay) -> None:
+        self.root = root
+        self.agent = agent
+        self.relay = relay
+        self._stopped = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is an agent that could answer."""
+        return self.agent.process.poll() is None and not self._stopped
+
+    def begin(self, fault: Fault) -> None:
+        """Have something go wrong."""
+        if fault.kind in STRIKES:
+            self.relay.strike(fault.kind, fault.amount, fault.to_agent)  # type: ignore[arg-type]
+        elif fault.kind == "cut":
+            self.relay.cut()
+        elif fault.kind == "stall":
+            self.relay.stall()
+        elif fault.kind == "delay":
+            self.relay.delay_s = DELAY_S
+        elif fault.kind == "slow":
+            self.relay.mbit = SLOW_MBIT
+        elif fault.kind == "replace":
+            self._replace(fault.amount)
+        elif self.alive:
+            self._harm(fault)
+
+    def _harm(self, fault: Fault) -> None:
+        """Something that only an agent that runs can have."""
+        if fault.kind == "stop":
+            self._stopped = True
+            self.agent.pause()
+        elif fault.kind == "kill worker":
+            for process in self._workers()[: fault.amount]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        elif fault.kind == "upgrade":
+            self.agent.arguments = ("--end-with-stdin", "--workers", str(1 + fault.amount % 2))
+            self.agent.end()
+            self.agent.start()
+        else:
+            self.agent.kill()
+            if fault.kind == "kill":
+                self.agent.start()
+
+    def undo(self, kind: str) -> None:
+        """What has lasted long enough ends."""
+        if kind == "stop" and self._stopped:
+            self._stopped = False
+            self.agent.go_on()
+        elif kind == "away" and self.agent.process.poll() is not None:
+            self.agent.start()
+        elif kind == "stall":
+            self.relay.go_on()
+        elif kind == "delay":
+            self.relay.delay_s = 0.0
+        elif kind == "slow":
+            self.relay.mbit = None
+
+    def heal(self) -> None:
+        """All is well again."""
+        for kind in ("stop", "away"):
+            self.undo(kind)
+        self.relay.calm()
+
+    def _workers(self) -> list[psutil.Process]:
+        """The agent's, which the forkserver has forked, a child of its own."""
+        agent = psutil.Process(self.agent.pid)
+        return [worker for child in agent.children() for worker in child.children()]
+
+    def _replace(self, count: int) -> None:
+        """Put files in place of others with the same bytes."""
+        for path in sorted(self.root.rglob("*.jpg"))[:count]:
+            copy = path.with_suffix(".new")
+            shutil.copyfile(path, copy)
+            os.replace(copy, path)
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    """A scene of its own, in a folder for temporary files that is removed with it."""
+    with ExitStack() as stack:
+        root = make_tree(Path(stack.enter_context(TemporaryDirectory())) / "pictures", MOST_FILES)
+        agent = stack.enter_context(agent_for(root, workers=2))
+        agent.arguments = ("--end-with-stdin",)
+        found = Scene(root, agent.ready(), stack.enter_context(SpoiltRelay(agent.endpoint)))
+        stack.callback(found.heal)  # a stopped agent would not end
+        yield found
+
+
+def run(schedule: Schedule, at: Scene) -> None:
+    """Run a schedule.
+
+    Args:
+        schedule: what to run.
+        at: where; it is whole again afterwards.
+
+    Raises:
+        AssertionError: a sample is lost, doubled, or another one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OffloadWarning)
+        expected = _epochs(schedule, at.root, None, {})
+        try:
+            found = _epochs(schedule, at.root, at.relay.address(EXPORT), _events(schedule, at))
+        finally:
+            at.heal()
+    check(found, expected, schedule.loader["in_order"])
+    until(lambda: at.agent.status()["outstanding"] == 0, "the agent has answered everything")
+
+
+def check(found: Sequence[Samples], expected: Sequence[Samples], in_order: bool) -> None:
+    """Each sample of each epoch comes once, bit for bit.
+
+    Args:
+        found: samples by epoch.
+        expected: the same without an agent.
+        in_order: whether their order counts.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    for epoch, (some, others) in enumerate(zip(found, expected, strict=True)):
+        assert sorted(some) == sorted(others), f"epoch {epoch} must have each sample once"
+        assert some == others or not in_order, f"epoch {epoch} must have its samples in their order"
+
+
+def _events(schedule: Schedule, at: Scene) -> dict[int, list[Callable[[], None]]]:
+    """What to do before which batch of a run."""
+    events: dict[int, list[Callable[[], None]]] = {}
+    for fault in schedule.faults:
+        events.setdefault(fault.at, []).append(partial(at.begin, fault))
+        if fault.kind in LASTING:
+            events.setdefault(fault.at + fault.amount, []).append(partial(at.undo, fault.kind))
+    return events
+
+
+def _epochs(
+    schedule: Schedule, root: Path, address: str | None, events: dict[int, list[Callable[[], None]]]
+) -> list[Samples]:
+    """What the loader of a schedule delivers, epoch by epoch."""
+    random.seed(schedule.seed)
+    generator = torch.Generator().manual_seed(schedule.seed)
+    arguments = {**schedule.loader, "profile": UNWRITABLE if schedule.profile else None}
+    loader = OffloadingDataLoader(
+        Subset(folder(root), range(schedule.files)),
+        agent=address,
+        seed=schedule.seed,
+        options=OPTIONS,
+        generator=generator,
+        **arguments,
+    )
+    found: list[Samples] = []
+    number = 0
+    try:
+        for _ in range(EPOCHS):
+            found.append([])
+            batches = iter(loader)
+            for _ in range(len(loader)):
+                for event in events.get(number, ()):
+                    event()
+                found[-1] += samples_of([next(batches)])
+                number += 1
+            assert next(batches, None) is None, "no batch comes that the loader's length has not"
+    finally:
+        loader.close()
+    return found
+
+
+# --- from the command line --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """TimeoutError in a block that takes longer; every thread's stack is written to standard error before.
+
+    Args:
+        seconds: that it may take.
+    """
+
+    def late(number: int, frame: FrameType | None) -> None:
+        faulthandler.dump_traceback()
+        raise TimeoutError(f"a run must end within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def failure(schedule: Schedule) -> str:
+    """Run a schedule in a scene of its own; what went wrong, "" if nothing did."""
+    try:
+        with scene() as at, deadline(MOST_S):
+            run(schedule, at)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def main() -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("first", type=int, metavar="SEED")
+    parser.add_argument("end", type=int, nargs="?", metavar="END")
+    asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + 1 if asked.end is None else asked.end)
+    failed = []
+    with ExitStack() as stack:
+        at = stack.enter_context(scene())
+        for seed in tqdm(seeds, unit="seed", disable=None):
+            schedule = drawn(seed)
+            try:
+                with deadline(MOST_S):
+                    run(schedule, at)
+            except Exception:
+                print(f"seed {seed} fails: {schedule.line()}\n{traceback.format_exc()}", file=sys.stderr)
+                failed.append(schedule)
+                stack.close()
+                at = stack.enter_context(scene())
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} seeds pass")
+    for schedule in failed:
+        smaller = shrunk(schedule, lambda one: bool(failure(one)))
+        print(f"seed {schedule.seed} is kept as {smaller.line()}", file=sys.stderr)
+        with KEPT.open("a") as kept:
+            kept.write(smaller.line() + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

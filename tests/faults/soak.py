@@ -1,0 +1,118 @@
+"""Random seeds for as long as is asked, and whether anything grows meanwhile: `make soak MINUTES=30`.
+
+    python -m tests.faults.soak --minutes 30 --json soak.json
+
+Seeds go by turns to two agents. One of them is never killed, and lives through all of it like the host process. After
+each run descriptors, threads, processes and memory of those two are counted, and temporary files. At the end, what has
+been counted in the second half must be flat: a line through it must not rise by more than a share of its mean and a
+small number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+from tqdm import tqdm
+
+from bench.record import stamp, write_json
+from tests.faults.schedules import Schedule, drawn
+from tests.faults.seeds import MOST_S, Scene, deadline, run, scene
+
+SHARE = 0.1
+"""How much of its mean a count may rise over the second half."""
+MORTAL = ("kill", "away", "upgrade")
+MARGINS = {"descriptors": 8, "threads": 4, "processes": 3, "mb": 40, "files": 3}
+"""And how much besides, by the end of its name."""
+
+
+def spared(schedule: Schedule) -> Schedule:
+    """The same with cut connections in place of agents that end."""
+    faults = [replace(one, kind="cut") if one.kind in MORTAL else one for one in schedule.faults]
+    return replace(schedule, faults=faults)
+
+
+def counted(at: Scene) -> dict[str, float]:
+    """What the host process and the agent of a scene hold now."""
+    gc.collect()
+    host, agent = psutil.Process(), psutil.Process(at.agent.pid)
+    workers = [one for one in host.children() if "storage_agent" not in " ".join(one.cmdline())]
+    family = {"loader": (host, workers), "agent": (agent, agent.children(recursive=True))}
+    found: dict[str, float] = {}
+    for name, (process, children) in family.items():
+        found[f"{name}_descriptors"] = process.num_fds()
+        found[f"{name}_threads"] = process.num_threads()
+        found[f"{name}_processes"] = len(children)
+        found[f"{name}_mb"] = process.memory_info().rss / 1e6
+    return found | {"temporary_files": len(os.listdir(tempfile.gettempdir()))}
+
+
+def risen(name: str, values: Sequence[float]) -> float:
+    """By how much a count rises over the second half of a soak beyond what it may; 0 or less where it is flat.
+
+    Args:
+        name: of the count; its end decides what it may.
+        values: in order, at even distances.
+    """
+    half = np.asarray(values[len(values) // 2 :])
+    if len(half) < 2:
+        return 0.0
+    slope = float(np.polyfit(np.arange(len(half)), half, 1)[0])
+    return slope * len(half) - SHARE * float(half.mean()) - MARGINS[name.rpartition("_")[2]]
+
+
+def main() -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0, help="default %(default)s")
+    parser.add_argument(
+        "--first", type=int, default=time.time_ns() % 10**9, metavar="SEED", help="default: by the clock"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all that was counted")
+    asked = parser.parse_args()
+    end_s = time.monotonic() + 60 * asked.minutes
+    rows: list[dict[str, float]] = []
+    failed: list[int] = []
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # a short path, as those of sockets must be
+        tempfile.tempdir = os.environ["TMPDIR"] = temporary
+        with (
+            scene() as mortal,
+            scene() as lasting,
+            tqdm(total=round(60 * asked.minutes), unit="s", disable=None) as bar,
+        ):
+            seed = asked.first
+            while (left_s := end_s - time.monotonic()) > 0:
+                try:
+                    with deadline(MOST_S):
+                        run(*((drawn(seed), mortal) if seed % 2 else (spared(drawn(seed)), lasting)))
+                except Exception:
+                    print(f"seed {seed} fails\n{traceback.format_exc()}", file=sys.stderr)
+                    failed.append(seed)
+                rows.append({"seed": seed, "seconds": 60 * asked.minutes - left_s, **counted(lasting)})
+                seed += 1
+                bar.set_postfix(seeds=len(rows), failed=len(failed))
+                bar.update(round(rows[-1]["seconds"]) - bar.n)
+        tempfile.tempdir = None
+    counts = [name for name in rows[0] if name not in ("seed", "seconds")]
+    rising = {name: round(by, 3) for name in counts if (by := risen(name, [row[name] for row in rows])) > 0}
+    summary = {"seeds": len(rows), "failed": failed, "rising": rising, "first": rows[0], "last": rows[-1]}
+    print(json.dumps(summary, indent=1))
+    if asked.json is not None:
+        command = f"python -m tests.faults.soak --minutes {asked.minutes:g} --first {asked.first}"
+        write_json(asked.json, {**stamp(command), **summary, "rows": rows})
+    return 1 if failed or rising else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Faults that are drawn from a seed, over loaders that are drawn, too: no sample is lost, doubled, or another one.
+
+`FAULT_SEEDS=100` runs so many. A seed that fails: `python -m tests.faults.seeds SEED` runs it alone, looks which of its
+faults it takes, and keeps those in `failed.jsonl`, whose schedules run first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from tests.faults.schedules import Schedule, drawn, shrunk
+from tests.faults.seeds import KEPT, Scene, check, run, scene
+from tests.faults.soak import risen
+
+SEEDS = int(os.environ.get("FAULT_SEEDS", "12"))
+
+
+@pytest.fixture(scope="module")
+def at() -> Iterator[Scene]:
+    with scene() as found:
+        yield found
+
+
+def _kept() -> list[Schedule]:
+    return [Schedule.from_line(line) for line in KEPT.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("number", range(len(_kept())))
+def test_what_has_failed_once(at: Scene, number: int) -> None:
+    run(_kept()[number], at)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_seed(at: Scene, seed: int) -> None:
+    schedule = drawn(seed)
+    print(f"python -m tests.faults.seeds {seed}  # {schedule.line()}")  # shown when it fails
+    run(schedule, at)
+
+
+@pytest.mark.parametrize(
+    ("delivered", "in_order", "passes"),
+    [("abc", True, True), ("bca", False, True), ("bca", True, False), ("abb", False, False), ("ab", False, False)],
+)
+def test_what_is_lost_doubled_or_out_of_order_is_seen(delivered: str, in_order: bool, passes: bool) -> None:
+    """The check itself."""
+    found, expected = ([[(one, 0) for one in epoch]] for epoch in (delivered, "abc"))
+    with nullcontext() if passes else pytest.raises(AssertionError, match="epoch 0 must have"):
+        check(found, expected, in_order)
+
+
+def test_as_few_faults_as_it_takes() -> None:
+    schedule = next(one for one in map(drawn, range(1000)) if len({fault.kind for fault in one.faults}) == 4)
+    needed = schedule.faults[2]
+    assert shrunk(schedule, lambda one: needed in one.faults).faults == [needed]
+    assert Schedule.from_line(schedule.line()) == schedule == drawn(schedule.seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "flat"),
+    [
+        ("agent_descriptors", 0, True),
+        ("agent_descriptors", 40, False),
+        ("loader_mb", 40, True),
+        ("loader_mb", 90, False),
+    ],
+)
+def test_what_grows_in_the_second_half_of_a_soak_is_seen(name: str, last: int, flat: bool) -> None:
+    first = [100.0 * number for number in range(50)]
+    second = [300.0 + number * last / 50 + 5 * (number % 2) for number in range(50)]
+    assert (risen(name, first + second) <= 0) == flat
