@@ -5,7 +5,10 @@
 
 With atheris (https://github.com/google/atheris), which is no dependency of the project, inputs are led by coverage;
 without it, they are changed by chance. What was found on the way is in `build/fuzz/NAME`, and begins the next run. What
-fails is written to `build/fuzz/NAME.failed*`; put it into `tests/fuzz/corpus/NAME`, which `make test` replays.
+fails is written to `build/fuzz/NAME.failed*`. What is to be kept is a line of hexadecimal digits in `corpus/NAME.txt`,
+which `make test` replays:
+
+    python -m tests.fuzz header --keep build/fuzz/header.failed*
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
-"""Inputs that are kept, in a folder for each target."""
+"""Inputs that are kept, in a file for each target."""
 FOUND = ROOT / "build" / "fuzz"
 NAMES = ("header", "desk", "registration", "listing", *encoding_names())
 MAX_RSS_MB = 2048
@@ -30,7 +33,8 @@ MAX_INPUT_S = 10
 
 def kept(name: str) -> list[bytes]:
     """The inputs of a target that are kept."""
-    return [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))]
+    path = CORPUS / f"{name}.txt"
+    return [bytes.fromhex(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _guided(name: str, seconds: int) -> None:
@@ -41,11 +45,9 @@ def _guided(name: str, seconds: int) -> None:
         from tests.fuzz.targets import targets
 
     target = targets()[name]
-    folders = [FOUND / name, CORPUS / name]
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(target.seeds()):
-        (FOUND / name / f"seed-{number}").write_bytes(seed)
+    (FOUND / name).mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate([*target.seeds(), *kept(name)]):
+        (FOUND / name / f"kept-{number}").write_bytes(data)
     flags = {
         "max_total_time": seconds,
         "timeout": MAX_INPUT_S,
@@ -54,7 +56,7 @@ def _guided(name: str, seconds: int) -> None:
         "verbosity": 0,
         "print_final_stats": 1,
     }
-    atheris.Setup([name, *(f"-{flag}={value}" for flag, value in flags.items()), *map(str, folders)], target.run)
+    atheris.Setup([name, *(f"-{flag}={value}" for flag, value in flags.items()), str(FOUND / name)], target.run)
     atheris.Fuzz()
 
 
@@ -80,10 +82,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all of them")
     parser.add_argument("--minutes", type=float, default=1.0, help="for each; default %(default)s")
+    parser.add_argument("--keep", nargs="+", type=Path, metavar="FILE", help="add these to what is kept for NAME")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(NAMES):
         parser.error(f"NAME must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
+    if asked.keep:
+        (name,) = asked.names
+        inputs = {data.hex(): None for data in (*kept(name), *(path.read_bytes() for path in asked.keep))}
+        (CORPUS / f"{name}.txt").write_text("".join(f"{line}\n" for line in inputs))
+        return 0
     seconds = max(1, round(60 * asked.minutes))
     if asked.alone:
         (name,) = asked.names

@@ -25,7 +25,7 @@ from sophon_loader.errors import EncodingError, PipelineError, VersionMismatch, 
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import Registration, registration_of
 from sophon_loader.pipeline.software import software
-from sophon_loader.wire.frames import content_hash, pack, unpack
+from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Hello, Item, Listing, Message, Ping, Register, Sample
 from sophon_loader.wire.version import VERSIONS
 from storage_agent import instructions as do
@@ -61,12 +61,20 @@ class Target:
 
 
 def _header(data: bytes) -> None:
-    try:
-        message = unpack(data)
-    except (WireError, VersionMismatch):
-        return
-    again = pack(message)
-    assert pack(unpack(again)) == again, "what has been read can be written, and read again"
+    """As it is, and under a seal: what a host could send that means harm, or has an error of its own."""
+    for frame in (data, seal(data)):
+        try:
+            message = unpack(frame)
+        except (WireError, VersionMismatch):
+            continue
+        again = pack(message)
+        assert pack(unpack(again)) == again, "what has been read can be written, and read again"
+
+
+def _row(message: Message) -> bytes:
+    """A header without its seal."""
+    packed = pack(message)
+    return packed if isinstance(message, Hello) else packed[:-SEAL_NBYTES]
 
 
 def _messages() -> Iterator[tuple[Message, bytes | None]]:
@@ -82,8 +90,8 @@ def _messages() -> Iterator[tuple[Message, bytes | None]]:
 
 def _header_seeds() -> Iterator[bytes]:
     for message, _ in _messages():
-        yield pack(message)
-    yield pack(Sample(1, 2, "webp", {"size": [1, 2]}, 10, [0.0, 1.5], 0.0, 0.0, "note"))
+        yield _row(message)
+    yield _row(Sample(1, 2, "webp", {"size": [1, 2]}, 10, [0.0, 1.5], 0.0, 0.0, "note"))
 
 
 # --- what loaders send ------------------------------------------------------------------------------------------------
@@ -94,14 +102,16 @@ def _desk(data: bytes) -> None:
     desk = Desk("1", ["d"], ["file", "webp"], admission, Pipelines())
     load = Load(room=2, building=0, upkeep_s=0.0)
     for number, part in enumerate(data.split(SEPARATOR * 2)):
-        for one in desk.receive(b"client", part.split(SEPARATOR), load, now_s=float(number)):
-            assert isinstance(one, do.Instruction), one
+        row, *payload = part.split(SEPARATOR)
+        for header in (row, seal(row, b"".join(payload))):
+            for one in desk.receive(b"client", [header, *payload], load, now_s=float(number)):
+                assert isinstance(one, do.Instruction), one
     assert 0 <= admission.outstanding <= 8
     desk.gone(b"client")
 
 
 def _desk_seeds() -> Iterator[bytes]:
-    sent = [SEPARATOR.join([pack(message), *([] if body is None else [body])]) for message, body in _messages()]
+    sent = [SEPARATOR.join([_row(message), *([] if body is None else [body])]) for message, body in _messages()]
     yield from sent
     yield (SEPARATOR * 2).join(sent)
     yield SEPARATOR.join([b"", b"", b""])
