@@ -194,6 +194,16 @@ BENCHES = (
         data="first",
     ),
     Bench(
+        "faults",
+        "bench.faults",
+        "What does each fault cost, and is every sample still the same?",
+        "equal digests",
+        3,
+        (),
+        ("--rounds", "1", "--repeat", "1"),
+        "last",
+    ),
+    Bench(
         "planner",
         "bench.planner",
         "How long does it take to plan for 1.28 million samples, or to set prices, and how much memory?",

@@ -12,10 +12,8 @@ MOST_FILES = 64
 """Of the tree that all loaders read from."""
 EPOCHS = 2
 MOST_FAULTS = 4
-STRIKES = ("drop", "double", "reorder", "truncate")
-"""Of messages; see `tests/support/relay.py`."""
-GARBLED = ()
-"""More of them: those that a checksum has to find."""
+STRIKES = ("drop", "double", "reorder", "truncate", "flip", "flip header")
+"""Of messages; see `bench/bed/spoilt.py`."""
 LASTING = ("stop", "stall", "delay", "slow", "away")
 """Faults that are undone some batches later."""
 MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
@@ -95,7 +93,7 @@ def drawn(seed: int) -> Schedule:
 def _fault(draw: random.Random, batches: int) -> Fault:
     at, amount = draw.randrange(batches), draw.randint(1, 4)
     to_agent = draw.random() < 0.5
-    kind = draw.choice((*LASTING, *MOMENTARY, *STRIKES, *GARBLED))
+    kind = draw.choice((*LASTING, *MOMENTARY, *STRIKES))
     return Fault(at, kind, amount, to_agent and kind in STRIKES)
 
 

@@ -44,6 +44,7 @@ WRONG = {
         "--situations 0",
         "--batch-size 0",
     ),
+    "bench.faults": ("--data nowhere", "--rounds 0", "--workers -1", "--repeat 0", "--batch-size 0"),
     "bench.planner": ("--samples 0", "--policies nonsense", "--repeats 0", "--seed -1"),
     "bench.jpegcrop": ("--data nowhere", "--rounds 0"),
     "bench.encodings": ("--data nowhere", "--epochs 0"),
