@@ -29,7 +29,7 @@ from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import Registration
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
 from storage_agent.answers import Answer, file_answer, read_file, sample_answer
 from storage_agent.jobs import Job
 from storage_agent.settings import Settings
@@ -37,7 +37,8 @@ from storage_agent.stores import Exports, open_exports
 from storage_agent.upkeep import Upkeep
 from storage_agent.workers import words
 from storage_agent.workers.channel import Channel
-from storage_agent.workers.choosing import Appraiser, Picture, Prices, cheapest, look_at, tried, unproven
+from storage_agent.workers.choosing import Appraiser, Prices, cheapest, unproven
+from storage_agent.workers.trials import Picture, look_at, tried
 
 OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
@@ -246,7 +247,7 @@ def _choice(job: Job, learnt: Learnt, picture: Picture) -> tuple[int, str, list[
 
 
 def try_out(job: Job, done: Done, learnt: Learnt) -> float:
-    """Take the sample of a job that has been answered through the whole pipeline, if it is time to measure that.
+    """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
 
     Args:
         job: the sample.
@@ -254,11 +255,15 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
         learnt: the pipelines of this worker.
 
     Returns:
-        CPU seconds that this took.
+        CPU seconds that a trial took.
     """
     if done.picture is None:
         return 0.0
     appraiser = learnt.appraiser(job.fetch.digest)
+    sample = done.answer.message
+    if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
+        nbytes = len(done.answer.payload)
+        appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
     if not appraiser.due():
         return 0.0
     since_s = time.thread_time()

@@ -1,32 +1,26 @@
 """What a worker answers with where the choice is left to it: for every sample the cheapest, at the loader's prices.
 
-What ops and encodings take is learnt from trials: a sample that has been answered is run through the whole pipeline
-once more, encoded in other ways, and measured. Any choice gives the loader the same sample, so a wrong estimate costs
-time and nothing else.
+What ops and encodings take is learnt from trials (`trials.py`), and what an encoding takes from every sample that goes
+out in it besides: the samples for which it is chosen are not like all others. Any choice gives the loader the same
+sample, so a wrong estimate costs time and nothing else.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from sophon_loader import native
-from sophon_loader.encodings.catalogue import PLAIN
-from sophon_loader.encodings.estimate import MIN_PROBES, Features, Fit, Fitted, UsedAt
+from sophon_loader.encodings.estimate import MIN_PROBES, Features, Fit, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
-from sophon_loader.pipeline.chain import Chain, Located
-from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE, PartOfFile, part_of
-from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.wire.messages import Offer
+from storage_agent.workers.trials import Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
@@ -35,6 +29,11 @@ MOST_JOBS_BETWEEN = 256
 about as long as three jobs, so trials are about a hundredth of the work."""
 KEPT_TRIALS = 64
 """The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
+KEPT_SENT = 64
+"""Of the samples that went out in an encoding, the newest ones; no more than trials, which are of all kinds of samples,
+so that an encoding stays known where it is not chosen."""
+SENT_BETWEEN_FITS = 16
+"""A fit takes 0.15 ms."""
 
 
 class Prices(NamedTuple):
@@ -45,135 +44,22 @@ class Prices(NamedTuple):
     rest: float
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What is known of a sample's file before any op has run.
-
-    Args:
-        nbytes: of the file.
-        px: of the picture, 0 where its header could not be read.
-        located: what the first crop will read; None where that is not known.
-        can_be_cut: whether its bitstream could be cut: a JPEG file whose region is known.
-        taken_by: encodings that take the whole file.
-    """
-
-    nbytes: int
-    px: int
-    located: Located | None
-    can_be_cut: bool
-    taken_by: tuple[str, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """Share of the picture that is read."""
-        return 1.0 if self.located is None else self.located.share
-
-    def features(self, value_nbytes: float) -> Features:
-        """What an encoding's size is estimated from.
-
-        Args:
-            value_nbytes: of the value to be encoded, as it is.
-        """
-        return Features(self.nbytes, value_nbytes, self.px, self.share)
-
-
-def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
-    """What can be told of a file without decoding it.
-
-    Args:
-        data: the file.
-        chain: its pipeline.
-        draw: decides what the first crop reads.
-    """
-    taken_by = tuple(name for name in fitted() if used_at(name) is UsedAt.FILE and encodings()[name].accepts(data))
-    size = native.image_size(data) if native.available else None
-    is_jpeg = size is not None
-    if size is None:
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                size = image.size
-        except Exception:  # no picture: the loader's own op says so
-            return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
-    located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
-    known = located is not None and located.region is not None
-    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A sample taken through the whole pipeline.
-
-    Args:
-        picture: the sample's.
-        op_s: CPU seconds of each op, the whole file being decoded.
-        nbytes: of the value behind each op as it is; 0 for one that cannot cross.
-        plain: the encoding in which that value crosses as it is; "" for none.
-        encoded: by encoding, the value's size as it is, its size encoded, and CPU seconds of encoding.
-    """
+class _Row(NamedTuple):
+    """What an encoding took for a sample: of its value as it is, bytes; encoded, bytes; CPU seconds."""
 
     picture: Picture
-    op_s: tuple[float, ...]
-    nbytes: tuple[int, ...]
-    plain: tuple[str, ...]
-    encoded: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    value_nbytes: float
+    nbytes: int
+    encode_s: float
 
 
-def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, keep_info: bool) -> Trial:
-    """Run all ops on a sample and encode it, for the measurements alone.
+@dataclass
+class _Taken:
+    """What an encoding took of late."""
 
-    Args:
-        data: the file.
-        picture: what has been told of it.
-        chain: the pipeline.
-        draw: of the sample.
-        names: encodings to try, of those whose size must be found by trying.
-        keep_info: whether an op may look at an image's `info`; then files are not cut.
-
-    Raises:
-        Exception: whatever an op raises.
-    """
-    op_s: list[float] = []
-    nbytes: list[int] = []
-    plain: list[str] = []
-    encoded: dict[str, tuple[int, int, float]] = {}
-    last_s = time.thread_time()
-
-    def note(name: str, value: Any, value_nbytes: int, since_s: float) -> None:
-        with contextlib.suppress(Exception):  # of an encoding of somebody else's: it is left out, and no other one
-            if encodings()[name].accepts(value):
-                payload = encodings()[name].encode(value).payload
-                encoded[name] = value_nbytes, len(payload), time.thread_time() - since_s
-
-    def after(stage: int, value: Any) -> None:
-        nonlocal last_s
-        op_s.append(time.thread_time() - last_s)
-        name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
-        nbytes.append(_nbytes_of(value) if name else 0)
-        plain.append(name)
-        if stage == chain.resize_cut:
-            for other in names:
-                if used_at(other) is UsedAt.RESIZED:
-                    note(other, value, nbytes[-1], time.thread_time())
-        last_s = time.thread_time()
-
-    for name in names:
-        place, since_s = used_at(name), time.thread_time()
-        if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
-            part = part_of(data, chain, draw, located=picture.located)
-            if isinstance(part, PartOfFile):
-                note(name, part, len(data), since_s)
-        elif place is UsedAt.FILE:
-            note(name, data, len(data), since_s)
-    last_s = time.thread_time()
-    chain.run(data, 0, len(chain), draw, after=after)
-    return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
-
-
-def _nbytes_of(value: Any) -> int:
-    """Size of a value as its plain encoding sends it."""
-    if isinstance(value, Image.Image):
-        return value.width * value.height * len(value.getbands())
-    return int(value.nbytes)
+    tried: deque[_Row] = field(default_factory=lambda: deque(maxlen=KEPT_TRIALS))
+    sent: deque[_Row] = field(default_factory=lambda: deque(maxlen=KEPT_SENT))
+    unfitted: int = 0
 
 
 class Appraiser:
@@ -202,6 +88,7 @@ class Appraiser:
         self._op_s: list[float] = []
         self._nbytes: list[float] = []
         self._plain: tuple[str, ...] = ()
+        self._taken: dict[str, _Taken] = {}
         self._fits: dict[str, Fit] = {}
 
     @property
@@ -242,25 +129,50 @@ class Appraiser:
         self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(len(self._chain))]
         self._plain = trial.plain
         self._decode_s = _decoding(trials)
-        for name in trial.encoded:
-            if fit := self._fit(fitted()[name], name, trials):
-                self._fits[name] = fit
+        for name, encoded in trial.encoded.items():
+            known = self._taken.setdefault(name, _Taken())
+            known.tried.append(_Row(trial.picture, *encoded))
+            self._fit(name, known)
 
-    def _fit(self, estimate: Fitted, name: str, trials: Sequence[Trial]) -> Fit | None:
-        some = [one for one in trials if name in one.encoded and (one.picture.px or not estimate.needs_px)]
-        if len(some) < MIN_PROBES:
-            return None
-        rows = [one.encoded[name] for one in some]
+    def saw(self, picture: Picture, cut: int, name: str, nbytes: int, encode_s: float) -> None:
+        """A sample has gone out; what an encoding took for it is learnt, if that is one whose size is estimated.
+
+        Args:
+            picture: what was told of its file.
+            cut, name: the choice that was taken.
+            nbytes: sent.
+            encode_s: CPU seconds of encoding.
+        """
+        if not self.knows or name not in fitted() or cut != self._cut_of(name):
+            return
+        value_nbytes = self._nbytes[cut - 1] if cut else picture.nbytes
+        known = self._taken.setdefault(name, _Taken())
+        known.sent.append(_Row(picture, value_nbytes, nbytes, encode_s))
+        known.unfitted += 1
+        if known.unfitted >= SENT_BETWEEN_FITS:
+            self._fit(name, known)
+
+    def _cut_of(self, name: str) -> int:
+        """The stage at which an encoding is used."""
+        return self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
+
+    def _fit(self, name: str, known: _Taken) -> None:
+        known.unfitted = 0
+        estimate = fitted()[name]
+        rows = [one for one in (*known.tried, *known.sent) if one.picture.px or not estimate.needs_px]
+        if len(rows) < MIN_PROBES:
+            return
         given = Features(
-            np.array([float(one.picture.nbytes) for one in some]),
-            np.array([float(row[0]) for row in rows]),
-            np.array([float(one.picture.px) for one in some]),
-            np.array([one.picture.share for one in some]),
+            np.array([float(one.picture.nbytes) for one in rows]),
+            np.array([float(one.value_nbytes) for one in rows]),
+            np.array([float(one.picture.px) for one in rows]),
+            np.array([one.picture.share for one in rows]),
         )
-        cut = self._chain.resize_cut or 0 if used_at(name) is UsedAt.RESIZED else 0
-        nbytes = np.array([float(row[1]) for row in rows])
+        nbytes = np.array([float(one.nbytes) for one in rows])
         per = given.matrix((estimate.encode_per,))[:, 0]
-        return estimate.fit(cut, given, nbytes, _without_outliers([row[2] for row in rows], per))
+        encode_s = _without_outliers([one.encode_s for one in rows], per)
+        if fit := estimate.fit(self._cut_of(name), given, nbytes, encode_s):
+            self._fits[name] = fit
 
     def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
         """Every choice of a sample, the file first; nothing before enough has been tried.

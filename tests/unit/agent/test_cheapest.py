@@ -31,7 +31,7 @@ from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs import Job
 from storage_agent.workers.body import OFFERED_EVERY, OFFERED_FIRST, Done, Learnt, answer_job, try_out
-from storage_agent.workers.choosing import Prices
+from storage_agent.workers.choosing import Appraiser, Prices
 from tests.support.drawn import examples
 from tests.support.encoding_examples import difference
 from tests.support.pictures import make_tree, picture
@@ -277,6 +277,19 @@ def test_trials_become_rare(ends: Ends) -> None:
         took = [try_out(job, done, case.learnt) for _ in range(200)]
     assert all(seconds > 0 for seconds in took[: MIN_PROBES + 1])
     assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 6, "after 2, 4 ... 64 more"
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_what_is_sent_is_learnt_from(ends: Ends, monkeypatch: pytest.MonkeyPatch, dry: bool) -> None:
+    """Unless nothing is: a dry run's payload stays here."""
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Appraiser, "saw", lambda self, *told: seen.append(told))
+    done = ends.asked(ends.case("training"), 1, prices=Prices(1, 0, 0), allowed=["webp"], dry=dry)
+    job = ends.job(ends.case("training"), 1)
+    with isolated(GENERATORS):
+        try_out(job, done, ends.case("training").learnt)
+    sent = [(done.picture, 2, "webp", len(done.answer.payload or b""), sample_of(done.answer).op_s[-1])]
+    assert seen == ([] if dry else sent)
 
 
 def test_another_pipeline_is_another_matter(ends: Ends) -> None:

@@ -25,15 +25,13 @@ from sophon_loader.wire.messages import Offer
 from storage_agent.workers.choosing import (
     KEPT_TRIALS,
     MOST_JOBS_BETWEEN,
+    SENT_BETWEEN_FITS,
     Appraiser,
-    Picture,
     Prices,
-    Trial,
     cheapest,
-    look_at,
-    tried,
     unproven,
 )
+from storage_agent.workers.trials import Picture, Trial, look_at, tried
 from tests.support.drawn import examples
 from tests.support.pictures import picture
 
@@ -202,6 +200,42 @@ def test_what_an_encoding_takes_stays_known_though_it_is_tried_rarely() -> None:
     for number in range(2 * KEPT_TRIALS):
         appraiser.learn(hand_made(number, names=()))
     assert by_choice(offers_of(appraiser)).keys() == before.keys()
+
+
+def sent(appraiser: Appraiser, samples: int, name: str = "webp", cut: int = 2, nbytes: int = 900) -> None:
+    """So many samples have gone out in an encoding, each in so many bytes and 4 ms."""
+    for number in range(samples):
+        appraiser.saw(hand_made(number).picture, cut, name, nbytes, 0.004)
+
+
+def test_what_an_encoding_takes_is_learnt_from_what_goes_out_in_it() -> None:
+    """Of 8 trials the fit is far off for the samples for which it is chosen."""
+    appraiser = appraiser_of()
+    assert by_choice(offers_of(appraiser))[2, "webp"][0] == 600
+    sent(appraiser, SENT_BETWEEN_FITS - 1)
+    assert by_choice(offers_of(appraiser))[2, "webp"][0] == 600, "a fit for every sample would cost more than it gains"
+    sent(appraiser, 4 * SENT_BETWEEN_FITS)
+    nbytes, agent_s, _ = by_choice(offers_of(appraiser))[2, "webp"]
+    assert 850 < nbytes < 910
+    assert agent_s - by_choice(offers_of(appraiser))[2, "pixels"][1] == pytest.approx(0.0038, rel=0.03)
+
+
+def test_what_goes_out_does_not_outweigh_trials_for_ever() -> None:
+    """A sample for which the encoding is not chosen is not like those for which it is."""
+    appraiser = appraiser_of(trials=KEPT_TRIALS)
+    sent(appraiser, 20 * KEPT_TRIALS, nbytes=1000)
+    assert by_choice(offers_of(appraiser))[2, "webp"][0] == pytest.approx(800, rel=0.02)
+
+
+@pytest.mark.parametrize(("cut", "name"), [(0, "file"), (2, "pixels"), (3, "webp"), (0, "webp"), (2, "roi-jpeg")])
+def test_nothing_is_learnt_from_what_is_no_estimate(cut: int, name: str) -> None:
+    appraiser = appraiser_of()
+    before = by_choice(offers_of(appraiser))
+    sent(appraiser, 4 * SENT_BETWEEN_FITS, name, cut)
+    assert by_choice(offers_of(appraiser)) == before
+    untried = Appraiser(CHAIN, 4)
+    sent(untried, 4 * SENT_BETWEEN_FITS)
+    assert offers_of(untried) == []
 
 
 # --- what choices take, by hand -------------------------------------------------------------------------------

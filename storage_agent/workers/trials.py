@@ -1,0 +1,153 @@
+"""What can be told of a sample's file, and what its ops and encodings take: a sample that has been answered is run
+through the whole pipeline once more, encoded in other ways, and measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from sophon_loader import native
+from sophon_loader.encodings.catalogue import PLAIN
+from sophon_loader.encodings.estimate import Features, UsedAt
+from sophon_loader.encodings.registry import encodings, fitted, used_at
+from sophon_loader.pipeline.chain import Chain, Located
+from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.pipeline.randomness import Draw
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is known of a sample's file before any op has run.
+
+    Args:
+        nbytes: of the file.
+        px: of the picture, 0 where its header could not be read.
+        located: what the first crop will read; None where that is not known.
+        can_be_cut: whether its bitstream could be cut: a JPEG file whose region is known.
+        taken_by: encodings that take the whole file.
+    """
+
+    nbytes: int
+    px: int
+    located: Located | None
+    can_be_cut: bool
+    taken_by: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Share of the picture that is read."""
+        return 1.0 if self.located is None else self.located.share
+
+    def features(self, value_nbytes: float) -> Features:
+        """What an encoding's size is estimated from.
+
+        Args:
+            value_nbytes: of the value to be encoded, as it is.
+        """
+        return Features(self.nbytes, value_nbytes, self.px, self.share)
+
+
+def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
+    """What can be told of a file without decoding it.
+
+    Args:
+        data: the file.
+        chain: its pipeline.
+        draw: decides what the first crop reads.
+    """
+    taken_by = tuple(name for name in fitted() if used_at(name) is UsedAt.FILE and encodings()[name].accepts(data))
+    size = native.image_size(data) if native.available else None
+    is_jpeg = size is not None
+    if size is None:
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                size = image.size
+        except Exception:  # no picture: the loader's own op says so
+            return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
+    located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
+    known = located is not None and located.region is not None
+    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sample taken through the whole pipeline.
+
+    Args:
+        picture: the sample's.
+        op_s: CPU seconds of each op, the whole file being decoded.
+        nbytes: of the value behind each op as it is; 0 for one that cannot cross.
+        plain: the encoding in which that value crosses as it is; "" for none.
+        encoded: by encoding, the value's size as it is, its size encoded, and CPU seconds of encoding.
+    """
+
+    picture: Picture
+    op_s: tuple[float, ...]
+    nbytes: tuple[int, ...]
+    plain: tuple[str, ...]
+    encoded: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+
+
+def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, keep_info: bool) -> Trial:
+    """Run all ops on a sample and encode it, for the measurements alone.
+
+    Args:
+        data: the file.
+        picture: what has been told of it.
+        chain: the pipeline.
+        draw: of the sample.
+        names: encodings to try, of those whose size must be found by trying.
+        keep_info: whether an op may look at an image's `info`; then files are not cut.
+
+    Raises:
+        Exception: whatever an op raises.
+    """
+    op_s: list[float] = []
+    nbytes: list[int] = []
+    plain: list[str] = []
+    encoded: dict[str, tuple[int, int, float]] = {}
+    last_s = time.thread_time()
+
+    def note(name: str, value: Any, value_nbytes: int, since_s: float) -> None:
+        with contextlib.suppress(Exception):  # of an encoding of somebody else's: it is left out, and no other one
+            if encodings()[name].accepts(value):
+                payload = encodings()[name].encode(value).payload
+                encoded[name] = value_nbytes, len(payload), time.thread_time() - since_s
+
+    def after(stage: int, value: Any) -> None:
+        nonlocal last_s
+        op_s.append(time.thread_time() - last_s)
+        name = next((name for name in PLAIN if encodings()[name].accepts(value)), "")
+        nbytes.append(_nbytes_of(value) if name else 0)
+        plain.append(name)
+        if stage == chain.resize_cut:
+            for other in names:
+                if used_at(other) is UsedAt.RESIZED:
+                    note(other, value, nbytes[-1], time.thread_time())
+        last_s = time.thread_time()
+
+    for name in names:
+        place, since_s = used_at(name), time.thread_time()
+        if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
+            part = part_of(data, chain, draw, located=picture.located)
+            if isinstance(part, PartOfFile):
+                note(name, part, len(data), since_s)
+        elif place is UsedAt.FILE:
+            note(name, data, len(data), since_s)
+    last_s = time.thread_time()
+    chain.run(data, 0, len(chain), draw, after=after)
+    return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
+
+
+def _nbytes_of(value: Any) -> int:
+    """Size of a value as its plain encoding sends it."""
+    if isinstance(value, Image.Image):
+        return value.width * value.height * len(value.getbands())
+    return int(value.nbytes)
