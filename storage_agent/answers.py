@@ -149,6 +149,7 @@ def sample_answer(
         read_s=read.wall_s,
         work_s=work_s,
         cores=job.fetch.cores,
+        per_worker=job.fetch.per_worker,
         offers=list(offers),
     )
     return Answer(sample, payload)

@@ -85,7 +85,8 @@ class Broker:
         self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines)
         self._upkeep = Upkeep()
-        self._cores, self._cores_at_s = self._look_for_cores(), time.monotonic()
+        self._cores_at_s = -math.inf
+        self._cores = self._cores_now(time.monotonic())
         self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
         self._poller = zmq.Poller()
@@ -148,6 +149,7 @@ class Broker:
                 self._receive()
             for client in self._frontend.departed():
                 self._carry_out(self._desk.gone(client))
+            self._cores_now(time.monotonic())
             self._carry_out(self._staff.assign(time.monotonic()))
             self._frontend.send_due(time.monotonic())
 
@@ -159,14 +161,16 @@ class Broker:
                 return
             client, *frames = message
             now_s = time.monotonic()
-            if now_s - self._cores_at_s > CORES_FOR_S:
-                self._cores, self._cores_at_s = self._look_for_cores(), now_s
-            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s, self._cores)
+            cores, each = self._cores_now(now_s), self._staff.per_worker
+            load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s, cores, each)
             self._carry_out(self._desk.receive(client, frames, load, now_s=now_s))
 
-    def _look_for_cores(self) -> float:
-        """Cores that the workers may use, as this host has it now."""
-        return min(cores_available(), float(self._settings.workers))
+    def _cores_now(self, now_s: float) -> float:
+        """Cores that the workers may use, as this host had it a moment ago."""
+        if now_s - self._cores_at_s > CORES_FOR_S:
+            self._cores, self._cores_at_s = min(cores_available(), float(self._settings.workers)), now_s
+            self._staff.per_worker = self._cores / self._settings.workers
+        return self._cores
 
     # --- instructions -----------------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class Broker:
             exports=self._exports.names,
             encodings=list(encoding_names()),
             software=dict(software()),
-            cores=self._look_for_cores(),
+            cores=self._cores_now(time.monotonic()),
             max_outstanding=self._settings.max_outstanding,
         )
 

@@ -49,6 +49,7 @@ class Load:
         building: pipelines that wait for a worker.
         upkeep_s: CPU seconds that a sample lately cost apart from reading, ops and encoding.
         cores: that workers may use.
+        per_worker: the same for each of them, all at work.
 
     Example:
         >>> Load(room=2, building=0, upkeep_s=0.0001).cores
@@ -59,6 +60,7 @@ class Load:
     building: int
     upkeep_s: float
     cores: float = 1.0
+    per_worker: float = 1.0
 
 
 class Desk:
@@ -192,14 +194,15 @@ class Desk:
             received_s=now_s,
             upkeep_s=load.upkeep_s,
             cores=load.cores / self._active(client, now_s, fetch),
+            per_worker=load.per_worker,
             prices=fetch.prices,
         )
-        files, work = [], []
+        files: list[Job] = []
+        work: list[Job] = []
         for item in fetch.items:
-            if item.cut == 0 and item.encoding == "file":
-                files.append(Job(header, item))
-            else:
-                work.append(Job(header, item))
+            job = Job(header, item)
+            is_file = item.cut == 0 and item.encoding == "file"
+            (files if is_file or job.is_outdated(load.per_worker) else work).append(job)
         space = self._admission.space + load.room
         done: list[Instruction] = []
         if files:
@@ -227,8 +230,9 @@ class Desk:
             return Failure.UNKNOWN_EXPORT, f"export must be one of {self._exports}, got {got}"
         if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
-        if len(fetch.prices) != 3 and any(item.encoding == CHEAPEST for item in fetch.items):
-            return Failure.MALFORMED, f"three prices must come with a choice that is left open, got {fetch.prices}"
+        if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
+            text = f"three prices, and for which cores, must come with a choice that is left open, got {fetch.prices}"
+            return Failure.MALFORMED, text
         return self._not_admitted(client, len(fetch.items))
 
     def _not_admitted(self, client: bytes, requests: int) -> tuple[str, str] | None:

@@ -8,7 +8,10 @@ from functools import cached_property
 import msgpack
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.wire.messages import Item
+from sophon_loader.wire.messages import CHEAPEST, Item
+
+FEWER_CORES = 4
+"""Times as many cores as there are for which prices were worked out, from which on they are of another time."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class FetchHeader:
         received_s: when the Fetch came, by this host's monotonic clock, in seconds.
         upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
         cores: that this loader can count on.
-        prices: of wire, agent and loader, for items whose choice is left to the agent; empty without such.
+        per_worker: cores that the agent had for each of its workers.
+        prices: of wire, agent and loader, and the `per_worker` for which they were worked out, 0 for none; for items
+            whose choice is left to the agent, empty without such.
 
     Example:
         >>> Job(header, Item(id=7, sample=3, occurrence=0, cut=2, encoding="pixels", key="cats/1.jpg"))
@@ -44,6 +49,7 @@ class FetchHeader:
     received_s: float
     upkeep_s: float
     cores: float = 1.0
+    per_worker: float = 1.0
     prices: list[float] = field(default_factory=list)
 
     @cached_property
@@ -68,6 +74,15 @@ class Job:
 
     fetch: FetchHeader
     item: Item
+
+    def is_outdated(self, per_worker: float) -> bool:
+        """Whether what the choice was left to the agent for is gone: to do it would take many times as long as meant.
+
+        Args:
+            per_worker: cores that the agent has for each of its workers now.
+        """
+        meant = self.fetch.prices[3] if self.item.encoding == CHEAPEST and len(self.fetch.prices) > 3 else 0.0
+        return FEWER_CORES * per_worker < meant
 
     def frames(self) -> tuple[bytes, bytes]:
         """For the way to a worker: the header and the item, packed."""

@@ -87,6 +87,10 @@ class Staff:
         [Order(worker=1, frames=[b'learn', ...]), Order(worker=1, frames=[b'job', ...])]
         >>> staff.answered(1, now_s=0.1)
         Job(...)
+
+    Attributes:
+        deaths: workers that have died.
+        per_worker: cores that each worker has now, all at work; to be told.
     """
 
     def __init__(self, admission: Admission[Job], pipelines: Pipelines) -> None:
@@ -97,6 +101,7 @@ class Staff:
         self._early_deaths = 0
         self._stopping = False
         self.deaths = 0
+        self.per_worker = 1.0
 
     @property
     def room(self) -> int:
@@ -214,7 +219,7 @@ class Staff:
             if self._builds:
                 done += self._have_built(number, self._builds.popleft())
             elif (job := self._admission.pop()) is not None:
-                done += self._give(number, _Task(job), now_s)
+                done += [Read([job])] if job.is_outdated(self.per_worker) else self._give(number, _Task(job), now_s)
         if self._stopping and not self.ready_workers:
             left = []
             while (job := self._admission.pop()) is not None:

@@ -27,7 +27,7 @@ class Wanted:
         cut, encoding: what the agent is asked for; it may answer with less.
         key: path of its file in the export, with `/` (relative to its source's root where there is no agent).
         occurrence: how often this iteration has met the sample before.
-        prices: of wire, agent and loader, if the agent is to choose; see `Fetch`.
+        prices: of wire, agent and loader, and for which cores, if the agent is to choose; see `Fetch`.
     """
 
     source: int
@@ -36,7 +36,7 @@ class Wanted:
     encoding: str
     key: str
     occurrence: int = 0
-    prices: tuple[float, float, float] | None = None
+    prices: tuple[float, float, float, float] | None = None
 
     @property
     def is_file(self) -> bool:

@@ -19,6 +19,8 @@ class Prices:
         wire: of a byte.
         loader: of a CPU second in the loader.
         agent: of a CPU second at the agent.
+        per_worker: for how many cores of each of the agent's workers these were worked out, 0 if that is not known: one
+            that has far fewer by then does not choose at them. No price.
 
     Raises:
         PlanError: a price is negative, infinite or NaN.
@@ -30,9 +32,10 @@ class Prices:
     wire: float
     loader: float
     agent: float
+    per_worker: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("wire", "loader", "agent"):
+        for name in ("wire", "loader", "agent", "per_worker"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise PlanError(f"{name} must be >= 0 and finite, got {value}; plan again from fresh rates")
@@ -90,7 +93,7 @@ class Tariff:
     def to_plain(self) -> list[Any]:
         """The parts as plain data."""
         return [
-            [part.share, part.prices and [part.prices.wire, part.prices.loader, part.prices.agent]]
+            [part.share, (one := part.prices) and [one.wire, one.loader, one.agent, one.per_worker]]
             for part in self.parts
         ]
 
@@ -98,7 +101,7 @@ class Tariff:
     def from_plain(rows: Sequence[Any]) -> Tariff:
         """The inverse of `to_plain`, without what is said of it."""
         parts = [
-            Part(share, None if prices is None else Prices(wire=prices[0], loader=prices[1], agent=prices[2]))
+            Part(share, prices and Prices(wire=prices[0], loader=prices[1], agent=prices[2], per_worker=prices[3]))
             for share, prices in rows
         ]
         return Tariff(tuple(parts), "")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
@@ -36,6 +37,10 @@ MIN_OFFERS = 8
 """Samples without which no prices are worked out: those at first are as good."""
 TRIED_SHARE = 1 / 64
 """Of the samples, while nothing is offloaded: so that what offloading would take stays known."""
+TRIED_OF_AGENT = 1 / 32
+"""Of its cores, at most, while nothing is offloaded: that is for knowing, and the agent has files to send."""
+TRIED_FROM_CORES = 0.03
+"""Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 
@@ -112,6 +117,7 @@ class LivePlan:
         self._verdict: Verdict | None = None
         self._guard = Guard()
         self._windows = 0
+        self._samples_s = 0.0
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
@@ -200,6 +206,7 @@ class LivePlan:
         stepping_s = window.seconds - window.awaited_s
         steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
+        self._samples_s = window.totals.samples / window.seconds
         revised = self._revise()
         self._windows += 1
         if settled:
@@ -227,6 +234,7 @@ class LivePlan:
             queued_s=now.fresh_queued_s,
             gpu_samples_s=gpu_samples_s,
             agent_cores=float(self._statistics.agent_cores.array.sum()),
+            per_worker=_least(self._statistics.per_worker.array),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
             awaited=min(1.0, passed.awaited_s / passed.seconds),
         )
@@ -239,6 +247,7 @@ class LivePlan:
     def _revise(self) -> bool:
         table = self.shared.offers.table(self.beside, files_here=self._files_here)
         if table is None or table.samples < MIN_OFFERS:
+            self._share()  # for as many cores as the agent is known to have by now
             return False
         facts = _facts_of(table, self.conditions)
         self.tariff = self._policy.tariff(facts, self._traffic)
@@ -250,10 +259,20 @@ class LivePlan:
         """Have the workers follow the tariff."""
         tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
         if not tariff.offloads:
-            priced = at_first(self.conditions.rates, files_here=False).parts[0].prices
-            share = TRIED_SHARE if len(self.shared.offers) >= MIN_OFFERS else FIRST_TRIED_SHARE
-            tariff = Tariff((Part(1 - share, None), Part(share, priced)), "")
-        self.shared.tariff.set(_in_units_of_the_agent(tariff, self.beside))
+            share, priced = self._tried_share(), _equally_scarce(self.conditions.rates)
+            tariff = Tariff((Part(1 - share, None), Part(share, priced)) if share else (FILES,), "")
+        self.shared.tariff.set(_in_units_of_the_agent(tariff, self.beside, self.conditions.per_worker))
+
+    def _tried_share(self) -> float:
+        """Share of the samples that are offloaded while nothing need be: no burden, however small the agent is."""
+        cores, verdict = self.conditions.rates.agent_cores, self._verdict
+        if cores < TRIED_FROM_CORES:
+            return 0.0
+        if verdict is None:
+            return FIRST_TRIED_SHARE
+        each_s = max((one["agent_s"] for one in verdict.weighed().values()), default=0.0)
+        used = self._samples_s * each_s  # cores, if all samples were offloaded
+        return min(TRIED_SHARE, TRIED_OF_AGENT * cores / used) if used > 0 else TRIED_SHARE
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
@@ -273,16 +292,29 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     """
     if files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    prices = Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
-    return Tariff((Part(1.0, prices),), "nothing has been measured yet: all resources count as equally scarce")
+    if rates.agent_cores < TRIED_FROM_CORES:
+        return Tariff((FILES,), "nothing has been measured yet, and the agent has next to no CPU")
+    reason = "nothing has been measured yet: all resources count as equally scarce"
+    return Tariff((Part(1.0, _equally_scarce(rates)),), reason)
 
 
-def _in_units_of_the_agent(tariff: Tariff, beside: Beside) -> Tariff:
+def _equally_scarce(rates: Rates) -> Prices:
+    return Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+
+
+def _least(told: NDArray[np.float64]) -> float:
+    """The least of what workers were told; 0 if none was."""
+    told = told[told > 0]
+    return float(told.min()) if len(told) else 0.0
+
+
+def _in_units_of_the_agent(tariff: Tariff, beside: Beside, per_worker: float) -> Tariff:
     """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
     for seconds as the agent estimates them.
 
     Args:
         beside: how far off those are.
+        per_worker: for how many cores of each of the agent's workers.
     """
     parts = []
     for part in tariff.parts:
@@ -291,6 +323,6 @@ def _in_units_of_the_agent(tariff: Tariff, beside: Beside) -> Tariff:
             wire = prices.wire + prices.loader * LOADER_S_PER_BYTE + prices.agent * AGENT_S_PER_BYTE
             rest, work = prices.loader * beside.loader_per_rest, prices.agent * beside.agent_per_work
             most = max(wire, rest, work) or 1.0
-            prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most)
+            prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most, per_worker=per_worker)
         parts.append(Part(part.share, prices))
     return Tariff(tuple(parts), tariff.reason)

@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes, less what they idle while the training waits | as before |
-| agent CPU | cores that it promises this loader, times CPU s per s at work there | comes back by a seventh a window |
+| agent CPU | cores that it promises, times the share of them that work there gets | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
 | disk of the agent | bytes/s while files were read | as before |
 
@@ -80,6 +80,7 @@ class Window:
         queued_s: seconds that those waited at the agent, all together.
         gpu_samples_s: of the training step; inf while that is not known.
         agent_cores: that the agent promised; 0 while it has said nothing.
+        per_worker: that it has for each of its workers, all at work; 0 while it has said nothing.
         shortest_net_s: the shortest time that a reply of this iteration was on its way; inf before one came.
         awaited: share of its time for which the training waited for batches.
     """
@@ -101,6 +102,7 @@ class Window:
     queued_s: float
     gpu_samples_s: float
     agent_cores: float
+    per_worker: float = 0.0
     shortest_net_s: float = math.inf
     awaited: float = 0.0
 
@@ -143,7 +145,8 @@ class Conditions:
         rates: of GPU, wire and cores.
         max_loader_cores: that the loader may use.
         disk_bytes_s: at which the agent gets files from its disk.
-        agent_speed: CPU seconds per second that work at the agent gets, in (0, 1].
+        agent_speed: share of the cores that the agent promises that work there gets, in (0, 1].
+        per_worker: cores that the agent has for each of its workers; 0 before it has said so.
         growth: by how much the wire is tried next.
         wire_held_bytes_s: what the wire gave when it held replies up; 0 before it ever has. Its rate is tried beyond.
         max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
@@ -153,6 +156,7 @@ class Conditions:
     max_loader_cores: float
     disk_bytes_s: float = math.inf
     agent_speed: float = 1.0
+    per_worker: float = 0.0
     growth: float = FIRST_GROWTH
     wire_held_bytes_s: float = 0.0
     max_agent_cores: float = math.inf
@@ -185,7 +189,8 @@ class Conditions:
         if window.loader_cpu_s > MIN_WORK_S and window.busy_s > 0:
             cores = max(MIN_CORES, min(window.loader_cores, self.max_loader_cores))
             rates = replace(rates, loader_cores=_mean(rates.loader_cores, cores))
-        speed = self._speed(window)
+        per_worker = window.per_worker or self.per_worker
+        speed = self._speed(window, per_worker)
         if window.agent_cores > 0:
             promised = min(window.agent_cores, self.max_agent_cores)
             rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
@@ -193,16 +198,18 @@ class Conditions:
         if window.read_s > 0 and window.read_bytes > 0:
             # Readers that together waited longer than the window has lasted had the disk busy all the time.
             disk = _mean(disk, window.read_bytes / min(window.read_s, window.seconds))
-        now = replace(self, rates=rates, agent_speed=speed, disk_bytes_s=disk)
+        now = replace(self, rates=rates, agent_speed=speed, per_worker=per_worker, disk_bytes_s=disk)
         return now._after_wire(window)
 
-    def _speed(self, window: Window) -> float:
+    def _speed(self, window: Window, per_worker: float) -> float:
         if window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
         # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
         at_work_s = max(window.work_s, MIN_WORK_S)
         alone = min(1.0, window.work_cpu_s / at_work_s)
-        return min(1.0, _mean(self.agent_speed, min(1.0, alone * (1 + window.upkeep_s / at_work_s))))
+        got = alone * (1 + window.upkeep_s / at_work_s)
+        # What a quota leaves to each worker slows its work down, and is counted in what is promised already.
+        return min(1.0, _mean(self.agent_speed, min(1.0, got / (per_worker or 1.0))))
 
     def _after_wire(self, window: Window) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s

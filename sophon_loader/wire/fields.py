@@ -44,8 +44,8 @@ Times = Annotated[list[Seconds], AtMost(MAX_OPS + 2)]
 """Seconds of reading, of each op, and of encoding."""
 Cores = Annotated[float, Range(1e-6, 1e6)]
 Price = Annotated[float, Range(0, 1e9)]
-Prices = Annotated[list[Price], AtMost(3)]
-"""None, or those of a byte on the wire, of a CPU second at the agent, and of one at the loader."""
+Prices = Annotated[list[Price], AtMost(4)]
+"""None; or those of a byte on the wire, of a CPU second at the agent, and of one at the loader, and for which cores."""
 
 
 def check_of(hint: Any) -> Check:

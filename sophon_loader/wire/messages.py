@@ -122,7 +122,8 @@ class Fetch:
     `dry` asks for costs only: everything is done, but the payload stays behind, and `meta` holds its `nbytes` too.
     `allowed` names the encodings that the loader accepts; it always accepts `file`, named or not. `prices` are for
     items whose encoding is `CHEAPEST`: of a byte that crosses the wire, of a CPU second at the agent, and of one that
-    is left to the loader (in the agent's seconds, see `Offer`); only their proportions count.
+    is left to the loader (in the agent's seconds, see `Offer`); only their proportions count. Behind them stands the
+    `per_worker` for which they were worked out, 0 for none: with far fewer cores than that, the agent sends files.
     """
 
     KIND: ClassVar[int] = 6
@@ -164,8 +165,9 @@ class Sample:
     encoding (reading alone at cut 0). `upkeep_s` are the CPU seconds per sample that the agent has lately spent on
     anything else, `queued_s` the seconds that this one waited for a worker. `note` says why the cut is earlier than
     asked, or why the file is whole ("" otherwise). `read_s` and `work_s` are seconds by the clock on the wall: of
-    reading, and of ops and encoding. `cores` are those that this loader can count on among those who ask now. `offers`
-    is what the agent chose from, if it chose; it is left out of most answers.
+    reading, and of ops and encoding. `cores` are those that this loader can count on among those who ask now, and
+    `per_worker` those that the agent has for each of its worker processes, all at work. `offers` is what the agent
+    chose from, if it chose; it is left out of most answers.
     """
 
     KIND: ClassVar[int] = 7
@@ -181,6 +183,7 @@ class Sample:
     read_s: Seconds = 0.0
     work_s: Seconds = 0.0
     cores: Cores = 1.0
+    per_worker: Cores = 1.0
     offers: list[Offer] = field(default_factory=list)
 
 

@@ -70,7 +70,7 @@ class Chooser:
         key = self._locations.key_in_export(index)
         if prices is None:
             return Wanted(source, index, 0, "file", key, occurrence)
-        asked = (prices.wire, prices.agent, prices.loader)
+        asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked)
 
     def _checked(self, index: int) -> int:

@@ -213,6 +213,8 @@ class Statistics:
         """Per worker, whether it has given the agent up; one that follows it in another epoch need not wait again."""
         self.agent_cores = SharedArray(np.zeros(rows))
         """Per worker, the agent's cores that its connection can count on, as the agent said last."""
+        self.per_worker = SharedArray(np.zeros(rows))
+        """Per worker, the cores that each of the agent's workers has, as the agent said last; 0 before that."""
         self.shortest_net_s = SharedArray(np.full(rows, np.inf))
         """Per worker, the shortest time that a reply has been on its way; inf before one has come."""
 

@@ -11,7 +11,7 @@ from sophon_loader.decide.tariff import Prices, Tariff
 from sophon_loader.shared import SharedNotes
 
 _NOTE_NBYTES = 1 << 10
-"""A part takes 37 bytes as msgpack, and a mix has at most four."""
+"""A part takes 46 bytes as msgpack, and a mix has at most four."""
 
 
 class SharedTariff:

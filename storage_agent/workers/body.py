@@ -45,6 +45,8 @@ OFFERED_EVERY = 8
 bytes, which are a thousandth of the traffic then."""
 OFFERED_FIRST = 32
 """So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
+TRIED_FROM_CORES = 0.02
+"""Cores of a worker from which on samples are tried: of fewer, one trial would take longer than some 50 samples."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
@@ -264,7 +266,7 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
     if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
         nbytes = len(done.answer.payload)
         appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
-    if not appraiser.due():
+    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due():
         return 0.0
     since_s = time.thread_time()
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)

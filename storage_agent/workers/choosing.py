@@ -37,11 +37,15 @@ SENT_BETWEEN_FITS = 16
 
 
 class Prices(NamedTuple):
-    """What a loader pays, in any unit: for a byte on the wire, a CPU second here, one that is left to it."""
+    """What a loader pays, in any unit: for a byte on the wire, a CPU second here, one that is left to it.
+
+    `per_worker` is for how many cores of each worker that was worked out; it is no price.
+    """
 
     wire: float
     agent: float
     rest: float
+    per_worker: float = 0.0
 
 
 class _Row(NamedTuple):
@@ -269,7 +273,7 @@ def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
         offers: at least one.
         prices: of what they take.
     """
-    wire, agent, rest = prices
+    wire, agent, rest, _ = prices
     return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
 
 

@@ -84,7 +84,7 @@ def _messages() -> Iterator[tuple[Message, bytes | None]]:
     yield Ping(), None
     yield Register(digest), registration
     items = [Item(number, 2**40, 1, number, "*" if number else "file", "class/é.jpg") for number in range(3)]
-    yield Fetch("d", digest, -1, 2, True, True, ["file", "webp"], items, [1.0, 0.0, 2.5]), None
+    yield Fetch("d", digest, -1, 2, True, True, ["file", "webp"], items, [1.0, 0.0, 2.5, 0.25]), None
     yield Fetch.of_files("d", {7: "a.jpg"}), None
 
 

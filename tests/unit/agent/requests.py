@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from sophon_loader.wire.messages import Item
+from dataclasses import replace
+
+from sophon_loader.wire.messages import CHEAPEST, Item
 from storage_agent.jobs import FetchHeader, Job
 
 
-def job(number: int, client: bytes = b"c", digest: str = "p") -> Job:
-    """A job whose id and key say which it is."""
+def job(number: int, client: bytes = b"c", digest: str = "p", meant_for: float | None = None) -> Job:
+    """A job whose id and key say which it is; its choice is left open if it is said which cores its prices are for."""
     header = FetchHeader(client, "d", digest, 1, 0, False, False, ["file"], received_s=0.0, upkeep_s=0.0)
-    return Job(header, Item(number, number, 0, 2, "pixels", f"{number}.jpg"))
+    if meant_for is None:
+        return Job(header, Item(number, number, 0, 2, "pixels", f"{number}.jpg"))
+    header = replace(header, prices=[1.0, 1.0, 1.0, meant_for])
+    return Job(header, Item(number, number, 0, 2, CHEAPEST, f"{number}.jpg"))
 
 
 def ids(jobs: list[Job]) -> list[int]:

@@ -30,7 +30,7 @@ from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs import Job
-from storage_agent.workers.body import OFFERED_EVERY, OFFERED_FIRST, Done, Learnt, answer_job, try_out
+from storage_agent.workers.body import OFFERED_EVERY, OFFERED_FIRST, TRIED_FROM_CORES, Done, Learnt, answer_job, try_out
 from storage_agent.workers.choosing import Appraiser, Prices
 from tests.support.drawn import examples
 from tests.support.encoding_examples import difference
@@ -123,7 +123,7 @@ def finished(case: Case, done: Done, index: int, key: str, occurrence: int = 0) 
     message = unpack(done.answer.header)
     assert isinstance(message, Sample)
     reach = case.parts.steps[0].reach
-    wanted = Wanted(0, index, reach, CHEAPEST, key, occurrence, prices=(1.0, 1.0, 1.0))
+    wanted = Wanted(0, index, reach, CHEAPEST, key, occurrence, prices=(1.0, 1.0, 1.0, 0.0))
     row = case.parts.statistics.row(0)
     row.begin(1)
     reply = Reply(wanted, 0, message, bytes(done.answer.payload or b""))
@@ -290,6 +290,14 @@ def test_what_is_sent_is_learnt_from(ends: Ends, monkeypatch: pytest.MonkeyPatch
         try_out(job, done, ends.case("training").learnt)
     sent = [(done.picture, 2, "webp", len(done.answer.payload or b""), sample_of(done.answer).op_s[-1])]
     assert seen == ([] if dry else sent)
+
+
+def test_an_agent_with_next_to_no_cpu_tries_nothing(ends: Ends) -> None:
+    case = fresh(ends)
+    done = ends.asked(case, 2)
+    with isolated(GENERATORS):
+        assert try_out(ends.job(case, 2, per_worker=0.9 * TRIED_FROM_CORES), done, case.learnt) == 0.0
+        assert try_out(ends.job(case, 2, per_worker=TRIED_FROM_CORES), done, case.learnt) > 0.0
 
 
 def test_another_pipeline_is_another_matter(ends: Ends) -> None:

@@ -315,14 +315,16 @@ def test_what_no_worker_will_have_time_for_goes_out_as_files(waiting: int, room:
 
 def test_prices_reach_the_jobs_of_a_choice_that_is_left_open(counter: Counter) -> None:
     digest = _register(counter)
-    read, queue = counter.says(_fetch((2, CHEAPEST), (0, "file"), (0, CHEAPEST), digest=digest, prices=[1.0, 0.5, 0.0]))
+    read, queue = counter.says(
+        _fetch((2, CHEAPEST), (0, "file"), (0, CHEAPEST), digest=digest, prices=[1.0, 0.5, 0.0, 0.0])
+    )
     assert isinstance(read, Read) and isinstance(queue, Queue)
     assert (ids(list(read.jobs)), ids(list(queue.jobs))) == ([1], [0, 2]), "also where nothing but the file may be cut"
-    assert queue.jobs[0].fetch.prices == [1.0, 0.5, 0.0]
+    assert queue.jobs[0].fetch.prices == [1.0, 0.5, 0.0, 0.0]
     assert [(one.item.cut, one.item.encoding) for one in queue.jobs] == [(2, CHEAPEST), (0, CHEAPEST)]
 
 
-@pytest.mark.parametrize("prices", [[], [1.0], [1.0, 2.0]])
+@pytest.mark.parametrize("prices", [[], [1.0], [1.0, 2.0, 3.0]])
 def test_a_choice_that_is_left_open_needs_three_prices(counter: Counter, prices: list[float]) -> None:
     digest = _register(counter)
     refusal = counter.refused(_fetch((0, "file"), (2, CHEAPEST), digest=digest, prices=prices))
@@ -332,7 +334,23 @@ def test_a_choice_that_is_left_open_needs_three_prices(counter: Counter, prices:
 
 
 def test_a_choice_that_is_left_open_needs_a_pipeline(counter: Counter) -> None:
-    assert counter.refused(_fetch((0, CHEAPEST), prices=[1.0, 1.0, 1.0])).failure == "unknown-pipeline"
+    assert counter.refused(_fetch((0, CHEAPEST), prices=[1.0] * 4)).failure == "unknown-pipeline"
+
+
+@pytest.mark.parametrize(("meant", "there", "outdated"), [
+    (1.0, 0.2, True), (1.0, 0.25, False), (1.0, 8.0, False), (0.01, 0.01, False), (0.01, 1.0, False), (0.0, 0.1, False),
+])  # fmt: skip
+def test_prices_of_another_time_are_answered_with_files(
+    counter: Counter, meant: float, there: float, outdated: bool
+) -> None:
+    """They were worked out for an agent that had four times as many cores; a loader that has named the cut wants it."""
+    digest = _register(counter)
+    asked = _fetch((2, CHEAPEST), (2, "pixels"), (0, "file"), digest=digest, prices=[1.0, 1.0, 1.0, meant])
+    read, queue = counter.says(asked, per_worker=there)
+    assert isinstance(read, Read) and isinstance(queue, Queue)
+    assert (ids(list(read.jobs)), ids(list(queue.jobs))) == (([0, 2], [1]) if outdated else ([2], [0, 1]))
+    assert read.note == "", "no fault of anybody's"
+    assert {one.fetch.per_worker for one in [*read.jobs, *queue.jobs]} == {there}
 
 
 # --- the agent's cores ----------------------------------------------------------------------------------------
@@ -344,7 +362,7 @@ def _told_cores(counter: Counter, client: bytes, now_s: float, cores: float = 6.
     if digest not in counter.pipelines:
         _register(counter)
     (queue,) = counter.says(
-        _fetch((2, CHEAPEST), digest=digest, prices=[1.0] * 3), client=client, now_s=now_s, cores=cores
+        _fetch((2, CHEAPEST), digest=digest, prices=[1.0] * 4), client=client, now_s=now_s, cores=cores
     )
     assert isinstance(queue, Queue)
     return queue.jobs[0].fetch.cores

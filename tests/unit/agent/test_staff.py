@@ -53,9 +53,16 @@ class Office:
                 others.append(instruction)
         return others
 
-    def queue(self, *numbers: int, client: bytes = b"c", digest: str = "p", now_s: float = 0.0) -> list[Instruction]:
+    def queue(
+        self,
+        *numbers: int,
+        client: bytes = b"c",
+        digest: str = "p",
+        now_s: float = 0.0,
+        meant_for: float | None = None,
+    ) -> list[Instruction]:
         self.admission.admit(client, len(numbers))
-        return self.carry_out(self.staff.queue([job(n, client, digest) for n in numbers], now_s=now_s))
+        return self.carry_out(self.staff.queue([job(n, client, digest, meant_for) for n in numbers], now_s=now_s))
 
     def build(self, digest: str, client: bytes = b"c") -> list[Instruction]:
         self.admission.admit(client, 1)
@@ -115,6 +122,24 @@ def test_clients_take_turns() -> None:
     office.queue(11, 12, client=b"other")
     served = [office.answered(1) for _ in range(6)]
     assert served == [1, 2, 3, 11, 4, 12], "two had been given before the other came"
+
+
+def test_a_job_that_was_meant_for_many_more_cores_goes_out_as_its_file() -> None:
+    """Worked off as it was meant, what waits would hold the loader up for half a minute."""
+    office = Office(workers=1)
+    office.queue(1, 2, 3, meant_for=1.0)
+    office.queue(4, meant_for=0.02)
+    office.queue(5)
+    office.queue(6, meant_for=1.0)
+    office.staff.per_worker = 0.01
+    assert office.jobs(1) == [1, 2], "what a worker has been given stays there"
+    office.staff.answered(1, now_s=0.1)
+    done = office.assign()
+    assert _reads(done) == [([3], "")] and office.jobs(1) == [1, 2, 4]
+    office.staff.answered(1, now_s=0.2)
+    assert _reads(office.assign()) == [] and office.jobs(1) == [1, 2, 4, 5]
+    office.staff.answered(1, now_s=0.3)
+    assert _reads(office.assign()) == [([6], "")] and office.admission.queued == 0
 
 
 def test_pipelines_are_built_before_samples_are_made() -> None:

@@ -22,6 +22,7 @@ from sophon_loader.main.live import (
     FIRST_WINDOW_S,
     MIN_OFFERS,
     MIN_WINDOW_SAMPLES,
+    TRIED_FROM_CORES,
     TRIED_SHARE,
     WINDOW_S,
     LivePlan,
@@ -369,6 +370,38 @@ def test_while_nothing_is_offloaded_a_few_samples_are_still_tried() -> None:
     assert not driven.live.tariff.offloads
     assert (files.share, files.prices) == (1 - FIRST_TRIED_SHARE, None)
     assert priced.share == FIRST_TRIED_SHARE and priced.prices is not None
+
+
+@pytest.mark.parametrize(("cores", "share"), [(1.0, TRIED_SHARE), (0.1, 1 / 112), (0.05, 1 / 224), (0.02, 0.0)])
+def test_what_is_tried_is_no_burden_to_a_small_agent(cores: float, share: float) -> None:
+    """Of its cores a 32nd at most, at 3.5 ms for each of 100 samples/s; and next to no CPU is left alone."""
+    driven = Driven(KNOWN.with_wire(1e10))
+    driven.statistics.agent_cores.array[:] = cores
+    driven.weigh(samples=20, offers=[OFFERS[0]._replace(rest_s=0.0005), Offer(2, "pixels", 10_000, 0.0035, 0.0005)])
+    idle = {"wire_bytes": 0, "waited_s": 0.0, "fresh": 0, "net_s": 0.0, "work_cpu_s": 0.0, "work_s": 0.0,
+            "upkeep_s": 0.0, "offloaded_upkeep_s": 0.0, "read_s": 0.0, "offloaded": 0}  # fmt: skip
+    for second in range(1, 4):
+        driven.progress(float(second), totals_of(100 * second, **idle), awaited=0.0)
+    assert not driven.live.tariff.offloads
+    tried = sum(part.share for part in driven.told.parts if part.prices is not None)
+    assert tried == pytest.approx(share, rel=0.1)
+
+
+def test_an_agent_with_next_to_no_cpu_is_asked_for_files_before_anything_is_known() -> None:
+    assert at_first(Conditions.at_first(1.0, 0.9 * TRIED_FROM_CORES).rates, files_here=False).parts == (FILES,)
+    assert at_first(Conditions.at_first(1.0, TRIED_FROM_CORES).rates, files_here=False).offloads
+
+
+def test_prices_say_for_how_many_cores_of_the_agent_they_were_worked_out(driven: Driven) -> None:
+    """The least that a worker was told: to ask for too little is cheap."""
+    driven.statistics.per_worker.array[:] = 0.25
+    driven.progress(1.0, totals_of(100))
+    (part,) = driven.told.parts
+    assert part.prices is not None and part.prices.per_worker == 0.25, "also before prices are worked out"
+    driven.weigh()
+    driven.statistics.per_worker.array[:] = 0.5
+    driven.progress(2.0, totals_of(200))
+    assert {part.prices.per_worker for part in driven.told.parts if part.prices is not None} == {0.5}
 
 
 def test_a_job_that_the_training_limits_offloads_nothing(driven: Driven) -> None:

@@ -62,6 +62,22 @@ def near(found: float, wanted: float, share: float = 0.1) -> bool:
     return abs(found - wanted) <= share * wanted
 
 
+@pytest.mark.parametrize("quota", [0.01, 0.05, 0.5])
+@pytest.mark.parametrize("got", [1.0, 2.0])
+def test_a_quota_of_the_agent_is_counted_once(quota: float, got: float) -> None:
+    """It stands in the cores that are promised, and shows in what work gets of a core: in all of it, or less."""
+    under = {"agent_cores": quota, "per_worker": quota, "work_cpu_s": 0.1, "work_s": 0.1 / min(1.0, got * quota)}
+    now = after(FIRST, *[window(**under)] * 6)
+    assert now.rates.agent_cores == pytest.approx(quota) and now.per_worker == quota
+    assert now.after(window(per_worker=1.0, work_cpu_s=0.0, work_s=0.0)).rates.agent_cores == 4.0, "back at once"
+
+
+def test_what_others_take_beside_a_quota_is_missing() -> None:
+    """Two workers with half a core together, of which work gets a half."""
+    half = window(agent_cores=0.5, per_worker=0.25, work_cpu_s=0.1, work_s=0.8)
+    assert near(after(FIRST, *[half] * 6).rates.agent_cores, 0.25)
+
+
 # --- at first -------------------------------------------------------------------------------------------------
 
 

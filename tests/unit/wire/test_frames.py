@@ -169,7 +169,7 @@ def test_every_field_of_an_offer_is_held_against_its_type(offer: Any) -> None:
 
 
 @pytest.mark.parametrize("prices", [
-    [0.0] * 4, [-1.0, 0.0, 0.0], [0.0, math.nan, 0.0], [0.0, 0.0, math.inf], [1e9 + 1, 0.0, 0.0], [None, 0.0, 0.0],
+    [0.0] * 5, [-1.0, 0.0, 0.0], [0.0, math.nan, 0.0], [0.0, 0.0, math.inf], [1e9 + 1, 0.0, 0.0], [None, 0.0, 0.0],
     ["1", "1", "1"], [True, True, True], 0.5, None,
 ])  # fmt: skip
 def test_prices_that_are_none(prices: Any) -> None:
@@ -177,7 +177,7 @@ def test_prices_that_are_none(prices: Any) -> None:
         unpack(pack(example(Fetch, prices=prices)))
 
 
-@pytest.mark.parametrize("prices", [[], [0.0], [0.0, 0.0, 0.0], [1, 0, 1_000_000_000], [1e-300, 1e9, 0.5]])
+@pytest.mark.parametrize("prices", [[], [0.0], [0.0, 0.0, 0.0, 0.0], [1, 0, 1_000_000_000], [1e-300, 1e9, 0.5]])
 def test_prices_that_are_some(prices: list[float]) -> None:
     fetch = unpack(pack(example(Fetch, prices=prices)))
     assert isinstance(fetch, Fetch) and fetch.prices == prices

@@ -49,6 +49,7 @@ LIMITS: dict[Place, tuple[type, float, float]] = {
     (Sample, "read_s"): (float, 0, 1e9),
     (Sample, "work_s"): (float, 0, 1e9),
     (Sample, "cores"): (float, 1e-6, 1e6),
+    (Sample, "per_worker"): (float, 1e-6, 1e6),
     (Sample, "offers[0].cut"): (int, 0, 64),
     (Sample, "offers[0].nbytes"): (int, 0, MOST),
     (Sample, "offers[0].agent_s"): (float, 0, 1e9),

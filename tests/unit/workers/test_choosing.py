@@ -94,11 +94,13 @@ def at_tariff(parts: Parts, *shares: tuple[float, Prices | None]) -> Chooser:
 def test_at_a_tariff_the_choice_is_left_to_the_agent(root: Path) -> None:
     """Up to where it can get, and without looking at a picture."""
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms("train"))
-    chooser = at_tariff(parts, (1.0, Prices(wire=1.0, loader=0.25, agent=0.5)))
+    chooser = at_tariff(parts, (1.0, Prices(wire=1.0, loader=0.25, agent=0.5, per_worker=0.125)))
     found = chooser.wanted(Ticket(BATCH, [4, -6, 4], [0, 0, 1]))
     reach = parts.steps[0].reach
     assert found == [
-        Wanted(0, index, reach, CHEAPEST, parts.locations.key_in_export(index), occurrence, prices=(1.0, 0.5, 0.25))
+        Wanted(
+            0, index, reach, CHEAPEST, parts.locations.key_in_export(index), occurrence, prices=(1.0, 0.5, 0.25, 0.125)
+        )
         for index, occurrence in ((4, 0), (0, 0), (4, 1))
     ]
     assert not any(one.is_file for one in found)
