@@ -28,7 +28,8 @@ from tqdm import tqdm
 
 from bench.record import stamp, write_json
 from tests.faults.schedules import Schedule, drawn
-from tests.faults.seeds import MOST_S, Scene, deadline, run, scene
+from tests.faults.seeds import MOST_S, PATIENCE_S, Scene, deadline, run, scene
+from tests.support.agents import until
 
 SHARE = 0.1
 """How much of its mean a count may rise over the second half."""
@@ -45,6 +46,7 @@ def spared(schedule: Schedule) -> Schedule:
 
 def counted(at: Scene) -> dict[str, float]:
     """What the host process and the agent of a scene hold now."""
+    until(at.complete, "workers that were killed are replaced", PATIENCE_S)
     gc.collect()
     host, agent = psutil.Process(), psutil.Process(at.agent.pid)
     workers = [one for one in host.children() if "storage_agent" not in " ".join(one.cmdline())]
@@ -55,7 +57,15 @@ def counted(at: Scene) -> dict[str, float]:
         found[f"{name}_threads"] = process.num_threads()
         found[f"{name}_processes"] = len(children)
         found[f"{name}_mb"] = process.memory_info().rss / 1e6
+        found[f"{name}_children_mb"] = sum(_rss_mb(one) for one in children)
     return found | {"temporary_files": len(os.listdir(tempfile.gettempdir()))}
+
+
+def _rss_mb(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss) / 1e6
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def risen(name: str, values: Sequence[float]) -> float:
@@ -89,7 +99,7 @@ def main() -> int:
         with (
             scene() as mortal,
             scene() as lasting,
-            tqdm(total=round(60 * asked.minutes), unit="s", disable=None) as bar,
+            tqdm(total=round(60 * asked.minutes), unit="s") as bar,
         ):
             seed = asked.first
             while (left_s := end_s - time.monotonic()) > 0:

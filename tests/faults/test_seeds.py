@@ -16,6 +16,7 @@ from tests.faults.schedules import Schedule, drawn, shrunk
 from tests.faults.seeds import KEPT, Scene, check, run, scene
 from tests.faults.soak import risen
 
+pytestmark = pytest.mark.timeout(600)  # agents start again and again, which takes long on a machine that is busy
 SEEDS = int(os.environ.get("FAULT_SEEDS", "12"))
 
 
