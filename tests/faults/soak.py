@@ -91,7 +91,6 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all that was counted")
     asked = parser.parse_args()
-    end_s = time.monotonic() + 60 * asked.minutes
     rows: list[dict[str, float]] = []
     failed: list[int] = []
     with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # a short path, as those of sockets must be
@@ -101,7 +100,7 @@ def main() -> int:
             scene() as lasting,
             tqdm(total=round(60 * asked.minutes), unit="s") as bar,
         ):
-            seed = asked.first
+            seed, end_s = asked.first, time.monotonic() + 60 * asked.minutes
             while (left_s := end_s - time.monotonic()) > 0:
                 try:
                     with deadline(MOST_S):
