@@ -7,11 +7,14 @@ faults it takes, and keeps those in `failed.jsonl`, whose schedules run first.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
+from tests.faults import seeds
 from tests.faults.schedules import Schedule, drawn, shrunk
 from tests.faults.seeds import KEPT, Scene, check, run, scene
 from tests.faults.soak import risen
@@ -58,6 +61,23 @@ def test_as_few_faults_as_it_takes() -> None:
     needed = schedule.faults[2]
     assert shrunk(schedule, lambda one: needed in one.faults).faults == [needed]
     assert Schedule.from_line(schedule.line()) == schedule == drawn(schedule.seed)
+
+
+def test_a_seed_that_fails_is_kept_with_the_fault_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_with_a_cut(schedule: Schedule, _: object) -> None:
+        assert "cut" not in [fault.kind for fault in schedule.faults]
+
+    seed = next(n for n in range(1000) if {"cut", "stop", "drop"} <= {fault.kind for fault in drawn(n).faults})
+    monkeypatch.setattr(seeds, "run", fails_with_a_cut)
+    monkeypatch.setattr(seeds, "scene", nullcontext)
+    monkeypatch.setattr(seeds, "KEPT", tmp_path / "failed.jsonl")
+    monkeypatch.setattr(sys, "argv", ["seeds", str(seed), str(seed + 1)])
+    assert seeds.main() == 1
+    (line,) = (tmp_path / "failed.jsonl").read_text().splitlines()
+    assert [fault.kind for fault in Schedule.from_line(line).faults] == ["cut"]
+    assert drawn(seed).line() in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
