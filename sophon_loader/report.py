@@ -11,6 +11,9 @@ from rich.table import Table
 
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
+_IF_ANY = ("passes", "corrupt", "malformed", "verified")
+"""Counters that the table leaves out while they are 0."""
+
 
 @dataclass
 class Report:
@@ -120,7 +123,7 @@ class Report:
         table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
         for name, value in self.as_dict().items():
             elsewhere = name in ("epoch", "policy", "limits", "would_bring", "weighed")  # in the title or the verdict
-            empty = value in (None, "", [], {}) or (name == "passes" and value == 0)
+            empty = value in (None, "", [], {}) or (name in _IF_ANY and value == 0)
             if not elsewhere and not empty:
                 table.add_row(name.replace("_", " "), _text(value))
         out = io.StringIO()

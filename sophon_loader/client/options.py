@@ -28,6 +28,8 @@ class OffloadOptions:
             0: nothing is offloaded that makes no epoch shorter.
         cost_per_gb: seconds of training that a gigabyte less on the wire is worth to `auto`: its price, by that of a
             second of the job. A link that is billed may then be spared at the cost of time.
+        verify: share of the samples from the agent that are computed here, too, and compared bit for bit, 0 to 1; which
+            ones depends on nothing but their random numbers. 0: none.
         reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
             batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
 
@@ -47,6 +49,7 @@ class OffloadOptions:
     resend_after_s: float = 30.0
     traffic_weight: float = 0.5
     cost_per_gb: float = 0.0
+    verify: float = 0.001
     reuse_batch_memory: bool = True
 
     def __post_init__(self) -> None:
@@ -58,8 +61,10 @@ class OffloadOptions:
             value = getattr(self, field.name)
             if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
-        if not (_is_number(self.traffic_weight) and 0 <= self.traffic_weight <= 1):
-            raise ConfigError(f"traffic_weight must be a share from 0 to 1, got {self.traffic_weight!r}")
+        for name in ("traffic_weight", "verify"):
+            value = getattr(self, name)
+            if not (_is_number(value) and 0 <= value <= 1):
+                raise ConfigError(f"{name} must be a share from 0 to 1, got {value!r}")
         if not (_is_number(self.cost_per_gb) and 0 <= self.cost_per_gb < math.inf):
             raise ConfigError(f"cost_per_gb must be seconds from 0 on, got {self.cost_per_gb!r}")
         if not isinstance(self.reuse_batch_memory, bool):

@@ -23,6 +23,7 @@ from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name, read_here
 from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.verifying import Sizes, Verifier
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Finisher:
         self._terms = terms
         self._seed = seed
         self._instead = Instead(locations, terms)
+        self._sizes = Sizes(locations)
+        self._verifier = Verifier(0.0 if terms is None else terms.options.verify, self._instead, terms)
         self._told = 0
         """Answers of no use of which the log has told."""
 
@@ -152,10 +155,13 @@ class Finisher:
             except Exception as second:
                 add_note(second, f"nothing could be made of the agent's answer: {error}")
                 raise
+        self._sizes.compare(reply, agent_name(self._terms))
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
         value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw)
         _compare(reply, time.thread_time() - since_s, row)
+        if self._verifier.due(draw):
+            self._verifier.verify(reply, chain, draw, row)
         return value
 
     def _received(self, reply: Reply, steps: Steps, draw: Draw) -> tuple[int, Any]:

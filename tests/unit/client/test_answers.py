@@ -154,8 +154,8 @@ def test_a_file_that_is_something_else(liar: Liar, connection: Connection, chang
 # --- samples --------------------------------------------------------------------------------------------------
 
 
-def _sample(fetch: Fetch, encoding: str = "file", cut: int = 0) -> Sample:
-    return Sample(fetch.items[0].id, cut, encoding, {}, 1, [0.0], 0.0, 0.0, "")
+def _sample(fetch: Fetch, encoding: str = "file", cut: int = 0, nbytes: int = 1) -> Sample:
+    return Sample(fetch.items[0].id, cut, encoding, {}, nbytes, [0.0], 0.0, 0.0, "")
 
 
 def _replies(liar: Liar, wanted: Wanted, seed: int = 0, epoch: int = 0) -> list[Reply]:
@@ -301,7 +301,11 @@ def test_the_same_where_the_files_are_not_here(liar: Liar, tmp_path: Path, chang
 
 def test_a_sample_that_keeps_the_rules(liar: Liar, tmp_path: Path) -> None:
     root = make_tree(tmp_path, 4)
-    liar.answer = _polite(root, lambda fetch: _frames(replace(_sample(fetch), **GOOD), b"xyz"))
+
+    def sample(fetch: Fetch) -> Frames:
+        return _frames(replace(_sample(fetch, nbytes=(root / fetch.items[0].key).stat().st_size), **GOOD), b"xyz")
+
+    liar.answer = _polite(root, sample)
     loader = OffloadingDataLoader(folder(root), batch_size=1, agent=str(liar.address), policy="resize-off", seed=3)
     try:
         next(iter(loader))

@@ -6,6 +6,7 @@ import io
 import os
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,15 @@ def root(tmp_path: Path) -> Path:
     """Three photographs, all of one size."""
     (tmp_path / "c").mkdir()
     for number in range(3):
-        picture(*SIZE, number).save(tmp_path / "c" / f"{number}.jpg", quality=90)
+        (tmp_path / "c" / f"{number}.jpg").write_bytes(_photograph(number))
     return tmp_path
+
+
+@cache
+def _photograph(number: int) -> bytes:
+    file = io.BytesIO()
+    picture(*SIZE, number).save(file, "JPEG", quality=90)
+    return file.getvalue()
 
 
 def terms(**changes: Any) -> Terms:
@@ -85,7 +93,7 @@ def answer(value: Any, cut: int, encoding: str, one: Wanted, **changes: Any) -> 
     """What an agent would have sent."""
     encoded = encode(value, encoding)
     op_s = [0.25] * (1 if cut == 0 else cut + 2)
-    sample = Sample(1, cut, encoded.encoding, encoded.meta, 1000, op_s, 0.0, 0.0, "")
+    sample = Sample(1, cut, encoded.encoding, encoded.meta, len(_photograph(one.sample)), op_s, 0.0, 0.0, "")
     return Reply(one, 0, replace(sample, **changes), memoryview(encoded.payload))
 
 
