@@ -226,6 +226,7 @@ def test_what_the_agent_says_of_itself_is_noted(parts: Parts, session: SessionSt
         reply = session.wanted[batch].pop()
         data = Path(str(parts.locations.path_here(reply.wanted.sample))).read_bytes()
         sample = replace(sample_message(1), cut=0, encoding="file", op_s=[0.0], cores=0.75, offers=next(told))
+        sample = replace(sample, file_nbytes=len(data))
         return replace(reply, sample=sample, payload=data)
 
     session.next = answers  # type: ignore[method-assign]
