@@ -153,6 +153,16 @@ BENCHES = (
         data="first",
     ),
     Bench(
+        "fairness",
+        "bench.fairness",
+        "Does an agent treat its clients alike, also beside attackers?",
+        "half of the fair share, half of the rate alone",
+        4,
+        (),
+        ("--clients", "8", "--seconds", "5", "--attack-seconds", "3"),
+        "first",
+    ),
+    Bench(
         "agent",
         "bench.agent",
         "How fast does an agent hand out files, and how large is a loader worker?",

@@ -56,7 +56,14 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--export", action="append", required=True, type=_export, metavar="NAME=FOLDER", help="may be repeated"
     )
     parser.add_argument("--bind", default="tcp://127.0.0.1:5555", help="default %(default)s; port 0 takes a free one")
-    parser.add_argument("--workers", type=int, help="processes that run ops; default: the cores this host may use")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--workers", type=int, help="processes that run ops; default: the cores this host may use")
+    amount.add_argument(
+        "--cpu-share",
+        type=_share,
+        metavar="S",
+        help="instead of --workers: as many as this share of the cores, at least one; each takes one core at most",
+    )
     parser.add_argument("--readers", type=int, default=Settings.readers, help="default %(default)s")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="MODULE", help="import MODULE, which calls register_op"
@@ -70,6 +77,23 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         default=Settings.max_queued,
         metavar="N",
         help="samples waiting for a worker above which files go out as they are; default %(default)s",
+    )
+    parser.add_argument(
+        "--job-seconds",
+        type=_seconds,
+        default=Settings.job_s,
+        metavar="S",
+        help="for one sample; a worker that takes longer is replaced, and the file goes out; default %(default)s",
+    )
+    parser.add_argument(
+        "--worker-memory-mb",
+        type=int,
+        default=Settings.worker_nbytes >> 20,
+        metavar="N",
+        help="that a worker may take beyond what all share; default %(default)s",
+    )
+    parser.add_argument(
+        "--nice", type=int, default=Settings.nice, metavar="N", help="of workers, 0 to 19; default %(default)s"
     )
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
     parser.add_argument(
@@ -93,6 +117,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a share above 0 and at most 1, got {text!r}")
+    return value
+
+
 def _serve(parsed: argparse.Namespace) -> int:
     names = [name for name, _ in parsed.export]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -100,12 +131,15 @@ def _serve(parsed: argparse.Namespace) -> int:
     settings = Settings(
         exports=dict(parsed.export),
         bind=parsed.bind,
-        workers=parsed.workers if parsed.workers is not None else math.ceil(cores_available()),
+        workers=_workers(parsed),
         readers=parsed.readers,
         ops=tuple(parsed.ops),
         limit_mbit=parsed.limit_mbit,
         max_file_nbytes=parsed.max_file_mb << 20,
         max_queued=parsed.max_queued,
+        job_s=parsed.job_seconds,
+        worker_nbytes=parsed.worker_memory_mb << 20,
+        nice=parsed.nice,
     )
     exports = open_exports(settings)
     exports.check()
@@ -115,6 +149,14 @@ def _serve(parsed: argparse.Namespace) -> int:
         _stop_when_stdin_closes()
     broker.run(ready=lambda: _announce(broker, settings, exports))
     return 0
+
+
+def _workers(parsed: argparse.Namespace) -> int:
+    if parsed.workers is not None:
+        return int(parsed.workers)
+    if parsed.cpu_share is not None:
+        return max(1, int(float(parsed.cpu_share) * cores_available()))
+    return math.ceil(cores_available())
 
 
 def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from typing import Generic, TypeVar
+
+from storage_agent.turns import Turns
 
 Job = TypeVar("Job")
 
 
 class Admission(Generic[Job]):
-    """Bounded queue of jobs with one turn per client, so that a large request does not starve a small one.
+    """Bounded queue of jobs for workers, with turns by what jobs cost there, and counts of what has no answer yet.
 
     Args:
         max_outstanding: admitted and not yet finished samples per client.
@@ -17,21 +18,23 @@ class Admission(Generic[Job]):
 
     Example:
         >>> admission: Admission[str] = Admission(max_outstanding=8, max_queued=4)
-        >>> admission.admit(b"loader", 2), admission.push(b"loader", "a job"), admission.pop()
-        (True, None, 'a job')
+        >>> admission.admit(b"loader", 2), admission.turns.push(b"loader", "a job"), admission.turns.pop()
+        (True, None, (b'loader', 'a job'))
+
+    Attributes:
+        turns: the jobs that wait.
     """
 
     def __init__(self, max_outstanding: int, max_queued: int) -> None:
         self.max_outstanding = max_outstanding
         self.max_queued = max_queued
+        self.turns: Turns[Job] = Turns()
         self._outstanding: dict[bytes, int] = {}
-        self._waiting: OrderedDict[bytes, deque[Job]] = OrderedDict()
-        self._queued = 0
 
     @property
     def queued(self) -> int:
         """Jobs that wait for a worker."""
-        return self._queued
+        return len(self.turns)
 
     @property
     def outstanding(self) -> int:
@@ -43,10 +46,10 @@ class Admission(Generic[Job]):
         """Clients with unanswered samples."""
         return len(self._outstanding)
 
-    @property
-    def space(self) -> int:
-        """Jobs that may still be queued."""
-        return max(0, self.max_queued - self._queued)
+    def space(self, client: bytes) -> int:
+        """Jobs of a client that may still be queued: as many as are free in all, or are missing to its share of all."""
+        share = self.max_queued // (self.turns.clients + 1)
+        return max(0, self.max_queued - self.queued, share - self.turns.waiting_of(client))
 
     def outstanding_of(self, client: bytes) -> int:
         """Admitted samples of one client that have no answer yet."""
@@ -67,7 +70,7 @@ class Admission(Generic[Job]):
         return True
 
     def finish(self, client: bytes, samples: int = 1) -> None:
-        """Admitted samples have their answers.
+        """Admitted samples have their answers, or nobody waits for them any more.
 
         Args:
             client: whose they are.
@@ -79,23 +82,6 @@ class Admission(Generic[Job]):
         else:
             self._outstanding.pop(client, None)
 
-    def push(self, client: bytes, job: Job) -> None:
-        """Queue a job for a worker.
-
-        Args:
-            client: who wants it.
-            job: what it wants.
-        """
-        self._waiting.setdefault(client, deque()).append(job)
-        self._queued += 1
-
-    def pop(self) -> Job | None:
-        """The next job: the oldest of the client whose turn it is; None when nothing waits."""
-        if not self._waiting:
-            return None
-        client, jobs = self._waiting.popitem(last=False)
-        job = jobs.popleft()
-        self._queued -= 1
-        if jobs:
-            self._waiting[client] = jobs
-        return job
+    def forget(self, client: bytes) -> None:
+        """A client has left: what it has waiting is not done."""
+        self.finish(client, len(self.turns.drop(client)))

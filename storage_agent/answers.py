@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +16,9 @@ from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Offer, Registered, Sample, Sizes
 from storage_agent.jobs import Job
-from storage_agent.listing import image_classes
+from storage_agent.listing import classes_of, images_below
 from storage_agent.stores import Exports
+from storage_agent.stores.store import Store
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def sample_answer(
     return Answer(sample, payload)
 
 
-def answer_question(exports: Exports, question: AskListing | AskSizes) -> Answer:
-    """What an export holds, or why that cannot be said.
+def answer_question(exports: Exports, question: AskListing | AskSizes) -> Iterator[Answer | None]:
+    """What an export holds, or why that cannot be said, found in small steps: None as long as there is more to do.
 
     Args:
         exports: the agent's.
@@ -165,12 +166,29 @@ def answer_question(exports: Exports, question: AskListing | AskSizes) -> Answer
     try:
         store = exports[question.export]
         if isinstance(question, AskSizes):
-            return Answer(Sizes(store.describe(), [store.size(key) for key in question.keys]))
-        classes = image_classes(store, question.prefix)
+            sizes = []
+            for key in question.keys:
+                sizes.append(store.size(key))
+                yield None
+            yield Answer(Sizes(store.describe(), sizes))
+            return
+        yield from _listing(store, question.prefix)
     except SophonError as error:
-        return refuse(error)
-    files = msgpack.packb([names for _, names in classes], unicode_errors="surrogateescape")
-    return Answer(Listing([name for name, _ in classes]), zlib.compress(files, 1))
+        yield refuse(error)
+
+
+def _listing(store: Store, prefix: str) -> Iterator[Answer | None]:
+    classes = classes_of(store, prefix)
+    squeezed, packer = zlib.compressobj(1), msgpack.Packer(unicode_errors="surrogateescape")
+    payload = squeezed.compress(packer.pack_array_header(len(classes)))
+    for folder in classes.values():
+        names: list[str] = []
+        for found in images_below(store, folder):
+            names += found
+            yield None
+        payload += squeezed.compress(packer.pack(names))
+        yield None
+    yield Answer(Listing(list(classes)), payload + squeezed.flush())
 
 
 def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:

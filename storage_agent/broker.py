@@ -35,7 +35,7 @@ from storage_agent.jobs import Job
 from storage_agent.log import EventLog
 from storage_agent.notices import Notices, waking_on_signals
 from storage_agent.pipelines import Pipelines
-from storage_agent.readers import Readers
+from storage_agent.readers import Readers, Task
 from storage_agent.settings import Settings
 from storage_agent.staff import Staff
 from storage_agent.stores import Exports
@@ -51,6 +51,8 @@ STOP_S = 5.0
 """How long workers may take to end by themselves."""
 CORES_FOR_S = 1.0
 """How long what was found of this host's cores goes for: a quota may change at any time, and looking takes 0.1 ms."""
+_START_AGAIN_S = 0.2
+"""The pause after a worker could not be started."""
 _STOPPING_LOOK_S = 0.05
 """While the agent stops, the loop looks this often whether all is done."""
 
@@ -83,16 +85,17 @@ class Broker:
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
         self._pipelines = Pipelines()
         self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
-        self._staff = Staff(self._admission, self._pipelines)
+        self._staff = Staff(self._admission, self._pipelines, settings.job_s)
         self._upkeep = Upkeep()
         self._cores_at_s = -math.inf
         self._cores = self._cores_now(time.monotonic())
         self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
+        self._unstarted = 0
         self._poller = zmq.Poller()
         self._lines = Lines(self._poller)
         self._notices: Notices[Callable[[], None]] = Notices()
-        self._readers = Readers(settings.readers)
+        self._readers = Readers(settings.readers, self._hand_in)
         self._workers = Workers(settings, functools.partial(self._hand_in, self._replace))
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -137,7 +140,14 @@ class Broker:
             orders, relief_s = self._staff.relieve(now_s)
             self._carry_out(orders)
             stopping_s = _STOPPING_LOOK_S if self._stopping else None
-            events = dict(self._poller.poll(_shortest_ms(self._frontend.wait_s(now_s), relief_s, stopping_s)))
+            waits_s = (
+                self._frontend.wait_s(now_s),
+                relief_s,
+                stopping_s,
+                self._frontend.look(now_s),
+                self._start_due(),
+            )
+            events = dict(self._poller.poll(_shortest_ms(*waits_s)))
             for number, event in self._lines.ready(events):
                 self._attend(number, event)
             if self._notices.fileno() in events:
@@ -149,9 +159,23 @@ class Broker:
                 self._receive()
             for client in self._frontend.departed():
                 self._carry_out(self._desk.gone(client))
+                self._admission.finish(client, len(self._readers.turns.drop(client)))
             self._cores_now(time.monotonic())
             self._carry_out(self._staff.assign(time.monotonic()))
-            self._frontend.send_due(time.monotonic())
+            self._send_due()
+
+    def _send_due(self) -> None:
+        """Send what is due, and make nothing more for clients that do not take what they have been sent."""
+        self._frontend.send_due(time.monotonic())
+        for client, full in self._frontend.changes():
+            self._admission.turns.hold(client, full)
+            self._readers.hold(client, full)
+
+    def _start_due(self) -> float | None:
+        """Start the workers for which there were no descriptors; the seconds until the next try, if one is left."""
+        due, self._unstarted = self._unstarted, 0
+        self._carry_out([do.Start()] * due)
+        return _START_AGAIN_S if self._unstarted else None
 
     def _receive(self) -> None:
         """What loaders have sent."""
@@ -193,18 +217,27 @@ class Broker:
                 case do.TellStatus(client):
                     self._frontend.tell(client, Status(self._status()))
                 case do.LookUp(client, question):
-                    make = functools.partial(answer_question, self._exports, question)
-                    self._readers.submit(make, functools.partial(self._hand_in, self._looked_up, client))
+                    make = functools.partial(next, answer_question(self._exports, question))
+                    self._readers.submit(Task(client, make, functools.partial(self._looked_up, client)))
                 case do.Build():
                     self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
                 case do.Start():
-                    number, channel = self._workers.start()
-                    self._staff.hired(number)
-                    self._lines.open(number, channel)
+                    self._start()
+                case do.End(number):
+                    self._workers.kill(number)
                 case do.Log():
                     self._tally.happened(instruction)
                 case do.GiveUp(reason):
                     raise AgentError(reason)
+
+    def _start(self) -> None:
+        try:
+            number, channel = self._workers.start()
+        except OSError:  # no descriptor is left
+            self._unstarted += 1
+            return
+        self._staff.hired(number)
+        self._lines.open(number, channel)
 
     def _welcome(self, version: int) -> Welcome:
         return Welcome(
@@ -219,9 +252,9 @@ class Broker:
 
     def _read(self, jobs: Sequence[Job], note: str) -> None:
         for job in jobs:
+            client = job.fetch.client
             make = functools.partial(answer_file, self._exports, job, note)
-            then = functools.partial(self._hand_in, self._file_read, job.fetch.client)
-            self._readers.submit(make, then, [job.item.id])
+            self._readers.submit(Task(client, make, functools.partial(self._file_read, client), [job.item.id]))
 
     # --- reader threads and workers ---------------------------------------------------------------------------
 
@@ -256,7 +289,7 @@ class Broker:
                 kind, cpu_s = msgpack.unpackb(said[0])
                 self._answered(job.fetch.client, kind, cpu_s, said[1:])
         elif word == words.REGISTERED:
-            client = self._staff.built(number).client
+            client = self._staff.built(number, now_s=time.monotonic()).client
             built = unpack(said[1])
             if isinstance(built, Registered):
                 self._tally.registered(client, built)
@@ -273,7 +306,7 @@ class Broker:
         self._workers.forget(number)
         self._attend(number)  # its last words
         self._lines.close(number)
-        self._carry_out(self._staff.died(number, exit_code))
+        self._carry_out(self._staff.died(number, exit_code, now_s=time.monotonic()))
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -289,7 +322,7 @@ class Broker:
     def _reply(self, client: bytes, frames: Sequence[Payload]) -> None:
         self._admission.finish(client)
         self._frontend.reply(client, frames)
-        self._frontend.send_due(time.monotonic())
+        self._send_due()
 
     def _status(self) -> dict[str, object]:
         return {
@@ -305,6 +338,7 @@ class Broker:
             "queued": self._admission.queued,
             "outstanding": self._admission.outstanding,
             "dropped_replies": self._frontend.dropped,
+            "hung_up": self._frontend.hung_up,
             "sent_mb": round(self._frontend.sent_nbytes / 1e6, 3),
             "limit_mbit": self._settings.limit_mbit,
         }

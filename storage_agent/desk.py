@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sophon_loader.errors import MalformedMessage, VersionMismatch, WireError
 from sophon_loader.wire.failures import failure_of
-from sophon_loader.wire.frames import check_frames, content_hash, unpack
+from sophon_loader.wire.frames import check_frames, content_hash, unpack_request
 from sophon_loader.wire.limits import MAX_KEYS, MAX_REGISTERING, MAX_REGISTRATION_NBYTES
 from sophon_loader.wire.messages import (
     CHEAPEST,
@@ -117,7 +117,7 @@ class Desk:
         try:
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessage(f"a message must have one or two frames, got {len(frames)}")
-            message = unpack(frames[0])
+            message = unpack_request(frames[0])
             check_frames(message, frames[0], frames[1] if len(frames) == 2 else None)
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
@@ -130,12 +130,14 @@ class Desk:
         return self._answer(client, message)
 
     def gone(self, client: bytes) -> list[Instruction]:
-        """What to do about a connection that has been closed."""
+        """What to do about a connection that has been closed: what it has waiting is not done."""
         self._asked_s.pop(client, None)
+        unanswered = self._admission.outstanding_of(client)
+        self._admission.forget(client)
         if client not in self._greeted:
             return []
         self._greeted.discard(client)
-        return [Log("loader gone", client, details={"unanswered": self._admission.outstanding_of(client)})]
+        return [Log("loader gone", client, details={"unanswered": unanswered})]
 
     def _answer(self, client: bytes, message: Message) -> list[Instruction]:
         if isinstance(message, Hello):
@@ -203,7 +205,7 @@ class Desk:
             job = Job(header, item)
             is_file = item.cut == 0 and item.encoding == "file"
             (files if is_file or job.is_outdated(load.per_worker) else work).append(job)
-        space = self._admission.space + load.room
+        space = self._admission.space(client) + load.room
         done: list[Instruction] = []
         if files:
             done.append(Read(files))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -14,12 +15,24 @@ from sophon_loader.errors import AgentError
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message
+from storage_agent.connections import Connections
+from storage_agent.descriptors import hang_up, received_nbytes, room_for_connections, unsent_nbytes
 from storage_agent.log import EventLog
-from storage_agent.pacing import Pacer
+from storage_agent.pacing import Pacer, Waiting
 from storage_agent.settings import Settings
 
-MAX_WAITING_MESSAGES = 64
+MAX_WAITING_MESSAGES = 16
 """Of one connection, received and not looked at; its own socket keeps the others."""
+MAX_HANDED_REPLIES = 32
+"""Replies of one connection that ZeroMQ may have; the rest waits here, where bytes are counted."""
+MAX_HANDED_NBYTES = 16 << 20
+"""What these may come to, but for the last of them."""
+MAX_FRAMES = 3
+"""Of a message that are looked at: one more than any may have."""
+MAX_SKIPPED_FRAMES = 1000
+"""Of a message that are skipped at once; whoever sends more is hung up on."""
+LOOK_S = 0.1
+"""How often connections are looked at whether one sends a message without an end."""
 LINGER_MS = 2000
 """How long a stop waits for replies to leave."""
 _NOBLOCK, _SNDMORE, _SRCFD = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.SRCFD)
@@ -51,25 +64,33 @@ class Frontend:
         address: where loaders connect.
         sent_nbytes: all bytes handed to the socket.
         dropped: replies that could not be delivered.
+        hung_up: connections that were too many, or sent a message without an end.
     """
 
     def __init__(self, settings: Settings, log: EventLog) -> None:
         self._log = log
-        self._pacer: Pacer[tuple[bytes, Sequence[Payload]]] = Pacer(settings.limit_mbit)
-        self._client_at: dict[int, bytes] = {}
+        self._max_waiting = 2 * settings.max_outstanding
+        self._pacer: Pacer[Sequence[Payload]] = Pacer(settings.limit_mbit)
+        self._handed: dict[bytes, deque[int]] = {}
+        """Sizes of a client's latest replies: no others can still be with ZeroMQ."""
+        self._connections = Connections(room_for_connections(settings.workers))
+        self._look_s = time.monotonic()
+        self._skipping = 0
+        """Frames of the message that is being skipped; 0 when none is."""
         self._peer_of: dict[bytes, str] = {}
         self._departed: deque[bytes] = deque()
         self.sent_nbytes = 0
         self.dropped = 0
+        self.hung_up = 0
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
-        self.socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_HEADER_NBYTES)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_HEADER_NBYTES)
         self.socket.setsockopt(zmq.RCVHWM, MAX_WAITING_MESSAGES)
-        self.socket.setsockopt(zmq.SNDHWM, 2 * settings.max_outstanding)
+        self.socket.setsockopt(zmq.SNDHWM, MAX_HANDED_REPLIES)
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         self.address = self._bind(settings.bind)
 
     def _bind(self, endpoint: str) -> str:
@@ -87,52 +108,93 @@ class Frontend:
     # --- in ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[bytes] | None:
-        """The client's routing id and the frames of its message; None when nothing waits."""
+        """The client's routing id and the first frames of its message; None when nothing waits."""
         # Without pyzmq's recv_multipart: asking each frame whether there are more is a third faster than asking the
         # socket, and a frame knows the descriptor it came by.
+        if self._skipping and not self._skip():
+            return None
         try:
             frame = self.socket.recv(_NOBLOCK, copy=False)
         except zmq.Again:
             return None
-        client = frame.bytes
+        client, descriptor, now_s = frame.bytes, -1, time.monotonic()
         with contextlib.suppress(zmq.ZMQError):  # ZMTP 2, say, comes without
             descriptor = frame.get(_SRCFD)
-            if self._client_at.get(descriptor) != client:
-                self._meet(client, descriptor, frame)
+            if self._connections.client(descriptor) != client:
+                self._meet(client, descriptor, frame, now_s)
+            self._connections.spoke(descriptor, now_s)
         frames = [client]
         while frame.more:
             frame = self.socket.recv(_NOBLOCK, copy=False)
             frames.append(frame.bytes)
+            if len(frames) > MAX_FRAMES and frame.more:
+                self._skipping = 1
+                if not self._skip():
+                    self._hang_up(descriptor)
+                break
         return frames
 
-    def _meet(self, client: bytes, descriptor: int, frame: zmq.Frame) -> None:
+    def _skip(self) -> bool:
+        """Drop frames of a message that has too many, some at once; whether all are gone."""
+        for _ in range(MAX_SKIPPED_FRAMES):
+            if not self.socket.recv(_NOBLOCK, copy=False).more:
+                self._skipping = 0
+                return True
+        return False
+
+    def _meet(self, client: bytes, descriptor: int, frame: zmq.Frame, now_s: float) -> None:
         """The first message of a connection. Its descriptor may have been that of another, whose end comes first."""
         self.watch()
-        self._leave(descriptor)  # a client whose last message was read after its end had been told
-        self._client_at[descriptor] = client
+        if self._connections.client(descriptor) is not None:
+            self._leave(descriptor)  # a client whose last message was read after its end had been told
+        self._connections.belongs(descriptor, client, now_s)
         self._peer_of[client] = str(frame.get("Peer-Address"))
 
     def departed(self) -> Iterator[bytes]:
         """Clients whose connection has been closed since the last call; each has a name until the next is asked for."""
         while self._departed:
             client = self._departed.popleft()
+            if self._connections.descriptor(client) is not None:  # it came back before it left
+                continue
+            self.dropped += self._pacer.drop(client)
+            self._handed.pop(client, None)
             yield client
-            if client not in self._client_at.values():
-                self._peer_of.pop(client, None)
+            self._peer_of.pop(client, None)
 
     def watch(self) -> None:
-        """Take the monitor's events."""
+        """Take the monitor's events, and let connections go that are too many."""
+        now_s = time.monotonic()
         while True:
             try:
                 event, *_ = self.monitor.recv_multipart(_NOBLOCK)
             except zmq.Again:
-                return
-            _, descriptor = _EVENT.unpack(event)
-            self._leave(descriptor)
+                break
+            kind, descriptor = _EVENT.unpack(event)
+            if kind == zmq.EVENT_ACCEPTED:
+                self._leave(descriptor)  # its number was another's
+                self._connections.accepted(descriptor, now_s)
+            else:
+                self._leave(descriptor)
+        for descriptor in self._connections.too_many(now_s):
+            self._hang_up(descriptor)
+
+    def look(self, now_s: float) -> float:
+        """Let connections go that send a message without an end; the seconds until the next look."""
+        if now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S
+            for descriptor in self._connections.unfinished(received_nbytes):
+                self._hang_up(descriptor)
+        return self._look_s - now_s
+
+    def _hang_up(self, descriptor: int) -> None:
+        self.hung_up += 1
+        hang_up(descriptor)
+        self._log.info("hung up", connections=len(self._connections))
+        self._leave(descriptor)
 
     def _leave(self, descriptor: int) -> None:
-        client = self._client_at.pop(descriptor, None)
-        if client is not None and client not in self._client_at.values():  # else it came back before it left
+        client = self._connections.closed(descriptor)
+        if client is not None:
             self._departed.append(client)
 
     def name_of(self, client: bytes) -> str:
@@ -148,7 +210,13 @@ class Frontend:
             client: to whom.
             message: without a payload.
         """
-        self._send(client, [pack(message)])
+        frames = [pack(message)]
+        if self._send(client, frames):
+            return
+        if self._pacer.waiting_of(client) < self._max_waiting:
+            self._pacer.put(client, len(frames[0]), frames, first=True)
+        else:
+            self._drop(client, "the loader does not read")
 
     def reply(self, client: bytes, frames: Sequence[Payload]) -> None:
         """Send an answer when its turn comes.
@@ -157,7 +225,7 @@ class Frontend:
             client: to whom.
             frames: header, and the payload if there is one.
         """
-        self._pacer.put(sum(len(frame) for frame in frames), (client, frames))
+        self._pacer.put(client, sum(len(frame) for frame in frames), frames)
 
     def send_due(self, now_s: float) -> None:
         """Send the answers whose turn it is.
@@ -165,31 +233,58 @@ class Frontend:
         Args:
             now_s: the time.
         """
-        while (reply := self._pacer.due(now_s)) is not None:
-            self._send(*reply)
+        while (waiting := self._pacer.due(now_s)) is not None:
+            if self._takes(waiting) and self._send(waiting.client, waiting.reply):
+                self._pacer.sent(waiting, now_s)
+            else:
+                self._pacer.returned(waiting, now_s)
 
     @property
     def replies(self) -> int:
         """Answers whose turn has not come."""
         return len(self._pacer)
 
+    def changes(self) -> Iterator[tuple[bytes, bool]]:
+        """Clients for which so much waits that nothing more should be made (True), or does so no longer (False)."""
+        return self._pacer.changes()
+
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next answer is due; None when there is none."""
         return self._pacer.wait_s(now_s)
 
-    def _send(self, client: bytes, frames: Sequence[Payload]) -> None:
+    def _takes(self, waiting: Waiting[Sequence[Payload]]) -> bool:
+        """Whether ZeroMQ has room for a reply, by its bytes: as many as it had before, or all of that is gone."""
+        handed = self._handed.get(waiting.client)
+        if not handed or sum(handed) + waiting.nbytes <= MAX_HANDED_NBYTES:
+            return True
+        descriptor = self._connections.descriptor(waiting.client)
+        if descriptor is not None and unsent_nbytes(descriptor):
+            return False
+        handed.clear()
+        return True
+
+    def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
+        """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
         try:
             self.socket.send(client, _NOBLOCK | _SNDMORE)
             for frame in frames[:-1]:
                 self.socket.send(frame, _NOBLOCK | _SNDMORE)
             self.socket.send(frames[-1], _NOBLOCK)
-            self.sent_nbytes += sum(len(frame) for frame in frames)
         except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+            if error.errno == zmq.EAGAIN:
+                return False
+            if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self.dropped += 1
-            reason = "the loader is gone" if error.errno == zmq.EHOSTUNREACH else "the loader does not read"
-            self._log.info("reply dropped", client=self.name_of(client), reason=reason)
+            self._drop(client, "the loader is gone")
+            return True
+        nbytes = sum(len(frame) for frame in frames)
+        self.sent_nbytes += nbytes
+        self._handed.setdefault(client, deque(maxlen=2 * MAX_HANDED_REPLIES)).append(nbytes)
+        return True
+
+    def _drop(self, client: bytes, reason: str) -> None:
+        self.dropped += 1
+        self._log.info("reply dropped", client=self.name_of(client), reason=reason)
 
     @property
     def closed(self) -> bool:

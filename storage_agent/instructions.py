@@ -103,6 +103,17 @@ class Start:
 
 
 @dataclass(frozen=True)
+class End:
+    """End a worker at once.
+
+    Args:
+        worker: its number.
+    """
+
+    worker: int
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """End the agent: it cannot serve.
 
@@ -130,4 +141,4 @@ class Log:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-Instruction = Tell | Refuse | Greet | TellStatus | Read | Queue | Build | LookUp | Order | Start | GiveUp | Log
+Instruction = Tell | Refuse | Greet | TellStatus | Read | Queue | Build | LookUp | Order | Start | End | GiveUp | Log

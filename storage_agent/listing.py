@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from sophon_loader.errors import SampleError
 from storage_agent.stores.store import Store
@@ -11,8 +12,8 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 """The file names that torchvision's ImageFolder takes."""
 
 
-def image_classes(store: Store, prefix: str) -> list[tuple[str, list[str]]]:
-    """(class, its files below it) in the order in which torchvision's ImageFolder has them.
+def classes_of(store: Store, prefix: str) -> dict[str, str]:
+    """The classes below a folder, in the order in which torchvision's ImageFolder has them: name -> key of its folder.
 
     Args:
         store: of the export.
@@ -23,13 +24,21 @@ def image_classes(store: Store, prefix: str) -> list[tuple[str, list[str]]]:
     """
     _, classes, _ = next(store.walk(prefix))
     above = f"{prefix.rstrip('/')}/" if prefix else ""
-    return [(name, _images_below(store, above + name)) for name in sorted(classes)]
+    return {name: above + name for name in sorted(classes)}
 
 
-def _images_below(store: Store, folder: str) -> list[str]:
-    found: list[str] = []
+def images_below(store: Store, folder: str) -> Iterator[list[str]]:
+    """The image files below the folder of a class, folder by folder in ImageFolder's order.
+
+    Args:
+        store: of the export.
+        folder: its key.
+    """
     with contextlib.suppress(SampleError):  # a class that leaves the export, say, has no files
-        for parent, _, names in sorted(store.walk(folder)):
+        found = []
+        for one in store.walk(folder):
+            found.append(one)
+            yield []
+        for parent, _, names in sorted(found):
             below = f"{parent}/" if parent else ""
-            found += [below + name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES)]
-    return found
+            yield [below + name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES)]

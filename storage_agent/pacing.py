@@ -1,54 +1,134 @@
-"""Pacing of replies to a number of Mbit/s, for showing a slow wire on a fast one. Pure: the clock is an argument."""
+"""Replies on their way to the socket: whose is next, how fast they may go, who does not take them.
+
+Pure: the clock is an argument.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from storage_agent.turns import Turns
 
 Reply = TypeVar("Reply")
 BURST_S = 0.005
 """A reply may leave this much before the wire is free for it, which then does not idle while the broker wakes up."""
+RETRY_S = 0.005
+"""The pause after a client did not take a reply."""
+FULL_NBYTES = 4 << 20
+"""Replies of one client that may wait before nothing more is made for it: some 30 pictures ahead of its wire."""
+ALL_NBYTES = 256 << 20
+"""Replies of all clients that may wait; if that is less, each may have its share of it."""
+
+
+@dataclass(frozen=True)
+class Waiting(Generic[Reply]):
+    """A reply, to whom it goes, and its size."""
+
+    client: bytes
+    nbytes: int
+    reply: Reply
 
 
 class Pacer(Generic[Reply]):
-    """A queue whose entries come due at a byte rate.
+    """Replies that wait, with turns of clients by bytes, all together at a byte rate.
 
     Args:
         limit_mbit: 10**6 bits per second; None lets everything through at once.
 
     Example:
         >>> pacer: Pacer[str] = Pacer(limit_mbit=8.0)
-        >>> pacer.put(1_000_000, "first"), pacer.put(1, "second")
+        >>> pacer.put(b"loader", 1_000_000, "first"), pacer.put(b"loader", 1, "second")
         (None, None)
-        >>> pacer.due(now_s=0.0), pacer.due(now_s=0.5), pacer.due(now_s=1.0)
-        ('first', None, 'second')
+        >>> first = pacer.due(now_s=0.0)
+        >>> pacer.sent(first, now_s=0.0)
+        >>> pacer.due(now_s=0.5), pacer.due(now_s=1.0).reply
+        (None, 'second')
     """
 
     def __init__(self, limit_mbit: float | None) -> None:
         self._s_per_byte = 8e-6 / limit_mbit if limit_mbit else 0.0
-        self._queue: deque[tuple[int, Reply]] = deque()
+        self._turns: Turns[Waiting[Reply]] = Turns()
         self._free_at_s = 0.0
+        self._nbytes: dict[bytes, int] = {}
+        """What waits of each client that has something waiting."""
+        self._paused: dict[bytes, float] = {}
+        """Clients that did not take a reply, and when they are tried again, the first to be tried first."""
+        self._full: set[bytes] = set()
+        self._changes: deque[tuple[bytes, bool]] = deque()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._turns)
 
-    def put(self, nbytes: int, reply: Reply) -> None:
+    def waiting_of(self, client: bytes) -> int:
+        """How many replies of a client wait."""
+        return self._turns.waiting_of(client)
+
+    def put(self, client: bytes, nbytes: int, reply: Reply, *, first: bool = False) -> None:
         """Queue a reply.
 
         Args:
+            client: to whom.
             nbytes: its size.
             reply: what `due` gives back.
+            first: before the client's others.
         """
-        self._queue.append((nbytes, reply))
+        self._turns.push(client, Waiting(client, nbytes, reply), first=first)
+        self._count(client, nbytes)
 
-    def due(self, now_s: float) -> Reply | None:
-        """The next reply, if the wire is free for it at `now_s`."""
-        if not self._queue or now_s < self._free_at_s - BURST_S:
+    def due(self, now_s: float) -> Waiting[Reply] | None:
+        """The next reply, if the wire is free for it at `now_s`; say then whether it was `sent` or `returned`."""
+        while self._paused and next(iter(self._paused.values())) <= now_s:
+            client = next(iter(self._paused))
+            del self._paused[client]
+            self._turns.hold(client, False)
+        if now_s < self._free_at_s - BURST_S:
             return None
-        nbytes, reply = self._queue.popleft()
-        self._free_at_s = max(now_s, self._free_at_s) + nbytes * self._s_per_byte
-        return reply
+        turn = self._turns.pop()
+        return turn[1] if turn else None
+
+    def sent(self, waiting: Waiting[Reply], now_s: float) -> None:
+        """A reply has gone, or there is nobody for it."""
+        self._free_at_s = max(now_s, self._free_at_s) + waiting.nbytes * self._s_per_byte
+        self._turns.spent(waiting.client, max(1, waiting.nbytes))
+        self._count(waiting.client, -waiting.nbytes)
+
+    def returned(self, waiting: Waiting[Reply], now_s: float) -> None:
+        """The client did not take it: it waits on, in front of its others."""
+        self._turns.spent(waiting.client, 0.0)
+        self._turns.push(waiting.client, waiting, first=True)
+        self._turns.hold(waiting.client, True)
+        self._paused.setdefault(waiting.client, now_s + RETRY_S)
+
+    def drop(self, client: bytes) -> int:
+        """A client has left: how many replies it will not get."""
+        left = len(self._turns.drop(client))
+        for known in (self._nbytes, self._paused):
+            known.pop(client, None)
+        self._full.discard(client)
+        return left
+
+    def changes(self) -> Iterator[tuple[bytes, bool]]:
+        """Clients that have become full (nothing more should be made for them), or are so no longer."""
+        while self._changes:
+            yield self._changes.popleft()
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until something may be due; None when nothing is queued."""
-        return max(0.0, self._free_at_s - BURST_S - now_s) if self._queue else None
+        if len(self._turns) > sum(map(self._turns.waiting_of, self._paused)):
+            return max(0.0, self._free_at_s - BURST_S - now_s)
+        return max(0.0, next(iter(self._paused.values())) - now_s) if self._paused else None
+
+    def _count(self, client: bytes, nbytes: int) -> None:
+        total = self._nbytes.get(client, 0) + nbytes
+        if total > 0:
+            self._nbytes[client] = total
+        else:
+            self._nbytes.pop(client, None)
+        most = min(FULL_NBYTES, ALL_NBYTES // max(1, len(self._nbytes)))
+        full = total > (most // 2 if client in self._full else most)
+        if full != (client in self._full):
+            (self._full.add if full else self._full.discard)(client)
+            self._changes.append((client, full))

@@ -4,44 +4,88 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.answers import Answer
+from storage_agent.turns import Turns
 
-Task = tuple[Callable[[], Answer], Callable[[Answer], None], Sequence[int]]
+SLICE_S = 0.02
+"""How long one client has a thread before it is another one's turn, in seconds: a long listing takes many turns."""
+_AHEAD = 2
+"""Tasks handed to each thread, one of them waiting for it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a thread is to make.
+
+    Args:
+        client: for whom.
+        make: called until it gives an answer; None means that there is more to do.
+        then: takes the answer, in the thread that owns the readers.
+        ids: the samples concerned, should `make` fail.
+    """
+
+    client: bytes
+    make: Callable[[], Answer | None]
+    then: Callable[[Answer], None]
+    ids: Sequence[int] = ()
 
 
 class Readers:
-    """`count` threads that make answers and hand them on.
+    """`count` threads that make answers, with turns of clients by the time they take. One thread owns it.
 
     The queue is bounded by admission: no client may have more than its number of unanswered requests.
 
+    Args:
+        count: of threads.
+        hand_in: called by them: has the owner's thread call a function with its arguments.
+
     Example:
-        >>> readers = Readers(2)
-        >>> readers.submit(lambda: answer_file(exports, job), notices.put, ids=[job.item.id])
+        >>> readers = Readers(2, lambda function, *arguments: notices.put(partial(function, *arguments)))
+        >>> readers.submit(Task(client, lambda: answer_file(exports, job), reply, ids=[job.item.id]))
         >>> readers.stop()
+
+    Attributes:
+        turns: what waits.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, hand_in: Callable[..., None]) -> None:
+        self._hand_in = hand_in
+        self.turns: Turns[Task] = Turns()
+        self._room = _AHEAD * count
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"reader-{i}", daemon=True) for i in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, make: Callable[[], Answer], then: Callable[[Answer], None], ids: Sequence[int] = ()) -> None:
-        """Have a thread call `make`, and then `then` with its answer.
+    def submit(self, task: Task) -> None:
+        """Have a thread do a task when it is its client's turn."""
+        self.turns.push(task.client, task)
+        self.assign()
+
+    def hold(self, client: bytes, held: bool) -> None:
+        """Do nothing for a client, or go on.
 
         Args:
-            make: makes the answer, in a reader's thread.
-            then: takes it, in the same thread.
-            ids: the samples concerned, should `make` fail.
+            client: whose tasks.
+            held: whether they have to wait.
         """
-        self._tasks.put((make, then, ids))
+        self.turns.hold(client, held)
+        self.assign()
+
+    def assign(self) -> None:
+        """Hand out what waits, as far as threads are free."""
+        while self._room and (turn := self.turns.pop()) is not None:
+            self._room -= 1
+            self._tasks.put(turn[1])
 
     def stop(self) -> None:
-        """End the threads after the tasks queued before."""
+        """End the threads after the tasks handed out before."""
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
@@ -49,17 +93,30 @@ class Readers:
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            make, then, ids = task
-            then(_made(make, ids))
+            since_s = time.monotonic()
+            answer = None
+            while answer is None and time.monotonic() < since_s + SLICE_S:
+                answer = _made(task)
+            self._hand_in(self._worked, task, answer, time.monotonic() - since_s)
+
+    def _worked(self, task: Task, answer: Answer | None, took_s: float) -> None:
+        self._room += 1
+        self.turns.spent(task.client, took_s)
+        if answer is None:
+            self.turns.push(task.client, task, first=True)
+        self.assign()
+        if answer is not None:
+            task.then(answer)
 
 
-def _made(make: Callable[[], Answer], ids: Sequence[int]) -> Answer:
+def _made(task: Task) -> Answer | None:
     """The answer, with its header; if that cannot be, the loader is told why, and the thread lives on."""
     try:
-        answer = make()
-        _ = answer.header
+        answer = task.make()
+        if answer is not None:
+            _ = answer.header
     except MessageTooLong as error:
-        return Answer(Failed(Failure.TOO_LONG, str(error), list(ids)))
+        return Answer(Failed(Failure.TOO_LONG, str(error), list(task.ids)))
     except Exception as error:  # no memory for a large file, say
-        return Answer(Failed(Failure.UNREADABLE, f"{type(error).__name__}: {error}", list(ids)))
+        return Answer(Failed(Failure.UNREADABLE, f"{type(error).__name__}: {error}", list(task.ids)))
     return answer

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from sophon_loader.errors import ConfigError
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 
+MIN_WORKER_NBYTES = 256 << 20
+"""Of a worker's memory: a picture of 2^25 px twice."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -26,6 +29,9 @@ class Settings:
         max_queued: samples waiting for a worker above which further ones are answered with `file`.
         max_file_nbytes: larger files are refused.
         drain_s: how long a stop waits for work in flight.
+        job_s: how long a worker may take for one sample; then it is replaced, and the file goes out.
+        worker_nbytes: memory that a worker may take beyond what all of them share.
+        nice: how much workers give way to other processes of this host.
 
     Example:
         >>> Settings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
@@ -42,6 +48,9 @@ class Settings:
     max_queued: int = 4096
     max_file_nbytes: int = 256 << 20
     drain_s: float = 10.0
+    job_s: float = 30.0
+    worker_nbytes: int = 2 << 30
+    nice: int = 0
 
     def __post_init__(self) -> None:
         if not self.exports:
@@ -61,5 +70,12 @@ class Settings:
             raise ConfigError(f"limit-mbit must be above 0, got {self.limit_mbit}")
         if not 1 <= self.max_file_nbytes <= MAX_PAYLOAD_NBYTES:
             raise ConfigError(f"max_file_nbytes must be from 1 to {MAX_PAYLOAD_NBYTES}, got {self.max_file_nbytes}")
+        if not 0 < self.job_s < math.inf:
+            raise ConfigError(f"job-seconds must be above 0, got {self.job_s}")
+        if not self.worker_nbytes >= MIN_WORKER_NBYTES:
+            least = MIN_WORKER_NBYTES >> 20
+            raise ConfigError(f"worker-memory-mb must be at least {least}, got {self.worker_nbytes >> 20}")
+        if not 0 <= self.nice <= 19:
+            raise ConfigError(f"nice must be from 0 to 19, got {self.nice}")
         if not 0 <= self.drain_s < math.inf:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")

@@ -5,71 +5,35 @@ Pure: what has happened and the time in, instructions out. No socket, no clock, 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.admission import Admission
-from storage_agent.instructions import Build, GiveUp, Instruction, Log, Order, Read, Refuse, Start
+from storage_agent.instructions import Build, End, GiveUp, Instruction, Order, Read, Refuse, Start
 from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
+from storage_agent.roster import Building, Task, Worker, epitaph
 from storage_agent.workers import words
 
 JOBS_PER_WORKER = 2
 """One being worked on and one on its way, so that a worker never waits for the broker."""
 STUCK_S = 0.05
 """A job that waits at its worker for longer, behind a slow one, is given to an idle worker as well."""
+STALLED_S = 1.0
+"""A job or pipeline that takes its worker for longer: nothing is sent after it. While every worker is taken up so, the
+samples of other clients go out as files."""
+BUILD_S = 20.0
+"""How long a pipeline may take to be built: an ordinary one takes milliseconds."""
 MAX_EARLY_DEATHS = 3
 """Workers that end one after the other before any is ready: more would end, too."""
 MAX_DEATHS_PER_BUILD = 2
 """A pipeline whose building has ended so many workers is refused; one may have died of something else."""
 MAX_KNOWN = 64
 """Pipelines that a worker keeps, the ones used last: more than the training runs that share an agent have."""
-
-
-@dataclass
-class _Task:
-    """A job at a worker; at two when it was `doubled`, and then the first answer counts."""
-
-    job: Job
-    doubled: bool = False
-    answered: bool = False
-
-
-@dataclass
-class _Building:
-    """A pipeline to be built, and the workers that have died of it."""
-
-    build: Build
-    deaths: int = 0
-
-
-@dataclass
-class _Worker:
-    """What has been sent to a worker and not been answered, oldest first, and when it began on the first task.
-
-    `known` are the digests of the pipelines it has learnt, the one used last at the end.
-    """
-
-    tasks: deque[_Task] = field(default_factory=deque)
-    builds: deque[_Building] = field(default_factory=deque)
-    known: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    ready: bool = False
-    usable: bool = False
-    since_s: float = 0.0
-
-    @property
-    def load(self) -> int:
-        return len(self.tasks) + len(self.builds)
-
-    @property
-    def waiting(self) -> _Task | None:
-        """The task that waits behind another and that no other worker has."""
-        if len(self.tasks) < 2 or self.tasks[-1].doubled:
-            return None
-        return self.tasks[-1]
+MAX_KNOWN_NBYTES = 32 << 20
+"""Of their registrations, which take several times as much once they are built."""
 
 
 class Staff:
@@ -78,9 +42,10 @@ class Staff:
     Args:
         admission: whose jobs wait.
         pipelines: those that have been registered; shared with the desk.
+        job_s: how long a worker may take for one sample; then it is replaced, and the file goes out.
 
     Example:
-        >>> staff = Staff(Admission(8, 8), pipelines)
+        >>> staff = Staff(Admission(8, 8), pipelines, job_s=30.0)
         >>> staff.hired(1)
         >>> staff.ready(1)
         >>> staff.queue([job], now_s=0.0)
@@ -93,11 +58,12 @@ class Staff:
         per_worker: cores that each worker has now, all at work; to be told.
     """
 
-    def __init__(self, admission: Admission[Job], pipelines: Pipelines) -> None:
+    def __init__(self, admission: Admission[Job], pipelines: Pipelines, job_s: float) -> None:
         self._admission = admission
         self._pipelines = pipelines
-        self._workers: dict[int, _Worker] = {}
-        self._builds: deque[_Building] = deque()
+        self._job_s = job_s
+        self._workers: dict[int, Worker] = {}
+        self._builds: deque[Building] = deque()
         self._early_deaths = 0
         self._stopping = False
         self.deaths = 0
@@ -106,7 +72,7 @@ class Staff:
     @property
     def room(self) -> int:
         """Jobs that would be taken at once."""
-        free = sum(max(0, JOBS_PER_WORKER - worker.load) for worker in self._workers.values() if worker.usable)
+        free = sum(max(0, JOBS_PER_WORKER - len(worker.work)) for worker in self._workers.values() if worker.usable)
         return max(0, free - len(self._builds))
 
     @property
@@ -123,7 +89,7 @@ class Staff:
 
     def hired(self, number: int) -> None:
         """A worker is being started."""
-        self._workers[number] = _Worker()
+        self._workers[number] = Worker()
 
     def ready(self, number: int) -> None:
         """A worker has loaded its ops."""
@@ -147,7 +113,7 @@ class Staff:
             now_s: the time.
         """
         for job in jobs:
-            self._admission.push(job.fetch.client, job)
+            self._admission.turns.push(job.fetch.client, job)
         return self.assign(now_s)
 
     def build(self, build: Build, *, now_s: float) -> list[Instruction]:
@@ -157,7 +123,7 @@ class Staff:
             build: its registration.
             now_s: the time.
         """
-        self._builds.append(_Building(build))
+        self._builds.append(Building(build))
         return self.assign(now_s)
 
     def answered(self, number: int, *, now_s: float) -> Job | None:
@@ -168,42 +134,60 @@ class Staff:
             now_s: the time.
         """
         worker = self._workers[number]
-        task = worker.tasks.popleft()
-        worker.since_s = now_s
+        task = worker.work[0]
+        assert isinstance(task, Task), task
+        took_s, worker.since_s = worker.took_s(now_s), now_s
+        worker.work.popleft()
         if task.answered:
             return None
-        task.answered = True
+        self._finish(task, took_s)
         return task.job
 
-    def built(self, number: int) -> Build:
-        """A worker has answered the oldest of its registrations: which that is."""
-        return self._workers[number].builds.popleft().build
+    def built(self, number: int, *, now_s: float) -> Build:
+        """A worker has answered the oldest of its registrations: which that is.
 
-    def died(self, number: int, exit_code: str) -> list[Instruction]:
+        Args:
+            number: the worker's.
+            now_s: the time.
+        """
+        worker = self._workers[number]
+        building = worker.work.popleft()
+        assert isinstance(building, Building), building
+        worker.since_s = now_s
+        return building.build
+
+    def _finish(self, task: Task, took_s: float) -> None:
+        """A job has its answer; who wanted it has had so many seconds of a worker."""
+        task.answered = True
+        self._admission.turns.spent(task.job.fetch.client, took_s)
+
+    def died(self, number: int, exit_code: str, *, now_s: float) -> list[Instruction]:
         """A worker has died: its jobs go out as files (one of them may have killed it), another is started.
 
         Args:
             number: the worker's.
             exit_code: of its process, or why it could not be started.
+            now_s: the time.
         """
         worker = self._workers.pop(number)
+        why = worker.ended or f"exit code {exit_code}"
         self.deaths += 1
-        done: list[Instruction] = [_epitaph(number, worker, exit_code)]
+        done: list[Instruction] = [epitaph(number, worker, exit_code)]
         elsewhere = [id(task) for other in self._workers.values() for task in other.tasks]
         lost = [task for task in worker.tasks if not task.answered and id(task) not in elsewhere]
         for task in lost:
-            task.answered = True
+            self._finish(task, worker.took_s(now_s) if task is worker.work[0] else 0.0)
         if lost:
-            note = f"the agent's worker died on this or its next sample (exit code {exit_code})"
+            note = f"the agent's worker died on this or its next sample ({why})"
             done.append(Read([task.job for task in lost], note))
         for building in reversed(worker.builds):
-            done += self._build_again(building, exit_code)
+            done += self._build_again(building, why, at_fault=bool(worker.ended) and building is worker.work[0])
         if self._stopping:
             return done
         if not worker.ready:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
-                text = f"workers must start, but {MAX_EARLY_DEATHS} ended at once (exit code {exit_code})"
+                text = f"workers must start, but {MAX_EARLY_DEATHS} ended at once ({why})"
                 return [*done, GiveUp(text)]
         return [*done, Start()]
 
@@ -213,104 +197,138 @@ class Staff:
         """Give waiting work to the worker with least of it, until all have enough."""
         done: list[Instruction] = []
         while self._builds or self._admission.queued:
-            number = self._least_loaded()
+            number = self._least_loaded(now_s)
             if number is None:
                 break
             if self._builds:
-                done += self._have_built(number, self._builds.popleft())
-            elif (job := self._admission.pop()) is not None:
-                done += [Read([job])] if job.is_outdated(self.per_worker) else self._give(number, _Task(job), now_s)
-        if self._stopping and not self.ready_workers:
-            left = []
-            while (job := self._admission.pop()) is not None:
-                left.append(job)
-            if left:
-                done.append(Read(left, "the agent is stopping"))
+                done += self._have_built(number, self._builds.popleft(), now_s)
+            elif (turn := self._admission.turns.pop(after=self._holders(now_s))) is not None:
+                task = Task(turn[1])
+                if task.job.is_outdated(self.per_worker):
+                    self._finish(task, 0.0)
+                    done.append(Read([task.job]))
+                else:
+                    done += self._give(number, task, now_s)
+            else:  # whoever waits does not read
+                break
+        if self._stopping and not self.ready_workers and (left := self._admission.turns.take_all()):
+            done.append(Read(left, "the agent is stopping"))
         return done
 
     def relieve(self, now_s: float) -> tuple[list[Instruction], float | None]:
-        """Give idle workers what waits behind a slow job.
+        """See to what has taken too long: give idle workers what waits behind a slow job, answer with files while all
+        workers are taken up with others' slow work, end workers that are past their time.
 
         Returns:
             Orders, and the seconds until there may be more of that to do (None: not before something happens).
         """
-        idle = [number for number, worker in self._workers.items() if worker.usable and not worker.load]
         done: list[Instruction] = []
-        wait_s: float | None = None
-        if not idle:
-            return done, wait_s
-        for worker in self._workers.values():
-            task = worker.waiting
-            if task is None:
+        waits_s: list[float] = []
+        idle = any(worker.usable and not worker.work for worker in self._workers.values())
+        for number, worker in self._workers.items():
+            if not (worker.usable and worker.work):
                 continue
-            left_s = worker.since_s + STUCK_S - now_s
-            if left_s > 0:
-                wait_s = min(left_s, wait_s or STUCK_S)
-            elif idle and task.job.fetch.digest in self._pipelines:
-                task.doubled = True
-                done += self._give(idle.pop(), task, now_s)
-        return done, wait_s
+            took_s, limit_s, task = worker.took_s(now_s), self._limit_s(worker), worker.waiting
+            waits_s += [limit_s - took_s, STALLED_S - took_s]
+            if task is not None and idle:
+                waits_s.append(STUCK_S - took_s)
+            if task is not None and took_s >= STUCK_S and task.job.fetch.digest in self._pipelines:
+                done += self._double(number, task, now_s)
+            if took_s >= limit_s:
+                worker.usable = False
+                worker.ended = f"it took more than {limit_s:g} s"
+                done.append(End(number))
+        done += self._as_files_meanwhile(now_s)
+        return done, min((wait_s for wait_s in waits_s if wait_s > 0), default=None)
 
-    def _least_loaded(self) -> int | None:
+    def _limit_s(self, worker: Worker) -> float:
+        return BUILD_S if isinstance(worker.work[0], Building) else self._job_s
+
+    def _double(self, number: int, task: Task, now_s: float) -> list[Instruction]:
+        """Give what waits at a worker to an idle one, too; what waits behind stalled work, to any that goes on."""
+        stalled = self._workers[number].took_s(now_s) >= STALLED_S
+        others = [
+            (len(other.work), one)
+            for one, other in self._workers.items()
+            if other.usable and other.took_s(now_s) < STALLED_S and (stalled or not other.work)
+        ]
+        if not others or min(others)[0] > JOBS_PER_WORKER:
+            return []
+        task.doubled = True
+        return self._give(min(others)[1], task, now_s)
+
+    def _holders(self, now_s: float) -> set[bytes]:
+        """Clients whose work has taken a worker for long: they get another one when nobody else wants it."""
+        return {worker.client for worker in self._workers.values() if worker.took_s(now_s) >= STALLED_S}
+
+    def _as_files_meanwhile(self, now_s: float) -> list[Instruction]:
+        """The jobs of all who hold no worker, if every worker is at something slow."""
+        usable = [worker for worker in self._workers.values() if worker.usable]
+        if not usable or any(worker.took_s(now_s) < STALLED_S for worker in usable):
+            return []
+        holders = self._holders(now_s)
+        jobs = self._admission.turns.take_all(but=holders)
+        for worker in usable:
+            task = worker.waiting
+            if task is not None and task.job.fetch.client not in holders:
+                self._finish(task, 0.0)
+                jobs.append(task.job)
+        return [Read(jobs, "the agent's workers are taken up with slow samples of other loaders")] if jobs else []
+
+    def _least_loaded(self, now_s: float) -> int | None:
         """The worker for the next job; None when all have enough, or none is there."""
         best, least = None, JOBS_PER_WORKER
         for number, worker in self._workers.items():
-            if worker.usable and worker.load < least:
-                best, least = number, worker.load
+            if worker.usable and len(worker.work) < least and worker.took_s(now_s) < STALLED_S:
+                best, least = number, len(worker.work)
         return best
 
-    def _have_built(self, number: int, building: _Building) -> list[Instruction]:
+    def _have_built(self, number: int, building: Building, now_s: float) -> list[Instruction]:
         worker, build = self._workers[number], building.build
-        worker.builds.append(building)
         done = self._teach(number, worker, build.digest, build.registration)
+        self._put(worker, building, now_s)
         return [*done, Order(number, [words.REGISTER, build.digest.encode()])]
 
-    def _give(self, number: int, task: _Task, now_s: float) -> list[Instruction]:
+    def _give(self, number: int, task: Task, now_s: float) -> list[Instruction]:
         digest = task.job.fetch.digest
         registration = self._pipelines.get(digest)
         worker = self._workers[number]
         if registration is None and digest not in worker.known:
-            task.answered = True
+            self._finish(task, 0.0)
             return [Read([task.job], "its pipeline has been forgotten, as many others have come since")]
-        if not worker.tasks:
-            worker.since_s = now_s
-        worker.tasks.append(task)
+        self._put(worker, task, now_s)
         done = self._teach(number, worker, digest, registration)
         done.append(Order(number, [words.JOB, *task.job.frames()]))
         return done
 
-    def _teach(self, number: int, worker: _Worker, digest: str, registration: bytes | None) -> list[Instruction]:
-        """Send the pipeline if the worker lacks it, and have it forget another if that is one too many."""
+    @staticmethod
+    def _put(worker: Worker, what: Task | Building, now_s: float) -> None:
+        if not worker.work:
+            worker.since_s = now_s
+        worker.work.append(what)
+
+    def _teach(self, number: int, worker: Worker, digest: str, registration: bytes | None) -> list[Instruction]:
+        """Send the pipeline if the worker lacks it, and have it forget others if they are too many or too large."""
         if digest in worker.known:
             worker.known.move_to_end(digest)
             return []
         assert registration is not None, "a worker that lacks a pipeline must be sent it"
-        worker.known[digest] = None
+        worker.known[digest] = len(registration)
         frames: list[Payload] = [words.LEARN, digest.encode(), registration]
         done: list[Instruction] = [Order(number, frames)]
-        if len(worker.known) > MAX_KNOWN:
+        while len(worker.known) > MAX_KNOWN or sum(worker.known.values()) > MAX_KNOWN_NBYTES:
             forgotten, _ = worker.known.popitem(last=False)
             done.append(Order(number, [words.FORGET, forgotten.encode()]))
         return done
 
-    def _build_again(self, building: _Building, exit_code: str) -> list[Instruction]:
-        """Have another worker build it, unless too many have died of it."""
+    def _build_again(self, building: Building, why: str, *, at_fault: bool) -> list[Instruction]:
+        """Have another worker build it, unless too many have died of it, or one was ended because of it."""
         building.deaths += 1
-        if building.deaths < MAX_DEATHS_PER_BUILD and not self._stopping:
+        if building.deaths < MAX_DEATHS_PER_BUILD and not at_fault and not self._stopping:
             self._builds.appendleft(building)
             return []
         build = building.build
         self._admission.finish(build.client)
-        text = f"two of the agent's workers died while they built this pipeline (exit code {exit_code})"
+        who = "the agent's worker was ended" if at_fault else "two of the agent's workers died"
+        text = f"{who} while building this pipeline ({why})"
         return [Refuse(build.client, Failed(Failure.BAD_PIPELINE, text, digest=build.digest))]
-
-
-def _epitaph(number: int, worker: _Worker, exit_code: str) -> Log:
-    """What is known of a worker's end."""
-    details = {"worker": number, "exit_code": exit_code}
-    if worker.tasks:
-        jobs = [task.job for task in worker.tasks]
-        details["samples"] = [f"{job.fetch.export}/{job.item.key}" for job in jobs]
-    if worker.builds:
-        details["building"] = [building.build.digest for building in worker.builds]
-    return Log("worker died", warning=True, details=details)

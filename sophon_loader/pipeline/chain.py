@@ -20,7 +20,8 @@ from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.pipeline.registry import build_op, knows, op_of
-from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
+from sophon_loader.wire.counting import holds_more
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS
 
 
 def decode(data: Any) -> Image.Image:
@@ -90,10 +91,8 @@ class Chain:
     @cached_property
     def describable(self) -> int:
         """How many leading ops have a description: the last stage an agent could reach."""
-        nbytes = 0
         for position, op in enumerate(self.ops):
-            nbytes += 0 if op.spec is None else len(description_of([op]))
-            if op.spec is None or nbytes > MAX_DESCRIPTION_NBYTES:
+            if op.spec is None or _too_large(description_of(self.ops[: position + 1])):
                 return position
         return len(self.ops)
 
@@ -248,15 +247,20 @@ def description_of(ops: Sequence[Op]) -> bytes:
     return packed
 
 
+def _too_large(description: bytes) -> bool:
+    return len(description) > MAX_DESCRIPTION_NBYTES or holds_more(description, MAX_DESCRIPTION_VALUES)
+
+
 def specs_of(description: bytes) -> list[OpSpec]:
     """A description taken apart again.
 
     Raises:
         PipelineError: it is not what `description_of` writes.
     """
-    if len(description) > MAX_DESCRIPTION_NBYTES:
+    if _too_large(description):
         raise PipelineError(
-            f"a pipeline description must be at most {MAX_DESCRIPTION_NBYTES} bytes, got {len(description)}"
+            f"a pipeline description must be at most {MAX_DESCRIPTION_NBYTES} bytes and {MAX_DESCRIPTION_VALUES} "
+            f"values, got {len(description)} bytes"
         )
     try:
         specs = [_spec_of(row) for row in msgpack.unpackb(description)]

@@ -13,6 +13,10 @@ import msgpack
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
 from sophon_loader.pipeline.software import DECODERS, unlike
+from sophon_loader.wire.counting import holds_more
+
+_MAX_VALUES = 1000
+"""Of a registration: the description is one of them, names and versions of software are the others."""
 
 
 def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
@@ -53,6 +57,8 @@ class Registration:
             PipelineError: it is none, or an op refuses its parameters.
         """
         try:
+            if holds_more(data, _MAX_VALUES):
+                raise PipelineError(f"a registration must hold at most {_MAX_VALUES} values, got more")
             software, description = msgpack.unpackb(data)
             differ = unlike(software)
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:

@@ -16,10 +16,18 @@ import msgpack
 from xxhash import xxh3_64_digest
 
 from sophon_loader.errors import CorruptMessage, MalformedMessage, MessageTooLong, VersionMismatch, WireError
+from sophon_loader.wire.counting import holds_more
 from sophon_loader.wire.fields import Check, check_of, misfit, short
-from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_PAYLOAD_NBYTES
+from sophon_loader.wire.limits import (
+    MAX_HEADER_NBYTES,
+    MAX_HEADER_VALUES,
+    MAX_PAYLOAD_NBYTES,
+    MAX_REQUEST_NBYTES,
+    MAX_REQUEST_VALUES,
+)
 from sophon_loader.wire.messages import (
     MESSAGES,
+    REQUESTS,
     WITH_PAYLOAD,
     Fetch,
     Hello,
@@ -35,6 +43,8 @@ from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 # File names are bytes to the operating system; those that are not UTF-8 must cross too.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _HANDSHAKES = (Hello, Welcome, Refused)
+_SHORT_NBYTES = 1 << 10
+"""A header of so many bytes is read without counting first: it holds no more values than bytes."""
 _BY_KIND: dict[int, type[Message]] = {cls.KIND: cls for cls in MESSAGES}
 _CHECKSUM_NBYTES = 8
 SEAL_NBYTES = 2 * _CHECKSUM_NBYTES
@@ -48,14 +58,14 @@ def pack(message: Message, payload: bytes | bytearray | memoryview = b"") -> byt
         payload: the frame that goes behind it; b"" for the kinds without.
 
     Raises:
-        MessageTooLong: the header is over MAX_HEADER_NBYTES.
+        MessageTooLong: the header is over its limit.
     """
     version = HANDSHAKE if isinstance(message, _HANDSHAKES) else VERSIONS[-1]
     row = [version, message.KIND, *vars(message).values()]
     header: bytes = _packer(row)
     if version != HANDSHAKE:
         header = seal(header, payload)
-    _check_length(header)
+    _check_length(header, MAX_REQUEST_NBYTES if isinstance(message, REQUESTS) else MAX_HEADER_NBYTES)
     return header
 
 
@@ -70,16 +80,27 @@ def seal(row: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
     return row + xxh3_64_digest(row)
 
 
+def unpack_request(header: bytes | memoryview) -> Message:
+    """`unpack` within the limits of what a loader sends."""
+    return _unpack(header, MAX_REQUEST_NBYTES, MAX_REQUEST_VALUES)
+
+
 def unpack(header: bytes | memoryview) -> Message:
     """The message of a header frame. What answers a request names that in the error's `request`.
 
     Raises:
-        MessageTooLong: over MAX_HEADER_NBYTES.
+        MessageTooLong: over MAX_HEADER_NBYTES or MAX_HEADER_VALUES.
         VersionMismatch: stamped with a version not spoken here.
         CorruptMessage: it is not what was sent.
         MalformedMessage: anything else that docs/wire.md does not allow.
     """
-    _check_length(header)
+    return _unpack(header, MAX_HEADER_NBYTES, MAX_HEADER_VALUES)
+
+
+def _unpack(header: bytes | memoryview, max_nbytes: int, max_values: int) -> Message:
+    _check_length(header, max_nbytes)
+    if len(header) > _SHORT_NBYTES and holds_more(header, max_values):
+        raise MessageTooLong(f"message header must hold at most {max_values} values, got more; ask for fewer at once")
     row = _opened(header)
     try:
         return _message_of(row)
@@ -166,10 +187,10 @@ def check_frames(message: Message, header: bytes | memoryview, payload: bytes | 
         raise error
 
 
-def _check_length(header: bytes | memoryview) -> None:
-    if len(header) > MAX_HEADER_NBYTES:
+def _check_length(header: bytes | memoryview, max_nbytes: int) -> None:
+    if len(header) > max_nbytes:
         raise MessageTooLong(
-            f"message header must be at most {MAX_HEADER_NBYTES} bytes, got {len(header)}; ask for fewer at once"
+            f"message header must be at most {max_nbytes} bytes, got {len(header)}; ask for fewer at once"
         )
 
 

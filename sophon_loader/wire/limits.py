@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 MAX_HEADER_NBYTES = 8 << 20
-"""Of a header frame."""
+"""Of a header frame from an agent: a listing may name many classes."""
+MAX_HEADER_VALUES = 1 << 20
+"""Values in it, counted before any is made."""
+MAX_REQUEST_NBYTES = 2 << 20
+"""Of a header frame from a loader: 1024 samples with keys of 2000 bytes each."""
+MAX_REQUEST_VALUES = 1 << 14
+"""Values in it: 1024 samples take 7200, 4096 keys as many as they are."""
 MAX_PAYLOAD_NBYTES = 1 << 30
 """Of a payload frame, and so of a file: one that does not fit a payload cannot be served."""
 MAX_TEXT_LENGTH = 1 << 16
@@ -12,6 +18,8 @@ MAX_OPS = 64
 """Ops of a pipeline, op 0 included."""
 MAX_DESCRIPTION_NBYTES = 4 << 20
 """Of a pipeline's description. A transform with a matrix of its own has megabytes of parameters."""
+MAX_DESCRIPTION_VALUES = 1 << 15
+"""Values in it: an op that holds ops takes about ten for each, and they are built at 0.2 ms and 3 KB each."""
 MAX_REGISTRATION_NBYTES = MAX_DESCRIPTION_NBYTES + (4 << 10)
 """A description, with room for the names and versions of the software that goes along with it."""
 MAX_PIPELINES = 256

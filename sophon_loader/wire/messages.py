@@ -310,3 +310,5 @@ MESSAGES: tuple[type[Message], ...] = (
     Sizes,
 )
 WITH_PAYLOAD = (Register, Sample, Listing)
+REQUESTS = (Hello, Register, Fetch, Ping, AskStatus, AskListing, AskSizes)
+"""What loaders send; everything else comes from agents."""

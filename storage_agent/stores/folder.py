@@ -7,9 +7,17 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sophon_loader.errors import ConfigError, SampleError, SampleMissing, SampleOutsideExport, SampleUnreadable
+from sophon_loader.errors import (
+    AgentBusy,
+    ConfigError,
+    SampleError,
+    SampleMissing,
+    SampleOutsideExport,
+    SampleUnreadable,
+)
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
+from storage_agent.descriptors import NONE_LEFT
 
 _HAS_PROC = os.path.isdir("/proc/self/fd")
 
@@ -103,7 +111,7 @@ class Folder:
                 with os.scandir(path) as entries:
                     listed = [(entry, _is_folder(entry)) for entry in entries]
             except OSError as error:
-                if path is top:
+                if path is top or error.errno in NONE_LEFT:
                     raise self._open_error(error, prefix) from error
                 continue  # as os.walk does
             folders = [entry for entry, is_folder in listed if is_folder]
@@ -154,7 +162,9 @@ class Folder:
     def _leaves(self, key: str) -> SampleOutsideExport:
         return SampleOutsideExport(f"key must stay inside export {self._export!r}, got {key!r}, a link that leaves it")
 
-    def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable:
+    def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable | AgentBusy:
+        if error.errno in NONE_LEFT:
+            return AgentBusy("the agent has no descriptor left to open a file")
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
             return SampleMissing(f"file must exist in export {self._export!r}, got {key[:200]!r}")
         return SampleUnreadable(

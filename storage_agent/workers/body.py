@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -38,6 +39,7 @@ from storage_agent.upkeep import Upkeep
 from storage_agent.workers import words
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.choosing import Appraiser, Prices, cheapest, unproven
+from storage_agent.workers.memory import Memory
 from storage_agent.workers.trials import Picture, look_at, tried
 
 OFFERED_EVERY = 8
@@ -47,6 +49,8 @@ OFFERED_FIRST = 32
 """So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
 TRIED_FROM_CORES = 0.02
 """Cores of a worker from which on samples are tried: of fewer, one trial would take longer than some 50 samples."""
+_LOOK_EVERY = 16
+"""Samples after which a worker looks how much memory it has taken; it does so whenever one has failed."""
 _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
@@ -129,16 +133,18 @@ def main(settings: Settings, broker: Channel) -> None:
         return
     with contextlib.suppress(Exception):  # a broken one of another package shows with the first sample
         encodings()  # loaded here, because the first sample's CPU seconds are measured
+    os.nice(settings.nice)
+    memory = Memory(settings.worker_nbytes)
     try:
         broker.send([words.READY])
     except OSError:  # it has stopped in the meantime
         return
-    _serve(broker, open_exports(settings))
+    _serve(broker, open_exports(settings), memory)
 
 
-def _serve(broker: Channel, exports: Exports) -> None:
+def _serve(broker: Channel, exports: Exports, memory: Memory) -> None:
     upkeep, learnt = Upkeep(), Learnt()
-    while True:
+    for count in itertools.count(1):
         try:
             frames = broker.receive()
         except (EOFError, OSError):  # it has stopped, or is gone
@@ -163,6 +169,8 @@ def _serve(broker: Channel, exports: Exports) -> None:
             return
         if word == words.JOB:
             upkeep.count(done.answer.cpu_s + try_out(job, done, learnt))
+        if (word != words.JOB or done.failed or count % _LOOK_EVERY == 0) and memory.short:
+            return
 
 
 def _digest(frame: memoryview) -> str:
@@ -195,11 +203,13 @@ class Done:
         answer: for the loader.
         data: the file, if the choice was left to this worker.
         picture: what was told of it.
+        failed: whether an op or the encoding did.
     """
 
     answer: Answer
     data: bytes = b""
     picture: Picture | None = None
+    failed: bool = False
 
 
 def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
@@ -234,7 +244,7 @@ def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
     except Exception as error:  # the boundary to user code
         # Of its own choice nobody need know that no allowed encoding takes the value: nothing was asked for.
         chosen = picture is not None and isinstance(error, EncodingError)
-        return Done(file_answer(job, read, "" if chosen else _note_of(error)))
+        return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
     return Done(answer, read.data, picture)
 
 

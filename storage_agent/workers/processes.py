@@ -16,11 +16,15 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from storage_agent.descriptors import NONE_LEFT
 from storage_agent.settings import Settings
 from storage_agent.workers.channel import Channel
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
+
+_START_AGAIN_S = 0.2
+"""The pause after there was no descriptor for a worker's start."""
 
 
 class Workers:
@@ -75,10 +79,8 @@ class Workers:
 
     def _watch(self, number: int, process: BaseProcess, theirs: socket.socket) -> None:
         try:
-            with self._starting:
-                _start_forkserver()
-            process.start()
-        except (OSError, EOFError) as error:  # no process or descriptor is left, or the forkserver is gone
+            self._start(process)
+        except (OSError, EOFError) as error:  # no process is left, or the forkserver is gone
             self._say_ended(number, f"{type(error).__name__}: {error}")
             return
         finally:
@@ -87,6 +89,17 @@ class Workers:
             process.kill()
         process.join()
         self._say_ended(number, str(process.exitcode))
+
+    def _start(self, process: BaseProcess) -> None:
+        """Start it, as soon as there are descriptors for that."""
+        while True:
+            try:
+                with self._starting:
+                    _start_forkserver()
+                return process.start()
+            except OSError as error:
+                if error.errno not in NONE_LEFT or self._stopping.wait(_START_AGAIN_S):
+                    raise
 
     def _say_ended(self, number: int, exit_code: str) -> None:
         if not self._stopping.is_set():  # else nobody listens any more

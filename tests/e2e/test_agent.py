@@ -24,7 +24,7 @@ from sophon_loader.encodings.registry import decode, encodings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.wire.frames import SEAL_NBYTES, pack, seal, unpack
-from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
+from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_REQUEST_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
     MESSAGES,
     AskListing,
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_had(client: Client, key: str, failure: str) -> No
 
 def test_messages_over_the_limit(served: Agent) -> None:
     client = served.client()
-    for nbytes in (MAX_HEADER_NBYTES + 1, MAX_HEADER_NBYTES + 1000):
+    for nbytes in (MAX_REQUEST_NBYTES + 1, MAX_HEADER_NBYTES):
         client.socket.send(bytes(nbytes))
         answer, _ = client.receive()
         assert isinstance(answer, Failed) and answer.failure == "too-long"

@@ -1,4 +1,4 @@
-"""Ops for `sophon-agent serve --ops tests.support.agent_ops`: slow at will, failing, deadly."""
+"""Ops for `sophon-agent serve --ops tests.support.agent_ops`: slow at will, failing, deadly, greedy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,19 @@ class Crash:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-for _op in (Gate, Invert, Fail, Crash):
+class Hog:
+    """Takes memory, so many MiB."""
+
+    def __init__(self, megabytes: int) -> None:
+        self.megabytes = megabytes
+
+    def __call__(self, value: Any) -> Any:
+        taken = bytearray(self.megabytes << 20)
+        taken[:: 1 << 12] = b"x" * len(taken[:: 1 << 12])
+        return value
+
+
+for _op in (Gate, Invert, Fail, Crash, Hog):
     register_op(f"tests.{_op.__name__}", _op, draws=())
 
 

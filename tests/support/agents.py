@@ -65,6 +65,7 @@ class Agent:
         workers: processes that run ops.
         modules: a folder whose modules its Python finds before all others.
         log: the file for its standard error; the tests' own otherwise.
+        prefix: a command that runs the one behind it, under other limits say.
     """
 
     def __init__(
@@ -74,11 +75,12 @@ class Agent:
         workers: int = 1,
         modules: Path | None = None,
         log: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.arguments = arguments
         self.modules = modules
         self.log = log
-        self._command = [*COMMAND, "serve", "--workers", str(workers)]
+        self._command = [*prefix, *COMMAND, "serve", "--workers", str(workers)]
         if log is None:
             self._command += ["--log-level", "warning"]
         for name, folder in exports.items():

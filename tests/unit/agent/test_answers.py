@@ -16,11 +16,12 @@ from PIL import Image
 
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
-from storage_agent.answers import answer_question
+from storage_agent.answers import Answer, answer_question
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
 from storage_agent.workers import body, words
 from storage_agent.workers.channel import Channel
+from storage_agent.workers.memory import Memory
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,
@@ -31,6 +32,13 @@ from tests.unit.agent.samples import (
     job_at,
     learnt_of,
 )
+
+
+def _answer_of(exports: Exports, question: AskListing | AskSizes) -> Answer:
+    """What all the steps lead to."""
+    *steps, answer = answer_question(exports, question)
+    assert answer is not None and set(steps) <= {None}
+    return answer
 
 
 def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
@@ -48,7 +56,7 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
         for message in messages:
             Channel(ours).send(message)
         ours.shutdown(socket.SHUT_WR)
-        body._serve(Channel(theirs), exports)
+        body._serve(Channel(theirs), exports, Memory(1 << 50))
         theirs.shutdown(socket.SHUT_WR)
         said, channel = [], Channel(ours)
         with contextlib.suppress(EOFError):
@@ -89,9 +97,9 @@ def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes(exports: Exports) -> None:
-    answer = answer_question(exports, AskSizes("d", ["a/x.jpg", "a/none.jpg", "../x", "a"]))
+    answer = _answer_of(exports, AskSizes("d", ["a/x.jpg", "a/none.jpg", "../x", "a"]))
     assert answer.message == Sizes(exports["d"].describe(), [len(file_of(exports)), -1, -2, -1])
-    refused = answer_question(exports, AskSizes("e", ["x"])).message
+    refused = _answer_of(exports, AskSizes("e", ["x"])).message
     assert isinstance(refused, Failed) and refused.failure == "unknown-export"
 
 
@@ -99,7 +107,7 @@ def test_sizes(exports: Exports) -> None:
     AskListing("d", ODD), AskListing(ODD, ""), AskSizes(ODD, []), AskListing("d", ".."), AskListing("d", "none"),
 ], ids=["prefix", "export", "export of sizes", "outside", "missing"])  # fmt: skip
 def test_a_question_that_cannot_be_answered(exports: Exports, question: AskListing | AskSizes) -> None:
-    answer = answer_question(exports, question)
+    answer = _answer_of(exports, question)
     assert isinstance(answer.message, Failed) and answer.message.ids == []
     assert len(answer.message.text) < 2000 and unpack(answer.header) == answer.message
 
@@ -109,11 +117,11 @@ def test_a_listing_with_any_file_name(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / name).touch()
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
-    answer = answer_question(exports_of(tmp_path), AskListing("d", ""))
+    answer = _answer_of(exports_of(tmp_path), AskListing("d", ""))
     assert unpack(answer.header) == answer.message == Listing(["b", os.fsdecode(b"\xff")])
     files = msgpack.unpackb(zlib.decompress(answer.payload or b""), unicode_errors="surrogateescape")
     assert files == [[name], []]
-    refused = answer_question(exports_of(tmp_path), AskListing("d", "none")).message
+    refused = _answer_of(exports_of(tmp_path), AskListing("d", "none")).message
     assert isinstance(refused, Failed) and refused.failure == "missing" and refused.ids == []
 
 

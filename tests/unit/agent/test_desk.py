@@ -10,11 +10,11 @@ import pytest
 
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal
 from sophon_loader.wire.limits import (
-    MAX_HEADER_NBYTES,
     MAX_KEYS,
     MAX_PIPELINES,
     MAX_REGISTERING,
     MAX_REGISTRATION_NBYTES,
+    MAX_REQUEST_NBYTES,
     MAX_TEXT_LENGTH,
 )
 from sophon_loader.wire.messages import (
@@ -114,7 +114,7 @@ def test_a_loader_of_another_version_is_refused(counter: Counter, offered: list[
 
 
 def test_a_loader_that_speaks_too_many_versions(counter: Counter) -> None:
-    assert len(counter.refused(Hello(list(range(1000, 1_600_000)), "talkative")).text) < 1000
+    assert len(counter.refused(Hello(list(range(1000, 16_000)), "talkative")).text) < 1000
 
 
 @pytest.mark.parametrize("version", [VERSIONS[0] - 1, VERSIONS[-1] + 1])
@@ -183,7 +183,7 @@ def test_any_bytes_at_all(counter: Counter) -> None:
 
 
 def test_a_message_over_the_limit(counter: Counter) -> None:
-    (refusal,) = counter.frames(bytes(MAX_HEADER_NBYTES + 1))
+    (refusal,) = counter.frames(bytes(MAX_REQUEST_NBYTES + 1))
     assert isinstance(refusal, Refuse) and refusal.message.failure == "too-long"
 
 
@@ -289,20 +289,20 @@ def test_an_unknown_export(counter: Counter) -> None:
     Fetch(ODD, "", 0, 0, False, False, [], [Item(1, 0, 0, 0, "file", "x")]),
     Fetch("d", ODD, 0, 0, False, False, [], [Item(1, 0, 0, 1, "file", "x")]),
     Fetch("d", "", 0, 0, False, False, [ODD], [Item(1, 0, 0, 0, ODD, ODD)]),
-    Fetch("d", ODD, 0, 0, False, False, [], [Item((1 << 64) - n, 0, 0, 1, "", "") for n in range(1, 500_000)]),
+    Fetch("d", ODD, 0, 0, False, False, [], [Item((1 << 64) - n, 0, 0, 1, "", "") for n in range(1, 2000)]),
     Register(ODD),
 ], ids=lambda message: type(message).__name__)  # fmt: skip
 def test_the_refusal_of_long_names_is_short_itself(counter: Counter, message: Message) -> None:
     refusal = counter.refused(message, *([b"x"] if isinstance(message, Register) else []))
-    assert len(refusal.text) < 2000 and len(pack(refusal)) <= MAX_HEADER_NBYTES
+    assert len(refusal.text) < 2000 and len(pack(refusal)) <= MAX_REQUEST_NBYTES
 
 
-@pytest.mark.parametrize(("waiting", "room", "queued"), [(0, 4, 7), (0, 0, 3), (2, 0, 1), (3, 0, 0), (3, 2, 2)])
+@pytest.mark.parametrize(("waiting", "room", "queued"), [(0, 4, 7), (0, 0, 3), (2, 0, 1), (3, 0, 1), (3, 2, 3)])
 def test_what_no_worker_will_have_time_for_goes_out_as_files(waiting: int, room: int, queued: int) -> None:
     counter = Counter(max_queued=3)
     digest = _register(counter)
     for n in range(waiting):
-        counter.admission.push(b"other", job(n))
+        counter.admission.turns.push(b"other", job(n))
     done = counter.says(_fetch(*[(2, "pixels")] * 10, digest=digest), room=room)
     got = [(type(one), ids(list(one.jobs))) for one in done if isinstance(one, (Queue, Read))]
     wanted = [(Queue, list(range(queued))), (Read, list(range(queued, 10)))]

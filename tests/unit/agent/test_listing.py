@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from sophon_loader.errors import SampleMissing, SampleOutsideExport
-from storage_agent.listing import image_classes
+from storage_agent.listing import classes_of, images_below
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 from tests.unit.agent.folders import export_folder
@@ -28,6 +28,11 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> Store:
     return Folder("d", str(root), LIMIT)
+
+
+def image_classes(store: Store, prefix: str) -> list[tuple[str, list[str]]]:
+    found = classes_of(store, prefix)
+    return [(name, [one for names in images_below(store, folder) for one in names]) for name, folder in found.items()]
 
 
 def _as_image_folder(root: Path) -> list[tuple[str, list[str]]]:

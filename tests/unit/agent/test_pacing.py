@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_agent.pacing import BURST_S, Pacer
+from storage_agent.pacing import ALL_NBYTES, BURST_S, FULL_NBYTES, RETRY_S, Pacer
+
+C = b"client"
+
+
+def _due(pacer: Pacer[int], now_s: float) -> int | None:
+    """The next reply, which is taken."""
+    waiting = pacer.due(now_s)
+    if waiting is None:
+        return None
+    pacer.sent(waiting, now_s)
+    return waiting.reply
 
 
 def _drain(pacer: Pacer[int], now_s: float) -> list[tuple[float, int]]:
@@ -14,7 +25,7 @@ def _drain(pacer: Pacer[int], now_s: float) -> list[tuple[float, int]]:
     sent = []
     while (wait_s := pacer.wait_s(now_s)) is not None:
         now_s += wait_s
-        reply = pacer.due(now_s)
+        reply = _due(pacer, now_s)
         if reply is None:
             now_s += 1e-9  # the rounding of a sum of floats
         else:
@@ -25,9 +36,9 @@ def _drain(pacer: Pacer[int], now_s: float) -> list[tuple[float, int]]:
 def test_without_a_limit_everything_goes_at_once() -> None:
     pacer: Pacer[int] = Pacer(None)
     for n in range(5):
-        pacer.put(1 << 30, n)
+        pacer.put(C, 1 << 30, n)
     assert pacer.wait_s(0.0) == 0.0
-    assert [pacer.due(0.0) for _ in range(6)] == [0, 1, 2, 3, 4, None]
+    assert [_due(pacer, 0.0) for _ in range(6)] == [0, 1, 2, 3, 4, None]
     assert pacer.wait_s(0.0) is None and len(pacer) == 0
 
 
@@ -39,7 +50,7 @@ def test_without_a_limit_everything_goes_at_once() -> None:
 def test_the_rate_is_kept_over_every_stretch_of_time(sizes: list[int], limit_mbit: float, start_s: float) -> None:
     pacer: Pacer[int] = Pacer(limit_mbit)
     for n, nbytes in enumerate(sizes):
-        pacer.put(nbytes, n)
+        pacer.put(C, nbytes, n)
     sent = _drain(pacer, start_s)
     assert [n for _, n in sent] == list(range(len(sizes))), "in order, each once"
     bytes_per_s = limit_mbit * 1e6 / 8
@@ -54,9 +65,64 @@ def test_the_rate_is_kept_over_every_stretch_of_time(sizes: list[int], limit_mbi
 def test_an_idle_time_is_not_saved_up() -> None:
     pacer: Pacer[int] = Pacer(8.0)  # a byte per microsecond
     for now_s in (100.0, 200.0):
-        pacer.put(500_000, 1)
-        pacer.put(500_000, 2)
-        assert pacer.due(now_s) == 1 and pacer.due(now_s) is None
+        pacer.put(C, 500_000, 1)
+        pacer.put(C, 500_000, 2)
+        assert _due(pacer, now_s) == 1 and _due(pacer, now_s) is None
         assert pacer.wait_s(now_s) == pytest.approx(0.5 - BURST_S)
-        assert pacer.due(now_s + 0.4) is None and len(pacer) == 1
-        assert pacer.due(now_s + 0.5) == 2
+        assert _due(pacer, now_s + 0.4) is None and len(pacer) == 1
+        assert _due(pacer, now_s + 0.5) == 2
+
+
+def test_bytes_are_shared_and_not_replies() -> None:
+    pacer: Pacer[int] = Pacer(8.0)
+    for n in range(1000):
+        pacer.put(b"large", 100_000, n)
+        pacer.put(b"small", 1_000, n)
+    now_s, sent = 0.0, {b"large": 0, b"small": 0}
+    while now_s < 0.8:
+        now_s += pacer.wait_s(now_s) or 1e-9
+        if (waiting := pacer.due(now_s)) is not None:
+            sent[waiting.client] += waiting.nbytes
+            pacer.sent(waiting, now_s)
+    assert sent[b"large"] == pytest.approx(sent[b"small"], abs=150_000)
+
+
+def test_a_client_that_does_not_take_its_reply_waits_while_others_go_on() -> None:
+    pacer: Pacer[int] = Pacer(None)
+    for client in (b"deaf", b"b"):
+        for n in range(2):
+            pacer.put(client, 10, n)
+    for _ in range(3):
+        waiting = pacer.due(0.0)
+        assert waiting is not None
+        if waiting.client == b"deaf":
+            pacer.returned(waiting, 0.0)
+        else:
+            pacer.sent(waiting, 0.0)
+    assert pacer.due(0.0) is None and pacer.wait_s(0.0) == pytest.approx(RETRY_S) and len(pacer) == 2
+    assert [_due(pacer, RETRY_S) for _ in range(3)] == [0, 1, None], "in their order"
+    assert pacer.wait_s(1.0) is None
+
+
+def test_nothing_more_is_made_for_a_client_that_has_enough_waiting() -> None:
+    pacer: Pacer[int] = Pacer(None)
+    pacer.put(C, FULL_NBYTES, 0)
+    assert list(pacer.changes()) == []
+    pacer.put(C, 1, 1)
+    pacer.put(C, 1, 2)
+    assert list(pacer.changes()) == [(C, True)]
+    _due(pacer, 0.0)
+    assert list(pacer.changes()) == [(C, False)]
+
+
+def test_what_waits_is_bounded_over_all_clients() -> None:
+    pacer: Pacer[int] = Pacer(None)
+    clients = [b"%d" % n for n in range(1000)]
+    full: set[bytes] = set()
+    for n in range(200):
+        for client in clients:
+            if client not in full:
+                pacer.put(client, 100_000, n)
+        full |= {client for client, now in pacer.changes() if now}
+    assert len(pacer) * 100_000 < 2 * ALL_NBYTES
+    assert sum(pacer.drop(client) for client in clients) > 0 and len(pacer) == 0 and pacer.wait_s(0.0) is None

@@ -8,12 +8,14 @@ import pytest
 
 from sophon_loader.wire.messages import Failed
 from storage_agent.admission import Admission
-from storage_agent.instructions import Build, GiveUp, Instruction, Log, Order, Read, Refuse, Start
+from storage_agent.instructions import Build, End, GiveUp, Instruction, Log, Order, Read, Refuse, Start
 from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
-from storage_agent.staff import JOBS_PER_WORKER, MAX_EARLY_DEATHS, MAX_KNOWN, STUCK_S, Staff
+from storage_agent.staff import BUILD_S, JOBS_PER_WORKER, MAX_EARLY_DEATHS, MAX_KNOWN, STALLED_S, STUCK_S, Staff
 from storage_agent.workers import words
 from tests.unit.agent.requests import ids, job
+
+JOB_S = 30.0
 
 
 class Office:
@@ -27,7 +29,7 @@ class Office:
         self.admission: Admission[Job] = Admission(100, max_queued)
         self.pipelines = Pipelines()
         self.pipelines.keep("p", b"registration of p")
-        self.staff = Staff(self.admission, self.pipelines)
+        self.staff = Staff(self.admission, self.pipelines, JOB_S)
         self.sent: dict[int, list[tuple[bytes, int | str]]] = {}
         self.hired = 0
         for _ in range(workers):
@@ -150,7 +152,7 @@ def test_pipelines_are_built_before_samples_are_made() -> None:
     assert office.answered(1) == 1
     assert office.sent[1][-2:] == [(words.LEARN, "q"), (words.REGISTER, "q")] and office.staff.building == 0
     office.answered(1)
-    assert office.staff.built(1) == Build(b"c", "q", b"registration of q")
+    assert office.staff.built(1, now_s=0.0) == Build(b"c", "q", b"registration of q")
 
 
 # --- what a worker knows --------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def test_a_worker_is_sent_a_pipeline_once() -> None:
     office = Office(workers=2)
     office.build("p")
     assert office.sent[1] == [(words.LEARN, "p"), (words.REGISTER, "p")]
-    office.staff.built(1)
+    office.staff.built(1, now_s=0.0)
     office.queue(1, 2, 3, 4)
     assert office.sent[1][2:] == [(words.JOB, 1), (words.JOB, 3)]
     assert office.sent[2] == [(words.LEARN, "p"), (words.JOB, 2), (words.JOB, 4)]
@@ -169,7 +171,7 @@ def test_a_worker_is_sent_a_pipeline_once() -> None:
 def test_a_worker_that_replaces_another_knows_nothing() -> None:
     office = Office(workers=1)
     office.queue(1)
-    office.carry_out(office.staff.died(1, "-9"))
+    office.carry_out(office.staff.died(1, "-9", now_s=0.0))
     number = office.hire()
     office.queue(2)
     assert office.sent[number] == [(words.LEARN, "p"), (words.JOB, 2)]
@@ -207,7 +209,7 @@ def test_a_queued_job_survives_its_pipeline() -> None:
     assert "p" not in office.pipelines
     office.answered(1)
     assert office.jobs(1) == [1, 2, 3], "who knows it still runs it"
-    done = office.carry_out(office.staff.died(1, "-9"))
+    done = office.carry_out(office.staff.died(1, "-9", now_s=0.0))
     assert _reads(done)[0][0] == [2, 3]
     other = office.hire()
     done = office.assign()
@@ -233,20 +235,20 @@ def test_what_waits_behind_a_slow_job_is_given_to_an_idle_worker() -> None:
     office.hire()
     orders, wait_s = office.staff.relieve(5.0 + STUCK_S / 2)
     assert orders == [] and wait_s == pytest.approx(STUCK_S / 2)
-    orders, wait_s = office.staff.relieve(5.0 + STUCK_S)
+    orders, wait_s = office.staff.relieve(5.0 + 1.1 * STUCK_S)
     office.carry_out(orders)
-    assert office.jobs(2) == [2] and wait_s is None
+    assert office.jobs(2) == [2] and wait_s == pytest.approx(STALLED_S - 1.1 * STUCK_S)
     office.hire()
-    assert office.staff.relieve(9.0) == ([], None), "once"
+    assert office.staff.relieve(9.0)[0] == [], "once"
 
 
 def test_nothing_is_doubled_without_an_idle_worker_or_a_slow_job() -> None:
     office = Office(workers=2)
     office.queue(1, 2, 3, 4)
-    assert office.staff.relieve(9.0) == ([], None)
+    assert office.staff.relieve(0.9)[0] == []
     office = Office(workers=2)
     office.queue(1)
-    assert office.staff.relieve(9.0) == ([], None), "nothing waits behind it"
+    assert office.staff.relieve(9.0)[0] == [], "nothing waits behind it"
 
 
 def test_the_clock_of_a_job_starts_when_the_one_before_it_ends() -> None:
@@ -267,23 +269,104 @@ def test_a_doubled_job_is_answered_once_whoever_is_first() -> None:
 
 def test_the_death_of_one_of_two_that_have_a_job() -> None:
     office = _doubled()
-    assert _reads(office.staff.died(2, "-9")) == [], "the other still has it"
+    assert _reads(office.staff.died(2, "-9", now_s=0.0)) == [], "the other still has it"
     assert [office.answered(1), office.answered(1)] == [1, 2]
     office = _doubled()
-    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1]]
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9", now_s=0.0))] == [[1]]
     assert office.answered(2) == 2
 
 
 def test_the_death_of_both_that_have_a_job() -> None:
     office = _doubled()
-    office.staff.died(2, "-9")
-    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1, 2]]
+    office.staff.died(2, "-9", now_s=0.0)
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9", now_s=0.0))] == [[1, 2]]
 
 
 def test_a_death_after_the_other_was_faster() -> None:
     office = _doubled()
     assert office.answered(2) == 2
-    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9"))] == [[1]]
+    assert [numbers for numbers, _ in _reads(office.staff.died(1, "-9", now_s=0.0))] == [[1]]
+
+
+# --- slow work ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_past_its_time_ends_its_worker_and_goes_out_as_its_file() -> None:
+    office = Office(workers=1)
+    office.queue(1, 2)
+    orders, wait_s = office.staff.relieve(JOB_S - 0.5)
+    assert orders == [] and wait_s == pytest.approx(0.5)
+    assert office.staff.relieve(JOB_S)[0] == [End(1)] and office.staff.ready_workers == []
+    done = office.carry_out(office.staff.died(1, "-9", now_s=JOB_S + 0.1))
+    assert _reads(done) == [([1, 2], "the agent's worker died on this or its next sample (it took more than 30 s)")]
+    assert _one(Log, done).details["ended"] == "it took more than 30 s" and _one(Start, done)
+
+
+def test_a_pipeline_past_its_time_is_refused_at_once() -> None:
+    office = Office(workers=1)
+    office.build("q")
+    assert office.staff.relieve(BUILD_S)[0] == [End(1)]
+    done = office.carry_out(office.staff.died(1, "-9", now_s=BUILD_S))
+    text = "the agent's worker was ended while building this pipeline (it took more than 20 s)"
+    assert _one(Refuse, done) == Refuse(b"c", Failed("bad-pipeline", text, digest="q"))
+    assert office.staff.building == 0 and office.admission.outstanding == 0
+
+
+def test_nothing_is_sent_after_slow_work() -> None:
+    office = Office(workers=2)
+    office.queue(1)
+    office.queue(2, 3, 4, client=b"quick", now_s=STALLED_S)
+    assert (office.jobs(1), office.jobs(2)) == ([1], [2, 3])
+
+
+def test_what_waits_behind_slow_work_is_taken_over_by_a_worker_that_goes_on() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4)
+    office.answered(2, now_s=0.9)
+    office.queue(5, now_s=0.9)
+    assert (office.jobs(1), office.jobs(2)) == ([1, 3], [2, 4, 5])
+    assert office.carry_out(office.staff.relieve(1.1)[0]) == []
+    assert office.jobs(2) == [2, 4, 5, 3]
+
+
+def test_while_all_workers_do_slow_work_of_one_client_the_others_get_files() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2)
+    office.queue(11, 12, 13, client=b"other", now_s=0.1)
+    assert (office.jobs(1), office.jobs(2)) == ([1, 11], [2, 12])
+    assert office.staff.relieve(0.9)[0] == []
+    done, _ = office.staff.relieve(1.2)
+    note = "the agent's workers are taken up with slow samples of other loaders"
+    assert _reads(done) == [([13, 11, 12], note)] and office.admission.queued == 0
+    office.queue(3)
+    assert _reads(office.staff.relieve(2.0)[0]) == [], "whose work is slow waits for it"
+    assert [office.answered(1, now_s=5.0), office.answered(1, now_s=5.1)] == [1, None], "it has been answered"
+
+
+def test_who_has_slow_work_gets_another_worker_when_nobody_else_wants_it() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4, 5)
+    office.answered(2, now_s=1.5)
+    office.answered(2, now_s=1.5)
+    assert office.jobs(1) == [1, 3]
+    office.queue(11, 12, client=b"other", now_s=1.6)
+    office.answered(2, now_s=1.7)
+    assert office.jobs(2)[:4] == [2, 4, 5, 11], "the other comes first"
+
+
+def test_turns_are_by_seconds_at_workers() -> None:
+    """One client's samples take ten times as long: in the long run, each has half of the worker."""
+    office = Office(workers=1, max_queued=1000)
+    office.admission.max_outstanding = 1000
+    office.queue(*range(100), client=b"slow")
+    office.queue(*range(100, 600), client=b"quick")
+    now_s, had = 0.0, {True: 0.0, False: 0.0}
+    while now_s < 3.0:
+        slow = office.jobs(1)[-1 if len(office.staff._workers[1].work) == 1 else -2] < 100  # type: ignore[operator]
+        now_s += 0.1 if slow else 0.01
+        had[slow] += 0.1 if slow else 0.01
+        assert office.answered(1, now_s=now_s) is not None
+    assert had[True] == pytest.approx(had[False], abs=0.4)
 
 
 # --- deaths ---------------------------------------------------------------------------------------------------
@@ -292,7 +375,7 @@ def test_a_death_after_the_other_was_faster() -> None:
 def test_a_worker_that_dies_with_two_jobs() -> None:
     office = Office(workers=2)
     office.queue(1, 2, 3, 4, 5)
-    done = office.staff.died(1, "-9")
+    done = office.staff.died(1, "-9", now_s=0.0)
     assert _reads(done) == [([1, 3], "the agent's worker died on this or its next sample (exit code -9)")]
     assert _one(Start, done) == Start() and office.staff.deaths == 1
     assert _one(Log, done) == Log(
@@ -306,23 +389,25 @@ def test_a_worker_that_dies_with_two_jobs() -> None:
 def test_a_worker_that_dies_while_it_builds() -> None:
     office = Office(workers=1)
     office.build("q")
-    done = office.carry_out(office.staff.died(1, "1"))
+    done = office.carry_out(office.staff.died(1, "1", now_s=0.0))
     assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "building": ["q"]}
     assert not [one for one in done if isinstance(one, Refuse)]
     number = office.hire()
     office.assign()
     assert office.sent[number] == [(words.LEARN, "q"), (words.REGISTER, "q")]
-    assert office.staff.built(number).client == b"c" and office.admission.outstanding == 1, "the broker counts answers"
+    assert office.staff.built(number, now_s=0.0).client == b"c" and office.admission.outstanding == 1, (
+        "the broker counts answers"
+    )
 
 
 def test_two_deaths_of_one_registration() -> None:
     office = Office(workers=1)
     office.build("q")
-    office.carry_out(office.staff.died(1, "1"))
+    office.carry_out(office.staff.died(1, "1", now_s=0.0))
     office.hire()
     office.assign()
-    done = office.carry_out(office.staff.died(2, "-9"))
-    text = "two of the agent's workers died while they built this pipeline (exit code -9)"
+    done = office.carry_out(office.staff.died(2, "-9", now_s=0.0))
+    text = "two of the agent's workers died while building this pipeline (exit code -9)"
     assert _one(Refuse, done) == Refuse(b"c", Failed("bad-pipeline", text, digest="q"))
     assert office.admission.outstanding == 0 and office.staff.building == 0
     assert _one(Start, done) == Start(), "the worker is replaced all the same"
@@ -332,7 +417,7 @@ def test_registrations_keep_their_order_when_a_worker_dies() -> None:
     office = Office(workers=1)
     for digest in ("q", "r", "s"):
         office.build(digest)
-    office.carry_out(office.staff.died(1, "-9"))
+    office.carry_out(office.staff.died(1, "-9", now_s=0.0))
     number = office.hire()
     office.assign()
     assert [what for word, what in office.sent[number] if word == words.REGISTER] == ["q", "r"]
@@ -341,9 +426,9 @@ def test_registrations_keep_their_order_when_a_worker_dies() -> None:
 def test_workers_that_end_before_they_are_ready() -> None:
     office = Office(workers=0)
     for n in range(1, MAX_EARLY_DEATHS):
-        done = office.staff.died(office.hire(ready=False), f"{n}")
+        done = office.staff.died(office.hire(ready=False), f"{n}", now_s=0.0)
         assert _one(Start, done) == Start()
-    done = office.staff.died(office.hire(ready=False), "77")
+    done = office.staff.died(office.hire(ready=False), "77", now_s=0.0)
     assert _one(GiveUp, done) == GiveUp("workers must start, but 3 ended at once (exit code 77)")
     assert not [one for one in done if isinstance(one, Start)]
 
@@ -352,9 +437,9 @@ def test_a_worker_that_is_ready_ends_the_row_of_early_deaths() -> None:
     office = Office(workers=0)
     for _ in range(3):
         for _ in range(MAX_EARLY_DEATHS - 1):
-            assert _one(Start, office.staff.died(office.hire(ready=False), "1"))
+            assert _one(Start, office.staff.died(office.hire(ready=False), "1", now_s=0.0))
         office.hire()
-    assert _one(Start, office.staff.died(office.hired, "1")), "and later deaths are not early ones"
+    assert _one(Start, office.staff.died(office.hired, "1", now_s=0.0)), "and later deaths are not early ones"
 
 
 # --- stopping -------------------------------------------------------------------------------------------------
@@ -365,7 +450,7 @@ def test_nobody_is_replaced_when_the_agent_stops() -> None:
     office.queue(1, 2, 3, 4, 5)
     office.build("q")
     office.staff.stop()
-    done = office.staff.died(1, "0")
+    done = office.staff.died(1, "0", now_s=0.0)
     assert not [one for one in done if isinstance(one, Start)] and [n for n, _ in _reads(done)] == [[1, 3]]
     office.assign()
     assert office.answered(2) == 2 and office.sent[2][-1] == (words.REGISTER, "q"), "what was taken is done"
@@ -376,15 +461,15 @@ def test_what_waits_goes_out_as_files_when_no_worker_is_left() -> None:
     office.queue(1, 2, 3, 4)
     office.queue(11, client=b"other")
     office.staff.stop()
-    office.carry_out(office.staff.died(1, "0"))
-    assert _reads(office.assign()) == [([3, 11, 4], "the agent is stopping")] and office.admission.queued == 0
+    office.carry_out(office.staff.died(1, "0", now_s=0.0))
+    assert _reads(office.assign()) == [([3, 4, 11], "the agent is stopping")] and office.admission.queued == 0
 
 
 def test_a_pipeline_is_not_built_again_when_the_agent_stops() -> None:
     office = Office(workers=1)
     office.build("q")
     office.staff.stop()
-    assert _one(Refuse, office.staff.died(1, "0"))
+    assert _one(Refuse, office.staff.died(1, "0", now_s=0.0))
 
 
 def test_early_deaths_do_not_matter_when_the_agent_stops() -> None:
@@ -392,4 +477,4 @@ def test_early_deaths_do_not_matter_when_the_agent_stops() -> None:
     numbers = [office.hire(ready=False) for _ in range(MAX_EARLY_DEATHS)]
     office.staff.stop()
     for number in numbers:
-        assert [type(one) for one in office.staff.died(number, "-15")] == [Log]
+        assert [type(one) for one in office.staff.died(number, "-15", now_s=0.0)] == [Log]

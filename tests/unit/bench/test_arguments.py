@@ -33,6 +33,7 @@ WRONG = {
     "bench.hotpath": ("--data nowhere", "--policies nonsense", "--rounds x", "--link-mbit inf"),
     "bench.overhead": ("--data nowhere", "--rounds 0", "--workers 0", "--only memory memory"),
     "bench.agent": ("--data nowhere", "--window 15", "--window 1025", "--mb 0", "--readers 0"),
+    "bench.fairness": ("--data nowhere", "--clients 1", "--seconds 0", "--attack-seconds x"),
     "bench.tail": ("--data nowhere", "--rounds 0", "--workers 0", "--repeat -2"),
     "bench.profiling": ("--data nowhere", "--rounds 0", "--link-mbit -1"),
     "bench.live": (

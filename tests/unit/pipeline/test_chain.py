@@ -9,6 +9,7 @@ import hashlib
 import io
 import pickle
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,8 +29,9 @@ from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, decode, specs_of
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, seed_generators
+from sophon_loader.pipeline.registration import Registration
 from sophon_loader.pipeline.registry import register_op
-from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_OPS
+from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS
 from tests.property.strategies import chains, draws, image_files
 from tests.support.drawn import examples
 from tests.support.loaders import said
@@ -376,3 +378,19 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def test_a_pipeline_of_too_many_values_stays_at_the_loader_and_is_refused_by_an_agent() -> None:
+    """Ops within ops are cheap to write and dear to build: 4 MB of them took half a minute and 580 MB."""
+    many = v2.RandomOrder([v2.RandomHorizontalFlip() for _ in range(2000)])
+    chain = chain_of(v2.Compose([v2.Resize(8), many, many, many]))
+    assert 2 <= chain.describable < len(chain)
+    row = ["v2.RandomOrder", {"transforms": [{"$": "op", "name": "v2.Identity", "params": {}}] * 60_000}]
+    description = msgpack.packb([["decode", {}], row])
+    assert len(description) < MAX_DESCRIPTION_NBYTES
+    since_s = time.process_time()
+    with pytest.raises(PipelineError, match=f"and {MAX_DESCRIPTION_VALUES} values"):
+        chain_from(description)
+    with pytest.raises(PipelineError, match="a registration must hold at most"):
+        Registration.from_bytes(msgpack.packb([[0] * 100_000, description]))
+    assert time.process_time() - since_s < 1.0

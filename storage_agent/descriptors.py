@@ -1,0 +1,73 @@
+"""The descriptors of this process: how many connections they are enough for, and what the kernel knows of one."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import resource
+import socket
+import struct
+import termios
+
+NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+"""Errors that pass, as connections are let go."""
+RESERVE = 128
+"""Descriptors for files, threads and sockets of the agent's own."""
+RESERVE_PER_WORKER = 8
+"""For its channel, its process, and the next one that is started in its place."""
+_TCP_INFO_NBYTES = 136
+_RECEIVED_AT = 128
+"""Where in Linux's tcp_info the bytes stand that have been received."""
+
+
+def room_for_connections(workers: int) -> int:
+    """How many connections this process has descriptors for, besides its own; takes as many as it may have.
+
+    Args:
+        workers: processes that run ops.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        most = 1 << 20
+    return max(most // 4, most - RESERVE - RESERVE_PER_WORKER * workers)
+
+
+def unsent_nbytes(descriptor: int) -> int:
+    """Bytes that the kernel has for the other end of a connection, not acknowledged yet; 0 if it is closed."""
+    found = array.array("i", [0])
+    try:
+        fcntl.ioctl(descriptor, termios.TIOCOUTQ, found)
+    except OSError:
+        return 0
+    return found[0]
+
+
+def received_nbytes(descriptor: int) -> int | None:
+    """Bytes that have come by a TCP connection since it was made; None where that cannot be told."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_NBYTES)
+    except (OSError, AttributeError):  # a Unix socket; not Linux
+        return None
+    finally:
+        borrowed.detach()
+    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _TCP_INFO_NBYTES else None
+
+
+def hang_up(descriptor: int) -> None:
+    """End a connection that ZeroMQ holds: it finds that the other end is gone, and closes the descriptor."""
+    with contextlib.suppress(OSError):
+        borrowed = socket.socket(fileno=descriptor)
+        try:
+            borrowed.shutdown(socket.SHUT_RDWR)
+        finally:
+            borrowed.detach()

@@ -1,0 +1,80 @@
+"""A worker as the staff sees it: what it has been sent, what it knows, since when it is at it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage_agent.instructions import Build, Log
+from storage_agent.jobs import Job
+
+
+@dataclass
+class Task:
+    """A job at a worker; at two when it was `doubled`, and then the first answer counts."""
+
+    job: Job
+    doubled: bool = False
+    answered: bool = False
+
+
+@dataclass
+class Building:
+    """A pipeline to be built, and the workers that have died of it."""
+
+    build: Build
+    deaths: int = 0
+
+
+@dataclass
+class Worker:
+    """What has been sent to a worker and not been answered, oldest first, and when it began on the first of it.
+
+    `known` are the pipelines it has learnt, digest -> bytes, the one used last at the end. `ended` says why it is being
+    ended, if it is.
+    """
+
+    work: deque[Task | Building] = field(default_factory=deque)
+    known: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    ready: bool = False
+    usable: bool = False
+    since_s: float = 0.0
+    ended: str = ""
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [one for one in self.work if isinstance(one, Task)]
+
+    @property
+    def builds(self) -> list[Building]:
+        return [one for one in self.work if isinstance(one, Building)]
+
+    @property
+    def waiting(self) -> Task | None:
+        """The task that waits behind something else and that no other worker has."""
+        last = self.work[-1] if len(self.work) > 1 else None
+        return last if isinstance(last, Task) and not last.doubled and not last.answered else None
+
+    @property
+    def client(self) -> bytes:
+        """Whose work it is at."""
+        head = self.work[0]
+        return head.build.client if isinstance(head, Building) else head.job.fetch.client
+
+    def took_s(self, now_s: float) -> float:
+        """How long it has been at what it does now."""
+        return now_s - self.since_s if self.work else 0.0
+
+
+def epitaph(number: int, worker: Worker, exit_code: str) -> Log:
+    """What is known of a worker's end."""
+    details: dict[str, Any] = {"worker": number, "exit_code": exit_code}
+    if worker.ended:
+        details["ended"] = worker.ended
+    if worker.tasks:
+        jobs = [task.job for task in worker.tasks]
+        details["samples"] = [f"{job.fetch.export}/{job.item.key}" for job in jobs]
+    if worker.builds:
+        details["building"] = [building.build.digest for building in worker.builds]
+    return Log("worker died", warning=True, details=details)
