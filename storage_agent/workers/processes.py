@@ -152,13 +152,18 @@ def _start_forkserver() -> None:
     socket's file open, the forkserver is reached by that, with or without a name.
     """
     folder = tempfile.mkdtemp(prefix="sophon-agent-")
+    place = os.open(folder, os.O_PATH)
+    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     try:
-        multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+        short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
+        settings["tempdir"] = short
         forkserver.ensure_running()
         server: Any = forkserver._forkserver
-        if server._forkserver_address.startswith(folder):
+        if server._forkserver_address.startswith(f"{short}/"):
             server._forkserver_address = f"/proc/self/fd/{os.open(server._forkserver_address, os.O_PATH)}"
     finally:
+        settings.pop("tempdir", None)
+        os.close(place)
         shutil.rmtree(folder)
 
 

@@ -213,7 +213,7 @@ def test_sigkill_leaves_no_process(start_agent: StartAgent, key: str, gate: Path
 
 def test_sigkill_leaves_no_file(image_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of workers that are replaced when they and the forkserver have been killed."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:  # a short path, as those of sockets must be
+    with tempfile.TemporaryDirectory(prefix=100 * "x") as temporary:  # longer than the path of a socket may be
         monkeypatch.setenv("TMPDIR", temporary)
         with agent_for(image_tree, workers=2) as one:
             one.ready()
