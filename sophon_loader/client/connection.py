@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 import zlib
@@ -12,6 +13,7 @@ import zmq
 
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
+from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, CorruptMessage, MalformedMessage, SophonError, UnknownExport
 from sophon_loader.wire.failures import error_of
@@ -44,6 +46,11 @@ MAX_DAMAGED = 5
 DAMAGED_PAUSE_S = 0.02
 """Before that; each time it is twice as long."""
 _LISTED = check_of(list[list[str]])
+_CONNECT_S, _HANDSHAKE_S = 2.0, 2.0
+"""How long to wait for a host to take a connection, and for the program there to greet at least, before trying anew."""
+_RECONNECT_S, _MAX_RECONNECT_S = 0.1, 1.0
+"""How long to wait between two attempts: twice as long each time."""
+_MAX_MS = (1 << 31) - 1
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
 
@@ -54,6 +61,11 @@ class Connection:
     Args:
         address: the agent.
         window: replies that may be waiting in the socket; the caller asks for no more samples than that.
+        options: the time-outs; None for the defaults.
+
+    Attributes:
+        received_nbytes: bytes received so far.
+        reconnects: how often the connection was lost and came back; what was on its way then may be lost.
 
     Example:
         >>> connection = Connection(Address.parse("tcp://fileserver:5555/photos"), window=1)
@@ -63,9 +75,11 @@ class Connection:
         >>> connection.close()
     """
 
-    def __init__(self, address: Address, window: int) -> None:
+    def __init__(self, address: Address, window: int, options: OffloadOptions | None = None) -> None:
         self.address = address
         self.received_nbytes = 0
+        self.reconnects = 0
+        self._lost = False
         self._asked = 0
         self._question: tuple[Message, bytes | None] = (AskStatus(), None)
         self._damaged = 0
@@ -79,15 +93,34 @@ class Connection:
         self._socket.setsockopt(zmq.ROUTING_ID, b"L" + os.urandom(16))
         self._socket.setsockopt(zmq.RCVHWM, 2 * window + 64)
         self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._find_out_soon(options or OffloadOptions())
         self._socket.setsockopt(zmq.IPV6, address.endpoint.startswith("tcp://["))
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
         try:
             self._socket.connect(address.endpoint)
         except zmq.ZMQError as error:
             self.close()
             raise AgentUnreachable(f"agent must be a reachable address, got {address}: {error}") from error
+
+    def _find_out_soon(self, options: OffloadOptions) -> None:
+        """Have ZeroMQ notice a connection that carries nothing any more, and try to connect anew.
+
+        Heartbeats find out a connection whose other end has vanished without a word. Only whole messages count as a
+        sign of life for them, so they are given most of `dead_after_s`: a large one may take some seconds.
+        """
+        milliseconds = {
+            zmq.HEARTBEAT_IVL: 1000 * min(options.heartbeat_s, options.dead_after_s / 5),
+            zmq.HEARTBEAT_TIMEOUT: 1000 * 0.6 * options.dead_after_s,
+            zmq.HANDSHAKE_IVL: 1000 * max(_HANDSHAKE_S, 0.6 * options.dead_after_s),
+            zmq.CONNECT_TIMEOUT: 1000 * _CONNECT_S,
+            zmq.RECONNECT_IVL: 1000 * _RECONNECT_S,
+            zmq.RECONNECT_IVL_MAX: 1000 * _MAX_RECONNECT_S,
+        }
+        for option, value in milliseconds.items():
+            self._socket.setsockopt(option, min(max(1, int(value)), _MAX_MS))
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
         """Queue a message; never waits (ZeroMQ keeps it while the agent is away).
@@ -116,8 +149,11 @@ class Connection:
         """
         try:
             frames = self._frames()
-            if not frames and timeout_s > 0 and self._poller.poll(int(1000 * timeout_s)):
+            end_s = now_s() + timeout_s
+            while not frames and timeout_s > 0 and self._poller.poll(int(1000 * timeout_s)):
+                self._watch()
                 frames = self._frames()
+                timeout_s = end_s - now_s()
         except zmq.ZMQError as error:  # closed, at the end of this process
             raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
         if not frames:
@@ -139,6 +175,19 @@ class Connection:
         except zmq.Again:
             return []
         return frames
+
+    def _watch(self) -> None:
+        """Take the monitor's events."""
+        while True:
+            try:
+                head, *_ = self._monitor.recv_multipart(_NOBLOCK)
+            except zmq.Again:
+                return
+            if int.from_bytes(head[:2], sys.byteorder) == zmq.EVENT_DISCONNECTED:
+                self._lost = True
+            elif self._lost:
+                self._lost = False
+                self.reconnects += 1
 
     def close(self) -> None:
         """Close the socket; unsent requests are thrown away."""
@@ -322,8 +371,8 @@ def _is_late(answer: Message, asked: int) -> bool:
 
 def _close(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], pid: int) -> None:
     if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
-        socket.close(linger=0)
-        context.term()
+        socket.disable_monitor()
+        context.destroy(linger=0)  # the monitor's socket, too
 
 
 def now_s() -> float:

@@ -46,7 +46,7 @@ class OffloadOptions:
     connect_timeout_s: float = 5.0
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
-    resend_after_s: float = 30.0
+    resend_after_s: float = 10.0
     traffic_weight: float = 0.5
     cost_per_gb: float = 0.0
     verify: float = 0.001

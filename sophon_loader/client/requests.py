@@ -7,24 +7,26 @@ stays busy across the borders of batches. Replies that nobody waits for (doubled
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.patience import Advice, Patience
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
 
-PAUSE_S = 0.1
-"""How long to leave an agent alone that has said it is busy."""
-MAX_RESENDS = 3
-"""How often to ask again, each time after twice as long, an agent that lives and answers nothing."""
+PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
+"""How long to ask an agent for nothing that has refused, and how long at most: twice as long with every refusal."""
+MAX_REGISTRATIONS = 3
+"""How often to register a pipeline again that the agent does not know even then."""
+FILES_ONLY_S = 60.0
+"""How long to ask for files alone where the agent will not have the pipeline."""
 MAX_DAMAGED = 3
 """How often to ask again at once for a sample whose answers are damaged on their way."""
-LOST_S = 0.5
-"""Takes the place of `resend_after_s` once a message has come of which nobody can say what it was the answer to."""
 
 
 @dataclass
@@ -49,10 +51,10 @@ class Requests:
         instance: the agent's, as it said when it was greeted.
         now_s: time on the clock that all other methods are given, s.
         files_here: what is wanted as a file is not asked for.
-        gone: begin as if the agent had been given up just now.
 
     Attributes:
-        gone: whether the agent has been given up, until it answers again.
+        gone: whether the agent has been given up, until `trust` says otherwise.
+        patience: how long it is waited for.
         retries: samples asked for again so far.
 
     Example:
@@ -63,9 +65,7 @@ class Requests:
         >>> reply = requests.ready(batch)
     """
 
-    def __init__(
-        self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False, gone: bool = False
-    ) -> None:
+    def __init__(self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False) -> None:
         self._options = options
         self._files_here = files_here
         self._instance = instance
@@ -84,22 +84,27 @@ class Requests:
         """Replies that nobody has taken yet, of every batch that is wanted."""
         self._held_nbytes = 0
         """Of their payloads."""
-        self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
-        """Silence after which the agent is pinged, s."""
-        self._heard_s = self._pinged_s = now_s - (self._heartbeat_s if gone else 0.0)
-        """When the agent was heard, and when it was pinged, for the last time, s."""
-        self._doubted_s: float | None = now_s - options.dead_after_s if gone else None
-        """When it was first pinged since it was last heard, s; None if it has not been."""
-        self._progress_s = now_s
-        """When a sample was answered or the first one asked for, s: the time of `resend_after_s` runs from there."""
         self._pause_until_s = now_s
-        """Nothing is asked for before, s, because the agent said that it was busy."""
-        self._resends = 0
-        """How often all was asked for again since the last answer."""
-        self._lost = False
-        """Whether an answer has come since that is known to be lost, and not which."""
-        self.gone = gone
+        """Nothing is asked for before, s, because the agent has refused."""
+        self._refusals = 0
+        """How often it has, since a sample came."""
+        self._registered: dict[int, tuple[float, int]] = {}
+        """Per source whose pipeline had been forgotten: when it was registered again, s, and how often in vain."""
+        self._files_until_s: dict[int, float] = {}
+        """Per source whose pipeline the agent will not have: until when it is asked for files alone, s."""
+        self.patience = Patience(options)
+        self.gone = False
         self.retries = 0
+
+    def trust(self, *, gone: bool, left_s: float) -> None:
+        """Say how much to expect of the agent from now on.
+
+        Args:
+            gone: whether it is not to be asked for anything.
+            left_s: for how long it may be waited for in vain; inf where nothing can be had without it.
+        """
+        self.gone = gone
+        self.patience.left_s = left_s
 
     def asked_s(self, number: int) -> float | None:
         """When an unanswered request was sent; None for one that is not waited for."""
@@ -114,9 +119,6 @@ class Requests:
             wanted: its samples, in order; not looked at if the batch is known.
             now_s: the time, s.
         """
-        if not self.gone:
-            self._heard_s = now_s  # the loader may have been busy; the agent's silence counts from here
-            self._doubted_s = None
         if batch not in self._ready:
             self._ready[batch] = deque()
             for position, one in enumerate(wanted):
@@ -126,6 +128,8 @@ class Requests:
                 self._next_id += 1
                 self._requests[self._next_id] = _Request(batch, position, one)
                 self._queue.append(self._next_id)
+        if self.gone:
+            self._answer_all_with_nothing()
         return self._fill(now_s)
 
     def knows(self, batch: BatchId) -> bool:
@@ -180,8 +184,7 @@ class Requests:
             payload: of a sample; b"" for other kinds.
             now_s: the time, s.
         """
-        self._heard_s, self._doubted_s = now_s, None
-        self.gone = False
+        self.patience.heard()
         if isinstance(message, Sample):
             if (mark := self._asked.get(message.id)) is not None:
                 self._window.answered(mark, len(payload), message.queued_s, now_s)
@@ -190,7 +193,8 @@ class Requests:
             return self._failed(message, now_s)
         elif isinstance(message, Pong) and message.instance != self._instance:
             self._instance = message.instance
-            self._ask_again(now_s)
+            self._files_until_s.clear()
+            self._ask_again()
         return self._fill(now_s)
 
     def unusable(self, number: int | None, why: str, now_s: float, *, damaged: bool) -> list[Instruction]:
@@ -203,58 +207,82 @@ class Requests:
             damaged: whether that happened on its way, so that another one may come whole.
         """
         if number is None:
-            self._lost = True
+            self.patience.lost()
             return self._fill(now_s)
-        self._heard_s, self._doubted_s, self.gone = now_s, None, False
+        self.patience.heard()
         request = self._requests.get(number)
         if not damaged or request is None or request.damaged == MAX_DAMAGED:
             self._answer(number, now_s, unusable=why)
         elif number in self._asked:
             request.damaged += 1
-            self._requeue([number])
+            self._taken_back([number])
         return self._fill(now_s)
 
-    def tick(self, now_s: float) -> list[Instruction]:
-        """Time has passed: ping a silent agent, give a dead one up, ask again for what got lost."""
-        options, heartbeat_s = self._options, self._heartbeat_s
+    def tick(self, now_s: float, waited_s: float) -> list[Instruction]:
+        """A sample is waited for: ping a silent agent, ask again for what got lost, give up one that is of no use.
+
+        Args:
+            now_s: the time, s.
+            waited_s: since the last tick, or since the wait began.
+        """
         if not self._asked and not self._queue:
-            self._heard_s = self._progress_s = now_s
             return []
         said: list[Instruction] = []
-        if now_s - max(self._heard_s, self._pinged_s) >= heartbeat_s:
-            self._pinged_s = now_s
-            self._doubted_s = self._doubted_s or now_s
+        advice = self.patience.waited(waited_s)
+        if advice is Advice.PING:
             said.append(Say(Ping()))
-        # Silence counts from the first ping: before that, the loader itself may have been busy with a slow op.
-        if self._doubted_s is not None and now_s - self._doubted_s >= options.dead_after_s - heartbeat_s:
-            self._give_up()
-        elif self._asked and now_s - self._progress_s >= self._patience_s * 2**self._resends:
-            if self._resends == MAX_RESENDS:
-                self._give_up()
-            else:
-                self._resends += 1
-                self._ask_again(now_s)
+        elif advice is Advice.ASK_AGAIN:
+            self._ask_again()
+        elif advice is Advice.GIVE_UP:
+            self._leave()
         return said + self._fill(now_s)
 
-    @property
-    def _patience_s(self) -> float:
-        """How long no answer may come before all is asked for again the first time, s."""
-        return min(LOST_S, self._options.resend_after_s) if self._lost else self._options.resend_after_s
+    def reconnected(self, now_s: float) -> list[Instruction]:
+        """The connection was broken and is there again: what was on its way, in either direction, may be lost."""
+        self.patience.heard()
+        self._pause_until_s = now_s
+        self._ask_again()
+        return self._fill(now_s)
 
-    def _give_up(self) -> None:
-        """Nobody is there: everything asked for and queued is answered with nothing."""
+    def refused(self, source: int, now_s: float) -> None:
+        """The agent will not have the pipeline of a source: offloading is a hint, so it is asked for files.
+
+        Args:
+            source: number of the folder.
+            now_s: the time, s.
+        """
+        self._files_until_s[source] = now_s + FILES_ONLY_S
+        self._registered.pop(source, None)
+
+    def give_up(self, why: str) -> None:
+        """The agent is of no use.
+
+        Args:
+            why: what was got instead of samples.
+        """
+        self.patience.give_up(why)
+        self._leave()
+
+    def _leave(self) -> None:
         self.gone = True
+        self._answer_all_with_nothing()
+
+    def _answer_all_with_nothing(self) -> None:
+        """Everything asked for and queued."""
         for number in [*self._asked, *self._queue]:
-            self._finish(number)
+            self._finish(number, why=self.patience.why)
         self._asked.clear()
         self._queue.clear()
 
     def _answer(self, number: int, now_s: float, **found: object) -> None:
         mark = self._asked.pop(number, None)
-        self._progress_s = now_s
+        if mark is None and number not in self._requests:
+            return  # doubled, late, of a dropped batch or of nobody: no progress
+        turnaround_s = 0.0 if mark is None else now_s - mark.asked_s
+        self.patience.progressed(turnaround_s)
+        self._refusals = 0
         self._limit = min(self._options.window, self._limit + 1)
-        self._resends = 0
-        self._finish(number, turnaround_s=0.0 if mark is None else now_s - mark.asked_s, **found)
+        self._finish(number, turnaround_s=turnaround_s, **found)
 
     def _finish(self, number: int, **found: object) -> None:
         request = self._requests.pop(number, None)
@@ -264,41 +292,66 @@ class Requests:
             self._ready[request.batch].append(reply)
 
     def _failed(self, failed: Failed, now_s: float) -> list[Instruction]:
-        for number in failed.ids:
-            self._asked.pop(number, None)  # also those of a dropped batch: they take no room in the window any more
-        mine = [n for n in failed.ids if n in self._requests]
-        if failed.failure == Failure.UNKNOWN_PIPELINE and mine:
-            self._requeue(mine)
-            sources = {self._requests[n].wanted.source for n in mine}
-            return [*(RegisterAgain(source) for source in sorted(sources)), *self._fill(now_s)]
+        if failed.failure in (Failure.UNKNOWN_PIPELINE, Failure.BAD_PIPELINE):
+            bad = failed.failure == Failure.BAD_PIPELINE
+            asked_s: dict[int, float] = {}
+            for number, mark in self._taken_back(failed.ids):
+                asked_s[self._requests[number].wanted.source] = mark.asked_s
+            said = [one for source in sorted(asked_s) for one in self._forgotten(source, asked_s[source], now_s, bad)]
+            return [*said, *self._fill(now_s)]
         if failed.failure in (Failure.BUSY, Failure.STOPPING):
             # Try again with less at a time; `tick` asks when the agent has answered others or come back.
             self._limit = max(1, self._samples // 2)
-            self._pause_until_s = now_s + PAUSE_S
-            self._requeue(mine)
+            self._taken_back(failed.ids)
+            self._pause(now_s)
             return []
-        for number in mine:
+        for number in failed.ids:
             self._answer(number, now_s, failed=failed)
         return self._fill(now_s)
 
-    def _ask_again(self, now_s: float) -> None:
-        self._progress_s, self._lost = now_s, False
-        self._requeue([n for n in self._asked if n in self._requests])
+    def _forgotten(self, source: int, asked_s: float, now_s: float, bad: bool) -> list[Instruction]:
+        """The agent says that it does not know a pipeline, or will not have it, to what was asked for at `asked_s`."""
+        registered_s, times = self._registered.get(source, (-math.inf, 0))
+        if asked_s < registered_s:
+            return []  # it may know it by now
+        if now_s < self._files_until_s.get(source, -math.inf):
+            self._pause(now_s)
+            return []
+        if now_s - registered_s > FILES_ONLY_S:
+            times = 0
+        if bad or times == MAX_REGISTRATIONS:
+            self.refused(source, now_s)
+            return []
+        if times:
+            self._pause(now_s)
+        self._registered[source] = (now_s, times + 1)
+        return [RegisterAgain(source)]
+
+    def _pause(self, now_s: float) -> None:
+        if now_s >= self._pause_until_s:  # else this was asked before
+            self._pause_until_s = now_s + min(MAX_PAUSE_S, PAUSE_S * 2**self._refusals)
+            self._refusals += 1
+
+    def _ask_again(self) -> None:
+        self._taken_back(list(self._asked))
         self._asked.clear()
 
-    def _requeue(self, numbers: list[int]) -> None:
-        self.retries += len(numbers)
-        for number in numbers:
-            self._asked.pop(number, None)
+    def _taken_back(self, numbers: Iterable[int]) -> list[tuple[int, Mark]]:
+        """Queue again what of these is unanswered, in front of the others. What is of a dropped batch takes no room in
+        the window any more.
+        """
+        marks = [(number, self._asked.pop(number, None)) for number in numbers]
+        found = [(number, mark) for number, mark in marks if mark is not None and number in self._requests]
+        self.retries += len(found)
+        for number, _ in found:
             self._requests[number].again = True
-        self._queue.extendleft(reversed(numbers))
+        self._queue.extendleft(number for number, _ in reversed(found))
+        return found
 
     def _fill(self, now_s: float) -> list[Instruction]:
         """Ask for queued samples while the window is open, as few messages as batches and sources allow: a window that
         has been full is filled up again when a quarter of it is empty.
         """
-        if not self._asked:
-            self._progress_s = now_s
         if now_s < self._pause_until_s:
             return []
         window = self._samples
@@ -314,5 +367,11 @@ class Requests:
             self._asked[number] = self._window.asked(len(self._asked), now_s, again=request.again)
             if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
                 asks.append(Ask(request.batch, request.wanted.source, []))
-            asks[-1].items.append((number, request.wanted))
+            asks[-1].items.append((number, self._to_ask(request.wanted, now_s)))
         return list(asks)
+
+    def _to_ask(self, wanted: Wanted, now_s: float) -> Wanted:
+        """What is asked for in place of what is wanted."""
+        if now_s < self._files_until_s.get(wanted.source, -math.inf):
+            return replace(wanted, cut=0, encoding="file", prices=None)
+        return wanted

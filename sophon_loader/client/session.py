@@ -20,13 +20,14 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_UINT
-from sophon_loader.wire.messages import Failed, Fetch, Item, Message, Register, Sample
+from sophon_loader.wire.messages import Failed, Failure, Fetch, Item, Message, Register, Sample
 
 log = logging.getLogger(__name__)
 MAX_TOLD = 20
 """Messages that cannot be used of which the log tells; the report counts them all."""
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
+_GONE = "is asked for nothing for now"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class Session:
 
     Args:
         terms: agreed on with the agent.
-        gone: the agent was silent lately; it is asked whether it is alive, and counts as gone until it answers.
 
     Attributes:
         waited_s: seconds so far for which there was no reply to work on.
@@ -73,6 +73,7 @@ class Session:
         shortest_net_s: the shortest time that one was on its way; inf before there was one.
         corrupt: messages so far that were damaged on their way, in either direction.
         malformed: messages so far that break the protocol.
+        gave_up_s: when the agent was given up last, by the clock of `now_s`; 0 if it never was.
 
     Example:
         >>> session.keep([batch])
@@ -80,13 +81,14 @@ class Session:
         >>> replies = [session.next(batch) for _ in range(session.missing(batch))]
     """
 
-    def __init__(self, terms: Terms, *, gone: bool = False) -> None:
+    def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self._allowed = frozenset(terms.allowed)
         self._digests = [content_hash(registration) for registration in terms.registrations]
-        self._connection = Connection(terms.address, terms.options.window)
-        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here, gone=gone)
-        self._told_gone = gone
+        self._connection = Connection(terms.address, terms.options.window, terms.options)
+        self._reconnects = 0
+        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
+        self.gave_up_s = 0.0
         self.waited_s = self.starved_s = 0.0
         self.fresh = 0
         self.net_s = 0.0
@@ -101,8 +103,24 @@ class Session:
 
     @property
     def gone(self) -> bool:
-        """Whether the agent has been given up, until it answers again."""
+        """Whether the agent has been given up, until `trust` says otherwise."""
         return self._requests.gone
+
+    @property
+    def lost_s(self) -> float:
+        """For how long the agent has been waited for in vain, s, all together."""
+        return self._requests.patience.lost_s
+
+    def trust(self, *, gone: bool, left_s: float) -> None:
+        """Say how much to expect of the agent from now on.
+
+        Args:
+            gone: whether to ask it for nothing.
+            left_s: for how long it may be waited for in vain; inf where nothing can be had without it.
+        """
+        if gone != self._requests.gone:
+            log.warning("the agent at %s %s", self.terms.address, _GONE if gone else "answers again")
+        self._requests.trust(gone=gone, left_s=left_s)
 
     @property
     def retries(self) -> int:
@@ -137,20 +155,36 @@ class Session:
 
     def next(self, batch: BatchId) -> Reply:
         """The next reply of a batch, in order of arrival; waits for it."""
-        if self.terms.files_here:
+        if self.terms.files_here or self.gone:
             # The agent is not left waiting while this process works on its own files.
-            while (received := self._receive(0)) is not None:
+            for _ in range(self.terms.options.window):
+                if (received := self._receive(0)) is None:
+                    break
                 self._take(*received)
+        looked_s = now_s()
         while (reply := self._requests.ready(batch)) is None:
             # What has already arrived comes before any decision about silence.
-            received = self._receive(0)
-            if received is None:
-                received = self._wait()
-                if received is None:
-                    continue
-                self._note_fresh(received[0])
-            self._take(*received)
+            received = self._receive(0) or self._wait()
+            if received is not None:
+                self._take(*received)
+            self._look(looked_s)
+            looked_s = now_s()
         return reply
+
+    def _look(self, since_s: float) -> None:
+        """See what the time that has passed without a reply means.
+
+        Args:
+            since_s: when that was done last, or when the wait began.
+        """
+        was_gone, at_s = self.gone, now_s()
+        self._do(self._requests.tick(at_s, at_s - since_s))
+        if self.gone and not was_gone:
+            self._note_gone()
+
+    def _note_gone(self) -> None:
+        self.gave_up_s = now_s()
+        log.warning("the agent at %s %s: %s", self.terms.address, _GONE, self._requests.patience.why)
 
     def _note_fresh(self, message: Message) -> None:
         """Count what the way of a reply took that has just come."""
@@ -187,9 +221,8 @@ class Session:
             self._do_without(CorruptMessage(f"the agent says that it has been sent a damaged one: {message}"))
             return
         if isinstance(message, Failed) and not message.ids:
-            if message.digest:
-                return  # a pipeline could not be registered again: the answer to its samples decides
-            raise error_of(message.failure, f"{message.text} (agent {self.terms.address})")
+            self._refused(message)
+            return
         if isinstance(message, Sample) and message.encoding not in self._allowed:
             error = MalformedMessage(
                 f"an agent must answer in an encoding that was allowed, one of {sorted(self._allowed)}, got "
@@ -200,18 +233,29 @@ class Session:
             return
         self._do(self._requests.receive(message, payload, now_s()))
 
+    def _refused(self, failed: Failed) -> None:
+        """A message of ours was refused."""
+        if failed.failure == Failure.BAD_PIPELINE and failed.digest in self._digests:
+            self._requests.refused(self._digests.index(failed.digest), now_s())
+        if failed.digest:
+            return  # a pipeline could not be registered again: the answer to its samples decides
+        if math.isinf(self._requests.patience.left_s):
+            raise error_of(failed.failure, f"{failed.text} (agent {self.terms.address})")
+        self._requests.give_up(f"got {failed.failure}: {failed.text}")
+        self._note_gone()
+
     def _wait(self) -> tuple[Message, Payload] | None:
         started_s = now_s()
-        self._do(self._requests.tick(started_s))
-        if self._requests.gone != self._told_gone:
-            self._told_gone = self._requests.gone
-            how = "does not answer any more" if self._told_gone else "answers again"
-            log.warning("the agent at %s %s", self.terms.address, how)
+        if self._connection.reconnects != self._reconnects:
+            self._reconnects = self._connection.reconnects
+            self._do(self._requests.reconnected(started_s))
         starved = self._requests.starved
-        received = self._receive(0 if self._requests.gone else _WAIT_S)
+        received = self._receive(_WAIT_S)
         waited_s = now_s() - started_s
         self.waited_s += waited_s
         self.starved_s += waited_s if starved else 0.0
+        if received is not None:
+            self._note_fresh(received[0])
         return received
 
     def _do(self, instructions: Sequence[Instruction]) -> None:

@@ -55,6 +55,7 @@ class Reply:
         sample, payload: the agent's answer.
         failed: the agent's refusal.
         unusable: why nothing can be made of what the agent has sent.
+        why: the agent was given up: what was got instead of a sample; "" where it was not asked.
         turnaround_s: seconds from asking to the reply.
     """
 
@@ -65,6 +66,7 @@ class Reply:
     failed: Failed | None = None
     unusable: str = ""
     turnaround_s: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
+from sophon_loader.main.revival import Revival
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
@@ -56,6 +57,7 @@ class Engine:
         where = settings.agent or own_address(data)
         self._agent = None if where is None else Agent(where, data, settings.options)
         self._joining: Joining | None = None
+        self._revival = Revival()
         self._live: LivePlan | None = None
         self._plan: SharedPlan | None = None
         self._planner: Planner | None = None
@@ -166,12 +168,13 @@ class Engine:
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
 
     def wanted(self) -> None:
-        """Before each batch: look whether an agent that starts beside the loader has answered.
+        """Before each batch: look whether an agent has answered that starts beside the loader, or that was given up.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
                 iteration starts it anew.
         """
+        self._revival.look(self.run.agreement, self._statistics.absence)
         if self._joining is None:
             return
         try:
@@ -379,6 +382,7 @@ class Engine:
         if self._joining is not None:
             self._joining.close()
             self._joining = None
+        self._revival.close()
         if self._dataset is not None:
             if self._epoch is not None:
                 self._epoch.learnt = True  # what has been measured of it is of the pipelines of before

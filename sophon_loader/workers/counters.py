@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sophon_loader.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
+from sophon_loader.workers.absence import Absence
 
 _Key = TypeVar("_Key")
 
@@ -209,8 +210,8 @@ class Statistics:
     def __init__(self, rows: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)[:MAX_ENCODINGS]
         self._values = SharedArray(np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)))
-        self.agent_gone = SharedArray(np.zeros(rows, np.bool_))
-        """Per worker, whether it has given the agent up; one that follows it in another epoch need not wait again."""
+        self.absence = Absence(rows)
+        """Whether the agent is there; a worker that follows another in the next epoch need not find out again."""
         self.agent_cores = SharedArray(np.zeros(rows))
         """Per worker, the agent's cores that its connection can count on, as the agent said last."""
         self.per_worker = SharedArray(np.zeros(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ class OffloadedDataset(Dataset[Any]):
         self._statistics = statistics
         self._generators = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row, Meter] | None = None
+        self._mounted = False
         self._late = terms if isinstance(terms, SharedTerms) else None
         self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
 
@@ -108,6 +110,8 @@ class OffloadedDataset(Dataset[Any]):
         session, row, meter = self._of_this_process()
         row.begin(ticket.batch.iteration)
         meter.begin()
+        if session is not None:
+            self._trust(session)
         try:
             with isolated(self._generators):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
@@ -116,7 +120,6 @@ class OffloadedDataset(Dataset[Any]):
             raise
         meter.count()
         if session is not None:
-            self._statistics.agent_gone.array[_worker()] = session.gone
             self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
         return samples
 
@@ -130,7 +133,7 @@ class OffloadedDataset(Dataset[Any]):
 
     def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
         """The samples of a batch, finished in order of arrival, while those behind it are asked for."""
-        batch = ticket.batch
+        batch, lost_s = ticket.batch, session.lost_s
         samples: list[Any] = [None] * len(ticket.indices)
         behind = self._behind(batch)
         session.keep([batch, *behind])
@@ -151,7 +154,17 @@ class OffloadedDataset(Dataset[Any]):
                 meter.sometimes()
         finally:
             session.keep(behind)
+            self._statistics.absence.note(_worker(), session.gave_up_s, session.lost_s - lost_s)
         return samples
+
+    def _trust(self, session: Session) -> None:
+        """Expect of the agent what this worker, others before it and the main process have found out."""
+        absence, worker = self._statistics.absence, _worker()
+        if not self._mounted or self._terms is None:
+            session.trust(gone=False, left_s=math.inf)
+            return
+        left_s = absence.left_s(worker, self._terms.options)
+        session.trust(gone=left_s <= 0 or absence.gone(worker), left_s=left_s)
 
     def _note(self, sample: Sample) -> None:
         """Keep what the agent said of itself."""
@@ -193,8 +206,8 @@ class OffloadedDataset(Dataset[Any]):
         if self._process is None or self._process[0] != pid:
             session = None
             if self._terms is not None:
-                gone = bool(self._statistics.agent_gone.array[_worker()])
-                session = Session(self._terms, gone=gone and self._locations.all_here)
+                session = Session(self._terms)
+                self._mounted = self._locations.all_here
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))
         return self._process[1:]

@@ -12,13 +12,14 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.errors import AgentUnreachable
 
 
-def read_here(wanted: Wanted, locations: Locations, terms: Terms | None) -> bytes:
+def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: str = "") -> bytes:
     """The file of a sample.
 
     Args:
         wanted: the sample.
         locations: of the dataset's files.
         terms: agreed on with the agent that does not answer, or that need not be asked; None without an agent.
+        why: what was got from it instead of the sample.
 
     Raises:
         AgentUnreachable: the agent does not answer, and the dataset's folder is not on this host.
@@ -27,11 +28,9 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None) -> byte
     root = locations.root_here(wanted.source)
     path = locations.path_here(wanted.sample)
     if path is None or root is None or (terms is not None and not os.path.isdir(root)):
-        silent_s = terms.options.dead_after_s if terms is not None else 0
         raise AgentUnreachable(
-            f"agent {agent_name(terms)} must answer, got silence for {silent_s:g} s; sample {wanted.sample} "
-            f"({wanted.key!r}) cannot be read on this host either (root {root}); restart the agent and continue from "
-            "the last checkpoint"
+            f"agent {agent_name(terms)} must answer, {why or 'got none'}; sample {wanted.sample} ({wanted.key!r}) "
+            f"cannot be read on this host either (root {root}); restart the agent and continue from the last checkpoint"
         )
     with open(path, "rb") as file:
         return file.read()

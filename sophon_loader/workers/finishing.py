@@ -25,6 +25,8 @@ from sophon_loader.workers.files import Instead, agent_name, read_here
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier
 
+_OF_BOTH_ENDS = frozenset({Failure.MISSING, Failure.OUTSIDE_EXPORT})
+"""Refusals that say that the two ends do not hold the same files."""
 log = logging.getLogger(__name__)
 
 
@@ -112,7 +114,7 @@ class Finisher:
         """The file, in place of an answer."""
         wanted, terms = reply.wanted, self._terms
         if reply.failed is None and not reply.unusable:
-            data: bytes | None = read_here(wanted, self._locations, terms)
+            data: bytes | None = read_here(wanted, self._locations, terms, reply.why)
         else:
             data = self._read_instead(reply)
         if data is None:
@@ -125,7 +127,7 @@ class Finisher:
     def _read_instead(self, reply: Reply) -> bytes | None:
         """The file from this host, in place of an answer of no use; None if this host does not have it."""
         failed = reply.failed
-        data = None if failed is not None and failed.failure != Failure.UNREADABLE else self._instead.here(reply.wanted)
+        data = None if failed is not None and failed.failure in _OF_BOTH_ENDS else self._instead.here(reply.wanted)
         if failed is None:
             return data
         text = f"{failed.text} (sample {reply.wanted.sample}, agent {agent_name(self._terms)})"

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.requests import LOST_S, MAX_DAMAGED, MAX_RESENDS, PAUSE_S, Requests
+from sophon_loader.client.patience import LOST_S, MAX_RESENDS
+from sophon_loader.client.requests import FILES_ONLY_S, MAX_DAMAGED, MAX_PAUSE_S, MAX_REGISTRATIONS, PAUSE_S, Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
-from sophon_loader.wire.messages import Failed, Failure, Ping, Pong
+from sophon_loader.wire.messages import Failed, Failure, Pong
 from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=4, heartbeat_s=2.0, dead_after_s=10.0, resend_after_s=30.0)
@@ -164,7 +165,7 @@ def test_refusals_of_a_dropped_batch_open_the_window_again(failure: str) -> None
     requests.drop(keep=[])
     then = requests.want(SECOND, wanted(2, start=4), 0.1)
     again = requests.receive(failed(failure, ids), b"", 0.2)
-    later = requests.tick(0.3 + PAUSE_S)
+    later = requests.tick(0.3 + PAUSE_S, PAUSE_S)
     assert len(requests._asked) == 2 and set(asked_for([*then, *again, *later])) == {4, 5}
 
 
@@ -189,8 +190,8 @@ def test_a_refusal_makes_a_pause_and_a_smaller_window_that_recovers(failure: str
     ids = asked(requests.want(FIRST, wanted(12), 0.0))
     assert len(ids) == 4
     assert requests.receive(failed(failure, ids), b"", 1.0) == []
-    assert requests.tick(1.0 + PAUSE_S / 2) == []
-    again = asked(requests.tick(1.01 + PAUSE_S))
+    assert requests.tick(1.0 + PAUSE_S / 2, 0.05) == []
+    again = asked(requests.tick(1.01 + PAUSE_S, 0.05))
     assert again == ids[:2]
     now_s, widest = 1.2, 0
     for _ in range(12):
@@ -200,86 +201,171 @@ def test_a_refusal_makes_a_pause_and_a_smaller_window_that_recovers(failure: str
     assert len(drained(requests, FIRST)) == 12
 
 
-def test_a_refusal_of_everything_still_leaves_a_window_of_one() -> None:
+def test_a_refusal_of_everything_still_leaves_a_window_of_one_and_longer_and_longer_pauses() -> None:
     requests = machine()
     requests.want(FIRST, wanted(2), 0.0)
-    now_s = 0.0
-    for _ in range(10):
-        requests.receive(failed(Failure.BUSY, list(requests._asked)), b"", now_s)
-        now_s += 2 * PAUSE_S
-        assert len(asked(requests.tick(now_s))) >= 1
+    now_s, pauses = 0.0, []
+    for _ in range(8):
+        refused_s = now_s
+        assert requests.receive(failed(Failure.BUSY, list(requests._asked)), b"", now_s) == []
+        while not (again := asked(requests.tick(now_s, 0.0))):
+            now_s += 0.05
+        assert len(again) >= 1
+        pauses.append(round(now_s - refused_s, 1))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
+    requests.receive(sample(next(iter(requests._asked))), b"", now_s)
+    requests.receive(failed(Failure.BUSY, list(requests._asked)), b"", now_s)
+    assert asked(requests.tick(now_s + PAUSE_S, 0.1)), "a sample came, so the next pause is a short one"
+
+
+def test_refusals_of_the_same_samples_do_not_fill_the_queue() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(4), 0.0))
+    for _ in range(100):
+        requests.receive(failed(Failure.BUSY, ids * 3), b"", 0.1)
+        requests.receive(failed(Failure.UNKNOWN_PIPELINE, ids * 3), b"", 0.1)
+    assert len(requests._queue) == 4 and requests.retries == 4
+
+
+def test_a_pipeline_that_the_agent_never_knows_has_files_asked_for() -> None:
+    requests = machine()
+    said, now_s = list(requests.want(FIRST, wanted(2), 0.0)), 0.0
+    ids, registrations = asked(said), 0
+    while requests.missing(FIRST) and not drained(requests, FIRST):
+        now_s += 0.05
+        assert now_s < 5
+        asks = [one for one in said if isinstance(one, Ask)]
+        registrations += sum(isinstance(one, RegisterAgain) for one in said)
+        said = list(requests.tick(now_s, 0.05))
+        for ask in asks:
+            for number, one in ask.items:
+                answer = sample(number) if one.is_file else failed(Failure.UNKNOWN_PIPELINE, [number])
+                said += requests.receive(answer, b"", now_s)
+    assert registrations == MAX_REGISTRATIONS and not requests.gone
+    requests.drop(keep=[])
+    for number in ids:
+        requests.receive(sample(number), b"", now_s)
+    (later,) = requests.want(SECOND, wanted(1), now_s + MAX_PAUSE_S)
+    assert isinstance(later, Ask) and later.items[0][1].is_file
+    (after,) = requests.want(THIRD, wanted(1), now_s + FILES_ONLY_S + 1)
+    assert isinstance(after, Ask) and not after.items[0][1].is_file
+
+
+def test_a_reply_to_a_file_in_place_of_a_value_is_of_what_was_wanted() -> None:
+    requests = machine()
+    requests.refused(0, 0.0)
+    ((number, one),) = next(ask.items for ask in requests.want(FIRST, wanted(1), 0.0) if isinstance(ask, Ask))
+    assert (one.cut, one.encoding, one.key) == (0, "file", "key-0")
+    requests.receive(sample(number), b"", 0.1)
+    (reply,) = drained(requests, FIRST)
+    assert reply.wanted == wanted(1)[0]
+
+
+def test_several_refusals_of_one_restart_register_once() -> None:
+    requests = machine(OffloadOptions(window=8))
+    first = asked(requests.want(FIRST, wanted(2), 0.0))
+    second = asked(requests.want(SECOND, wanted(2, start=2), 0.0))
+    assert RegisterAgain(0) in requests.receive(failed(Failure.UNKNOWN_PIPELINE, first), b"", 0.1)
+    again = requests.receive(failed(Failure.UNKNOWN_PIPELINE, second), b"", 0.1)
+    assert RegisterAgain(0) not in again and asked(again) == second
 
 
 # --- silence --------------------------------------------------------------------------------------------------
+
+STEP_S = 0.1
 
 
 def said(instructions: Sequence[Instruction]) -> list[Instruction]:
     return [one for one in instructions if isinstance(one, Say)]
 
 
+class Waiter:
+    """Somebody who waits for a sample, and what the state machine has him do: (s, instruction)."""
+
+    def __init__(self, requests: Requests, *, answers_pings: bool = False) -> None:
+        self.requests = requests
+        self.answers_pings = answers_pings
+        self.now_s = 0.0
+        self.done: list[tuple[float, Instruction]] = []
+
+    def until(self, end_s: float) -> list[int]:
+        """The numbers of what is asked for meanwhile."""
+        found = []
+        while self.now_s < end_s and not self.requests.gone:
+            self.now_s = round(self.now_s + STEP_S, 3)
+            one = self.requests.tick(self.now_s, STEP_S)
+            self.done += [(self.now_s, instruction) for instruction in one]
+            found += asked(one)
+            if self.answers_pings:
+                self.requests.receive(Pong("agent-1"), b"", self.now_s)
+        return found
+
+    def times(self, kind: type) -> list[int]:
+        return [round(at_s) for at_s, one in self.done if isinstance(one, kind)]
+
+
 def test_a_silent_agent_is_pinged_and_then_given_up() -> None:
     requests = machine()
+    waiter = Waiter(requests)
     requests.want(FIRST, wanted(6), 0.0)
-    log = {now_s: requests.tick(now_s) for now_s in (1.0, 2.0, 2.5, 4.0, 6.0, 8.0, 9.9)}
-    assert [now_s for now_s, one in log.items() if said(one)] == [2.0, 4.0, 6.0, 8.0]
-    assert all(one == [Say(Ping())] for one in log.values() if one)
+    waiter.until(9.8)
+    assert waiter.times(Say) == [2, 4, 6, 8] and waiter.times(Ask) == []
     assert not requests.gone and drained(requests, FIRST) == []
-    requests.tick(10.0)
-    assert requests.gone
+    waiter.until(11.0)
+    assert requests.gone and 9.8 < waiter.now_s < 10.3
     replies = drained(requests, FIRST)
     assert sorted(reply.position for reply in replies) == list(range(6))
     assert all(reply.sample is None and reply.failed is None for reply in replies)
+    assert {reply.why for reply in replies} == {"got silence for 10 s"}
 
 
 @pytest.mark.parametrize("dead_after_s", [0.5, 2.0, 2.1])
 def test_an_agent_is_asked_for_a_sign_of_life_before_it_is_given_up(dead_after_s: float) -> None:
     requests = machine(OffloadOptions(heartbeat_s=2.0, dead_after_s=dead_after_s))
     requests.want(FIRST, wanted(1), 0.0)
-    pings, now_s = 0, 0.0
-    while not requests.gone:
-        now_s += 0.1
-        pings += len(said(requests.tick(now_s)))
-    assert pings >= 1
-    assert now_s <= dead_after_s + 0.2
+    waiter = Waiter(requests)
+    waiter.until(100)
+    assert len(waiter.times(Say)) >= 1
+    assert waiter.now_s <= dead_after_s + 0.2
 
 
 def test_an_answer_to_the_ping_is_a_sign_of_life() -> None:
     requests = machine()
     (number,) = asked(requests.want(FIRST, wanted(1), 0.0))
-    for step in range(1, 100):
-        if said(requests.tick(0.25 * step)):
-            requests.receive(Pong("agent-1"), b"", 0.25 * step)
+    Waiter(requests, answers_pings=True).until(25.0)
     assert not requests.gone
     requests.receive(sample(number), b"", 25.0)
     assert len(drained(requests, FIRST)) == 1
 
 
 def test_the_loader_s_own_absence_is_not_the_agent_s_silence() -> None:
-    """An op that takes longer than `dead_after_s` at the loader must not make an agent look dead."""
+    """An op that takes longer than `dead_after_s` at the loader, or a process that was stopped in the middle of a wait,
+    must not make an agent look dead."""
     requests = machine()
     ids = asked(requests.want(FIRST, wanted(2), 0.0))
     requests.receive(sample(ids[0]), b"", 0.1)
     assert drained(requests, FIRST)
-    assert said(requests.tick(50.0)), "it is asked for a sign of life"
-    assert not requests.gone
-    requests.receive(Pong("agent-1"), b"", 50.1)
-    requests.tick(50.2)
+    for now_s in (50.0, 100.0):
+        requests.tick(now_s, 50.0)
+        assert not requests.gone
+    requests.receive(Pong("agent-1"), b"", 100.1)
+    requests.tick(100.2, 0.1)
     assert not requests.gone
 
 
-def test_a_gone_agent_costs_the_next_batches_no_wait_and_may_come_back() -> None:
+def test_a_gone_agent_costs_the_next_batches_no_wait_until_it_is_trusted_again() -> None:
     requests = machine()
     requests.want(FIRST, wanted(1), 0.0)
-    for now_s in range(0, 11):
-        requests.tick(float(now_s))
+    Waiter(requests).until(11.0)
     assert requests.gone
     requests.drop(keep=[])
     assert requests.want(SECOND, wanted(2), 11.0) == []
-    requests.tick(11.0)
     assert len(drained(requests, SECOND)) == 2
+    requests.receive(Pong("agent-1"), b"", 11.4)
+    assert requests.gone, "what it says is no sample"
     requests.drop(keep=[])
-    requests.want(THIRD, wanted(2), 11.5)
-    assert asked(requests.receive(Pong("agent-1"), b"", 11.6)), "it is back, so it is asked"
+    requests.trust(gone=False, left_s=30.0)
+    assert asked(requests.want(THIRD, wanted(2), 11.5))
     assert not requests.gone
 
 
@@ -293,49 +379,47 @@ def test_a_restarted_agent_is_asked_again() -> None:
     assert requests.retries == 2
 
 
+def test_what_was_on_its_way_over_a_broken_connection_is_asked_for_again() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(3), 0.0))
+    requests.receive(sample(ids[0]), b"", 0.1)
+    requests.receive(failed(Failure.STOPPING, [ids[1]]), b"", 0.1)
+    assert sorted(asked(requests.reconnected(0.12))) == ids[1:], "also what was to wait for a while"
+    assert sorted(asked(requests.reconnected(0.2))) == ids[1:]
+    for number in ids:
+        requests.receive(sample(number), b"", 0.3)
+    assert len(drained(requests, FIRST)) == 3
+
+
 def test_lost_samples_are_asked_for_again_less_and_less_often() -> None:
     requests = machine()
     ids = asked(requests.want(FIRST, wanted(2), 0.0))
-    times = []
-    for step in range(1, 4400):
-        now_s = 0.1 * step
-        if asked(requests.tick(now_s)):
-            times.append(round(now_s))
-        requests.receive(Pong("agent-1"), b"", now_s)
-    assert times == [30, 90, 210]
+    waiter = Waiter(requests, answers_pings=True)
+    waiter.until(440.0)
+    assert waiter.times(Ask) == [30, 90, 210]
     assert requests.retries == 6
     for number in ids:
         requests.receive(sample(number), b"", 441.0)
     assert len(drained(requests, FIRST)) == 2
 
 
-def test_any_answer_counts_as_progress_and_ends_the_back_off() -> None:
+def test_a_sample_counts_as_progress_and_ends_the_back_off() -> None:
     requests = machine(OffloadOptions(window=2, resend_after_s=30.0))
     ids = asked(requests.want(FIRST, wanted(3), 0.0))
-    now_s = 0.0
-
-    def alive_until(end_s: float) -> list[int]:
-        nonlocal now_s
-        found = []
-        while now_s < end_s:
-            now_s += 1.0
-            found += asked(requests.tick(now_s))
-            requests.receive(Pong("agent-1"), b"", now_s)
-        return found
-
-    assert alive_until(31.0) == ids
-    requests.receive(sample(ids[0]), b"", now_s)
-    assert len(alive_until(60.0)) == 0
-    assert len(alive_until(62.0)) == 2
+    waiter = Waiter(requests, answers_pings=True)
+    assert waiter.until(31.0) == ids
+    requests.receive(sample(ids[0]), b"", waiter.now_s)
+    assert len(waiter.until(60.0)) == 0
+    assert len(waiter.until(62.0)) == 2
 
 
 def test_an_idle_loader_neither_pings_nor_gives_up() -> None:
     requests = machine()
-    assert requests.tick(100.0) == []
+    assert requests.tick(100.0, 100.0) == []
     (number,) = asked(requests.want(FIRST, wanted(1), 200.0))
-    assert requests.tick(201.0) == []
+    assert requests.tick(201.0, 1.0) == []
     requests.receive(sample(number), b"", 201.0)
-    assert requests.tick(1000.0) == []
+    assert requests.tick(1000.0, 799.0) == []
     assert not requests.gone
 
 
@@ -343,15 +427,61 @@ def test_an_agent_that_lives_but_never_answers_is_given_up_in_the_end() -> None:
     """A worker of the agent that hangs in a file system, say: every wait has a limit."""
     requests = machine()
     requests.want(FIRST, wanted(2), 0.0)
+    waiter = Waiter(requests, answers_pings=True)
+    waiter.until(3600.0)
+    assert len(drained(requests, FIRST)) == 2
+    assert 449 < waiter.now_s < 452, "30 + 60 + 120 + 240 s"
+
+
+@pytest.mark.parametrize("left_s", [0.0, 45.0, 90.0])
+def test_where_files_are_here_it_is_given_up_sooner(left_s: float) -> None:
+    requests = machine()
+    requests.trust(gone=False, left_s=left_s)
+    requests.want(FIRST, wanted(2), 0.0)
+    waiter = Waiter(requests, answers_pings=True)
+    waiter.until(3600.0)
+    assert len(drained(requests, FIRST)) == 2
+    assert waiter.now_s == pytest.approx(max(30.0, left_s), abs=0.3)
+    assert requests.patience.lost_s == pytest.approx(waiter.now_s, abs=0.3)
+
+
+NOISE = ["pongs", "unknown ids", "busy", "stopping", "unknown pipeline", "restarts"]
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_only_samples_are_progress(noise: str) -> None:
+    """An agent may say what it likes: without a sample, it is given up as early as one that answers pings only."""
+    requests = machine()
+    requests.trust(gone=False, left_s=90.0)
+    requests.want(FIRST, wanted(5), 0.0)
     now_s = 0.0
-    while (replies := drained(requests, FIRST)) == []:
-        now_s += 1.0
-        requests.tick(now_s)
-        requests.receive(Pong("agent-1"), b"", now_s)
-        assert now_s < 3600
-    requests.tick(now_s)
-    assert len([*replies, *drained(requests, FIRST)]) == 2
-    assert 400 < now_s < 1000
+    while not requests.gone:
+        now_s += STEP_S
+        assert now_s < 200, "it is given up"
+        ids = list(requests._asked)
+        answer = {
+            "pongs": Pong("agent-1"),
+            "unknown ids": sample(10**9),
+            "busy": failed(Failure.BUSY, ids),
+            "stopping": failed(Failure.STOPPING, ids),
+            "unknown pipeline": failed(Failure.UNKNOWN_PIPELINE, ids),
+            "restarts": Pong(f"agent-{now_s}"),
+        }[noise]
+        requests.receive(answer, b"", now_s)
+        requests.tick(now_s, STEP_S)
+        assert requests.gone or len(requests._queue) + len(requests._asked) == 5
+    assert len(drained(requests, FIRST)) == 5
+    assert now_s == pytest.approx(90.0, abs=1.0)
+
+
+def test_where_replies_take_long_asking_again_waits_longer() -> None:
+    requests = machine()
+    (first, *_) = asked(requests.want(FIRST, wanted(2), 0.0))
+    waiter = Waiter(requests, answers_pings=True)
+    waiter.until(25.0)
+    requests.receive(sample(first), b"", 25.0)
+    assert waiter.until(74.0) == []
+    assert waiter.until(76.0) != [], "after twice as long as the last reply took"
 
 
 # --- what cannot be used --------------------------------------------------------------------------------------
@@ -397,12 +527,12 @@ def test_when_nobody_knows_what_got_lost_the_rest_is_waited_for_half_a_second() 
     first, second, third = asked(requests.want(FIRST, wanted(3), 0.0))
     assert requests.unusable(None, "a header", 0.1, damaged=True) == []
     requests.receive(sample(first), b"x", 0.3)
-    assert asked(requests.tick(0.3 + 0.9 * LOST_S)) == []
-    assert asked(requests.tick(0.3 + LOST_S)) == [second, third]
-    assert asked(requests.tick(0.3 + 20 * LOST_S)) == [], "once it has been asked for, patience is as ever"
+    waiter = Waiter(requests, answers_pings=True)
+    assert waiter.until(LOST_S - 0.1) == []
+    assert waiter.until(LOST_S + 0.1) == [second, third]
+    assert waiter.until(20 * LOST_S) == [], "once it has been asked for, patience is as ever"
     requests.unusable(None, "again", 2.0, damaged=True)
-    assert asked(requests.tick(0.3 + 2 * LOST_S)) == [], "the second time takes twice as long"
-    assert asked(requests.tick(0.3 + 3 * LOST_S)) == [second, third]
+    assert waiter.until(20 * LOST_S + 0.1) == [second, third]
 
 
 def test_an_agent_whose_every_header_is_damaged_is_given_up() -> None:
@@ -412,7 +542,7 @@ def test_an_agent_whose_every_header_is_damaged_is_given_up() -> None:
     while not requests.gone:
         now_s += 0.1
         requests.unusable(None, "a header", now_s, damaged=True)
-        requests.tick(now_s)
+        requests.tick(now_s, 0.1)
         assert now_s < 2.1 * LOST_S * 2**MAX_RESENDS
     assert [reply.sample for reply in drained(requests, FIRST)] == [None, None]
     requests.unusable(None, "a header", now_s, damaged=True)

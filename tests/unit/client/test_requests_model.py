@@ -137,7 +137,7 @@ class Worker:
                 payload = PAYLOAD if isinstance(message, Sample) else b""
                 self.do(self.requests.receive(message, payload, self.now_s))
                 continue
-            self.do(self.requests.tick(self.now_s))
+            self.do(self.requests.tick(self.now_s, STEP_S))
             self.now_s += STEP_S
             if round(self.now_s / STEP_S) % 37 == 0:
                 self.agent.release()

@@ -32,6 +32,7 @@ class ConnectionStandIn:
     """What has been sent, and what comes when; waiting takes as long as the clock says."""
 
     received_nbytes = 0
+    reconnects = 0
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -61,7 +62,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def connection(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> ConnectionStandIn:
     made = ConnectionStandIn(clock)
-    monkeypatch.setattr(module, "Connection", lambda address, window: made)
+    monkeypatch.setattr(module, "Connection", lambda address, window, options: made)
     monkeypatch.setattr(module, "now_s", clock)
     return made
 

@@ -304,8 +304,7 @@ def test_a_reply_to_a_repeated_request_says_nothing_about_the_way() -> None:
 def test_a_sample_that_was_asked_for_again_is_marked_so() -> None:
     requests = Requests(OPTIONS, "1", 0.0)
     requests.want(_id(0), [Wanted(0, 0, 1, "pixels", "key")], 0.0)
-    requests.tick(31.0)
-    requests.tick(31.1)
+    requests.reconnected(31.0)
     (mark,) = requests._asked.values()
     assert mark.again and mark.asked_s > 30
 

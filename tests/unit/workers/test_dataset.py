@@ -49,6 +49,8 @@ class SessionStandIn:
     corrupt: int = 0
     malformed: int = 0
     gone: bool = True
+    gave_up_s: float = 0.0
+    lost_s: float = 0.0
     room: int = 1000
     """Samples that may be wanted and not taken."""
 
@@ -60,6 +62,9 @@ class SessionStandIn:
     @property
     def wants_more(self) -> bool:
         return sum(map(len, self.wanted.values())) < self.room
+
+    def trust(self, *, gone: bool, left_s: float) -> None:
+        self.trusted = (gone, left_s)
 
     def knows(self, batch: BatchId) -> bool:
         return batch in self.wanted
@@ -90,7 +95,7 @@ def parts(tmp_path: Path) -> Parts:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionStandIn]:
     made = SessionStandIn()
-    monkeypatch.setattr(module, "Session", lambda agreed, gone: made)
+    monkeypatch.setattr(module, "Session", lambda agreed: made)
     yield made
 
 

@@ -257,7 +257,7 @@ def test_neither_an_agent_nor_a_folder(root: Path) -> None:
         rf"this host either \(root {root}\); restart the agent"
     )
     with pytest.raises(AgentUnreachable, match=text):
-        finished(parts, Reply(wanted(), 0))
+        finished(parts, Reply(wanted(), 0, why="got silence for 7 s"))
 
 
 def test_a_file_that_is_gone_while_its_folder_is_here(root: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_worker_follows_them_from_its_next_batch_on(
     parts = parts_of(folder if sources == 1 else ConcatDataset([folder] * sources), reach=(0,) * sources)
     sessions: list[Terms] = []
 
-    def session(agreed: Terms, gone: bool) -> Any:
+    def session(agreed: Terms) -> Any:
         sessions.append(agreed)
         return Silent()
 

@@ -1,0 +1,133 @@
+"""How long an agent is waited for: when to ask it for a sign of life, when to ask again, when to give it up. No clock.
+
+Only samples that arrive are progress. Any other message shows that the agent lives, and an agent may live and be of no
+use. Only time counts in which the loader waits for a sample: its own slow ops and training steps are nobody's silence.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from sophon_loader.client.options import OffloadOptions
+
+MAX_RESENDS = 3
+"""How often to ask again, each time after twice as long, an agent that lives and sends no sample."""
+LOST_S = 0.5
+"""Takes the place of `resend_after_s` once a message has come of which nobody can say what it was the answer to."""
+_PATIENT = 3.0
+"""Where replies take long, asking again waits for twice as long as they took, up to so many `resend_after_s`."""
+_AT_ONCE_S = 1.0
+"""Of one look, no more counts: a process that was stopped for a minute has not waited for one."""
+
+
+class Advice(enum.Enum):
+    """What is to be done about an agent that is waited for."""
+
+    WAIT = enum.auto()
+    PING = enum.auto()
+    ASK_AGAIN = enum.auto()
+    GIVE_UP = enum.auto()
+
+
+class Patience:
+    """Of one loader worker with its agent.
+
+    Args:
+        options: the time-outs.
+
+    Attributes:
+        left_s: for how long the agent may still be waited for in vain, s; inf where nothing can be had without it.
+        lost_s: for how long it has been waited for in vain, s: waits that brought no sample for `resend_after_s`, and
+            all that ended in giving it up.
+        why: why it was given up; "" before.
+
+    Example:
+        >>> patience = Patience(OffloadOptions(dead_after_s=10.0))
+        >>> patience.waited(2.0)
+        <Advice.WAIT: 1>
+    """
+
+    def __init__(self, options: OffloadOptions) -> None:
+        self._options = options
+        self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
+        self._silent_s = 0.0
+        """Waited for since anything was heard."""
+        self._pinged_s = 0.0
+        """The same at the last ping."""
+        self._idle_s = 0.0
+        """Waited for since a sample came."""
+        self._after_s = options.resend_after_s
+        """As `_idle_s`: when to ask again for the first time."""
+        self._resends = 0
+        self._asked_s = 0.0
+        """As `_idle_s`: when it was asked again last."""
+        self._lost = False
+        """Whether an answer has come since that is known to be lost, and not which."""
+        self.left_s = math.inf
+        self.lost_s = 0.0
+        self.why = ""
+
+    def heard(self) -> None:
+        """The agent has said something, whatever it was."""
+        self._silent_s = self._pinged_s = 0.0
+
+    def lost(self) -> None:
+        """A message has come that was damaged so much that nobody knows what it was."""
+        self._lost = True
+
+    def progressed(self, turnaround_s: float) -> None:
+        """A sample has been answered.
+
+        Args:
+            turnaround_s: from asking for it.
+        """
+        if self._idle_s >= self._after_s:
+            self._lose()
+        self._begin_anew()
+        resend_after_s = self._options.resend_after_s
+        self._after_s = min(max(resend_after_s, 2 * turnaround_s), _PATIENT * resend_after_s)
+
+    def waited(self, seconds: float) -> Advice:
+        """A sample has been waited for.
+
+        Args:
+            seconds: since this was called last, or since the wait began.
+        """
+        seconds = min(seconds, _AT_ONCE_S)
+        self._silent_s += seconds
+        self._idle_s += seconds
+        if self._silent_s >= self._options.dead_after_s:
+            return self.give_up(f"got silence for {self._options.dead_after_s:g} s")
+        first_s = min(LOST_S, self._after_s) if self._lost else self._after_s
+        again = self._idle_s - self._asked_s >= first_s * 2**self._resends
+        if self._idle_s >= max(self.left_s, self._after_s) or (again and self._resends == MAX_RESENDS):
+            return self.give_up(f"got no sample for {self._idle_s:.3g} s, though it says something")
+        if again:
+            self._resends += 1
+            self._asked_s, self._lost = self._idle_s, False
+            return Advice.ASK_AGAIN
+        if self._silent_s - self._pinged_s >= self._heartbeat_s:
+            self._pinged_s = self._silent_s
+            return Advice.PING
+        return Advice.WAIT
+
+    def give_up(self, why: str) -> Advice:
+        """No longer wait for it.
+
+        Args:
+            why: what was got instead of samples.
+        """
+        self.why = why
+        self._lose()
+        self.heard()
+        self._begin_anew()
+        return Advice.GIVE_UP
+
+    def _begin_anew(self) -> None:
+        self._idle_s = self._asked_s = 0.0
+        self._resends = 0
+
+    def _lose(self) -> None:
+        self.lost_s += self._idle_s
+        self.left_s -= self._idle_s
