@@ -195,6 +195,9 @@ class Requests:
             self._instance = message.instance
             self._files_until_s.clear()
             self._ask_again()
+            if self._refusals:
+                self._pause(now_s)
+            self._refusals += 1
         return self._fill(now_s)
 
     def unusable(self, number: int | None, why: str, now_s: float, *, damaged: bool) -> list[Instruction]:

@@ -1,0 +1,245 @@
+"""Every wait of the loader ends, whatever the agent says and wherever the connection breaks: same samples, a bounded
+time, and the agent is used again once it is of use again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.bed.relay import Passing
+from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.client.patience import MAX_RESENDS
+from sophon_loader.errors import AgentUnreachable
+from sophon_loader.pipeline.software import software
+from sophon_loader.wire.frames import pack
+from sophon_loader.wire.messages import (
+    AskSizes,
+    Failed,
+    Failure,
+    Fetch,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Register,
+    Registered,
+    Sample,
+    Sizes,
+    Welcome,
+)
+from sophon_loader.wire.version import VERSIONS
+from tests.support.agents import Agent, until
+from tests.support.loaders import samples_of
+from tests.support.pictures import folder
+from tests.support.relay import SpoiltRelay
+from tests.unit.client.test_answers import Liar
+
+FILES = 12
+LOADER = {"batch_size": 3, "policy": "resize-off", "seed": 3}
+SHORT = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=2.0, resend_after_s=0.5)
+"""An agent that lives and sends no sample is given up within 1.5 s."""
+BOUND_S = 60.0
+"""On the busiest of machines; what is tested takes a few seconds."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
+
+
+@pytest.fixture(scope="module")
+def expected(root: Path) -> list[tuple[str, Any]]:
+    return samples_of(OffloadingDataLoader(folder(root), 3, policy="no-off", seed=3))
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    one = Liar()
+    yield one
+    one.end()
+
+
+def seconds_of(block: Callable[[], object]) -> float:
+    since_s = time.monotonic()
+    block()
+    return time.monotonic() - since_s
+
+
+# --- an agent that says anything at all ---------------------------------------------------------------------------
+
+
+def refusing(failure: str) -> Callable[[Fetch], Message]:
+    return lambda fetch: Failed(failure, "for ever", [item.id for item in fetch.items], fetch.digest)
+
+
+def of_nobody(fetch: Fetch) -> Message:
+    return Sample(1 << 40, 0, "file", {}, 1, [0.0], 0.0, 0.0, "")
+
+
+USELESS: dict[str, Callable[[Fetch], Message]] = {
+    "busy": refusing(Failure.BUSY),
+    "stopping": refusing(Failure.STOPPING),
+    "unknown pipeline": refusing(Failure.UNKNOWN_PIPELINE),
+    "unknown ids": of_nobody,
+    "forgets": lambda fetch: Pong("i"),
+    "restarts": lambda fetch: Pong(f"i-{fetch.items[0].id}-{time.monotonic()}"),
+    "no message of ours": lambda fetch: Failed(Failure.MALFORMED, "for ever", []),
+}
+
+
+def useless(root: Path, answer: Callable[[Fetch], Message]) -> Callable[[Any], list[bytes]]:
+    """An agent that greets well, registers well, and then ..."""
+
+    def answers(message: Any) -> list[bytes]:
+        if isinstance(message, Hello):
+            return [pack(Welcome(VERSIONS[-1], "i", ["d"], ["file", "pixels", "array"], dict(software()), 1.0, 64))]
+        if isinstance(message, AskSizes):
+            return [pack(Sizes(str(root), [(root / key).stat().st_size for key in message.keys]))]
+        if isinstance(message, Register):
+            return [pack(Registered(message.digest, 2))]
+        if isinstance(message, Ping):
+            return [pack(Pong("i"))]
+        said = answer(message)
+        return [pack(said), b"x"] if isinstance(said, Sample) else [pack(said)]
+
+    return answers
+
+
+@pytest.mark.parametrize("what", USELESS)
+def test_an_agent_that_is_of_no_use_costs_a_bounded_time(
+    root: Path, liar: Liar, make: Any, expected: Any, what: str
+) -> None:
+    liar.answer = useless(root, USELESS[what])
+    loader = make(folder(root), str(liar.address), options=SHORT, num_workers=1)
+
+    def epochs() -> None:
+        for _ in range(2):
+            loader.set_epoch(0)
+            assert samples_of(loader) == expected
+            assert loader.report().as_dict()["fallbacks"] == FILES
+
+    assert seconds_of(epochs) < BOUND_S
+    asked = sum(isinstance(message, (Fetch, Register)) for message in liar.heard)
+    assert asked < 200, "refusals are answered with pauses"
+
+
+@pytest.mark.parametrize("what", ["busy", "unknown ids"])
+def test_where_no_file_is_here_it_is_an_error_that_says_so(root: Path, liar: Liar, make: Any, what: str) -> None:
+    """The same address for both, and a root that no host has."""
+    dataset = folder(root)
+    liar.answer = useless(root, USELESS[what])
+    options = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=2.0, resend_after_s=0.05)
+    loader = make(dataset, str(liar.address), options=options)
+    iterator = iter(loader)
+    hidden = root.rename(root.with_name("hidden"))
+    try:
+        with pytest.raises(AgentUnreachable, match=r"got no sample for .* though it says something; sample \d+ "):
+            next(iterator)
+    finally:
+        hidden.rename(root)
+    assert 2 ** (MAX_RESENDS + 1) * options.resend_after_s < BOUND_S
+
+
+@pytest.mark.parametrize("failure", [Failure.BAD_PIPELINE, Failure.BUSY])
+def test_a_pipeline_that_is_refused_in_mid_epoch_has_files_cross(
+    root: Path, liar: Liar, make: Any, expected: Any, failure: str
+) -> None:
+    """It is the end neither of the epoch nor of the agent: offloading is a hint, so files are asked for."""
+    well = useless(root, lambda fetch: Pong("i"))
+
+    def answer(message: Any) -> list[bytes]:
+        if isinstance(message, Register) and any(isinstance(one, Fetch) for one in liar.heard):
+            return [pack(Failed(failure, "no more", [], message.digest))]
+        if not isinstance(message, Fetch):
+            return well(message)
+        (item,) = message.items
+        if item.cut or item.encoding != "file":
+            return [pack(Failed(Failure.UNKNOWN_PIPELINE, "forgotten", [item.id], message.digest))]
+        file = (root / item.key).read_bytes()
+        return [pack(Sample(item.id, 0, "file", {}, len(file), [0.0], 0.0, 0.0, "")), file]
+
+    liar.answer = answer
+    patient = OffloadOptions(connect_timeout_s=20.0, dead_after_s=60.0, resend_after_s=60.0, window=1)
+    loader = make(folder(root), str(liar.address), options=patient)
+    assert samples_of(loader) == expected
+    report = loader.report().as_dict()
+    assert (report["fallbacks"], report["degraded"]) == (0, FILES)
+
+
+# --- a connection that breaks -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def relay(agent: Agent) -> Iterator[SpoiltRelay]:
+    with SpoiltRelay(agent.ready().endpoint) as one:
+        yield one
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_connection_that_is_cut_costs_less_than_asking_again(
+    relay: SpoiltRelay, make: Any, expected: Any, workers: int
+) -> None:
+    """With a time of `resend_after_s` that a test would not outlive."""
+    options = OffloadOptions(connect_timeout_s=20.0, resend_after_s=600.0, dead_after_s=600.0)
+    loader = make(None, relay.address("pictures"), options=options, num_workers=workers)
+    iterator, found = iter(loader), []
+    for batch in iterator:
+        relay.cut()
+        found += samples_of([batch])
+    assert found == expected
+    report = loader.report().as_dict()
+    assert report["fallbacks"] == 0 and report["samples"] == FILES
+
+
+class ForgetfulRelay(SpoiltRelay):
+    """Some of its connections carry nothing any more, and nobody is told."""
+
+    made = forgotten = 0
+
+    def passing(self, to_target: bool) -> Passing:
+        passed = super().passing(to_target)
+        self.made += 1
+        number = self.made
+        return lambda chunk: [] if number <= self.forgotten else passed(chunk)
+
+    def forget(self) -> None:
+        """As a firewall does that was restarted."""
+        self.forgotten = self.made
+
+
+def test_a_connection_that_carries_nothing_any_more_is_made_anew(agent: Agent, make: Any, expected: Any) -> None:
+    options = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.5, dead_after_s=6.0, resend_after_s=600.0)
+    with ForgetfulRelay(agent.ready().endpoint) as relay:
+        loader = make(None, relay.address("pictures"), options=options)
+        iterator = iter(loader)
+        found = samples_of([next(iterator)])
+        relay.forget()
+        found += samples_of(iterator)
+        assert found == expected
+        until(lambda: relay.made > relay.forgotten, "it has connected anew")
+
+
+# --- an agent that is of use again --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_agent_of_no_use_is_left_alone_and_used_again_when_it_is(
+    root: Path, relay: SpoiltRelay, make: Any, expected: Any, workers: int
+) -> None:
+    """The epochs are much shorter than the pauses between two trials, and no worker outlives one."""
+    loader = make(folder(root), relay.address("pictures"), options=SHORT, num_workers=workers)
+
+    def fallbacks() -> int:
+        loader.set_epoch(0)
+        assert samples_of(loader) == expected
+        return int(loader.report().as_dict()["fallbacks"])
+
+    assert fallbacks() == 0
+    relay.stall()
+    assert fallbacks() > 0
+    assert fallbacks() == FILES, "and without a wait"
+    assert loader.report().totals.waited_s < SHORT.dead_after_s
+    relay.go_on()
+    until(lambda: fallbacks() == 0, "the agent is used again", BOUND_S)
