@@ -15,7 +15,14 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable, CorruptMessage, MalformedMessage, VersionMismatch, WireError
+from sophon_loader.errors import (
+    AgentUnreachable,
+    CorruptMessage,
+    MalformedMessage,
+    SophonError,
+    VersionMismatch,
+    WireError,
+)
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
@@ -199,8 +206,9 @@ class Session:
         """The next message; None after `timeout_s`, or if it cannot be used."""
         try:
             return self._connection.receive(timeout_s)
-        except VersionMismatch:
-            raise
+        except VersionMismatch as error:
+            self._give_up(error)
+            return None
         except WireError as error:
             self._do_without(error)
             return None
@@ -239,9 +247,17 @@ class Session:
             self._requests.refused(self._digests.index(failed.digest), now_s())
         if failed.digest:
             return  # a pipeline could not be registered again: the answer to its samples decides
+        self._give_up(error_of(failed.failure, f"{failed.text} (agent {self.terms.address})"))
+
+    def _give_up(self, error: SophonError) -> None:
+        """The agent is of no use.
+
+        Raises:
+            SophonError: `error`, if nothing can be had without the agent.
+        """
         if math.isinf(self._requests.patience.left_s):
-            raise error_of(failed.failure, f"{failed.text} (agent {self.terms.address})")
-        self._requests.give_up(f"got {failed.failure}: {failed.text}")
+            raise error
+        self._requests.give_up(f"got {type(error).__name__}: {error}")
         self._note_gone()
 
     def _wait(self) -> tuple[Message, Payload] | None:

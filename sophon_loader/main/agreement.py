@@ -24,7 +24,7 @@ from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
-_BUILD_S = 60.0
+BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
 
@@ -113,7 +113,7 @@ class Handshake:
             agreed = replace(options, window=min(options.window, welcome.max_outstanding))
             self._terms = terms = replace(terms, options=agreed, instance=welcome.instance, allowed=offered)
             _check_files(self._connection, data, self._locations, terms)
-            self._timeout_s = options.connect_timeout_s + _BUILD_S
+            self._timeout_s = options.connect_timeout_s + BUILD_S
             self._end_s = now_s() + self._timeout_s
             if draws_alike:
                 self._connection.begin_to_register(terms.registrations[0])

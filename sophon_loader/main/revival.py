@@ -9,9 +9,9 @@ import logging
 from sophon_loader.client.connection import Connection, now_s
 from sophon_loader.client.session import Terms
 from sophon_loader.errors import SophonError
-from sophon_loader.main.agreement import Agreement
+from sophon_loader.main.agreement import BUILD_S, Agreement
 from sophon_loader.wire.failures import error_of
-from sophon_loader.wire.messages import Failed, Failure, Fetch, Sample
+from sophon_loader.wire.messages import Failed, Failure, Fetch, Registered, Sample
 from sophon_loader.workers.absence import Absence
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
@@ -20,7 +20,7 @@ _ABOUT_THE_FILE = frozenset({Failure.MISSING, Failure.OUTSIDE_EXPORT, Failure.UN
 """Refusals that are about the file, from an agent that serves."""
 _TRIAL = 1
 _AT_ONCE = 8
-"""Messages that are looked at in one look; the answer is the first one of an agent that is well."""
+"""Messages that are looked at in one look; an agent that is well sends two."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 class Revival:
     """Of one loader's agent, in the main process, which outlives the workers and their epochs.
 
-    A trial asks for a file: an agent that answers a ping only is of no use.
+    A trial registers the pipeline and asks for a file. An agent that answers a ping only is of no use, nor is one whose
+    workers have not started.
 
     Example:
         >>> revival = Revival()
@@ -41,6 +42,8 @@ class Revival:
         """When to try; None as long as the agent is there."""
         self._connection: Connection | None = None
         self._asked_s = 0.0
+        self._sent = self._built = False
+        """What the trial has brought: the file, the pipeline."""
 
     def look(self, agreement: Agreement | None, absence: Absence) -> None:
         """Try the agent if it is time, and see whether it has answered. Takes no time.
@@ -70,7 +73,7 @@ class Revival:
             log.info("the agent is tried again in %g s: %s", self._pause_s, error)
 
     def _answered(self, connection: Connection, terms: Terms) -> bool:
-        """Whether the agent has sent the file, or has said what is wrong with it.
+        """Whether the agent has built the pipeline and sent the file, or has said what is wrong with these.
 
         Raises:
             SophonError: it has said something else, or nothing for too long.
@@ -79,21 +82,28 @@ class Revival:
             if (received := connection.receive(0)) is None:
                 break
             message = received[0]
-            if isinstance(message, Sample) and message.id == _TRIAL:
-                return True
-            if isinstance(message, Failed):
-                if message.failure in _ABOUT_THE_FILE:
-                    return True
+            if isinstance(message, Registered):
+                self._built = True
+            elif isinstance(message, Sample):
+                self._sent = self._sent or message.id == _TRIAL
+            elif isinstance(message, Failed) and message.failure == Failure.BAD_PIPELINE:
+                self._built = True  # it is asked for files then
+            elif isinstance(message, Failed) and message.failure in _ABOUT_THE_FILE:
+                self._sent = True
+            elif isinstance(message, Failed):
                 raise error_of(message.failure, message.text)
-        if now_s() - self._asked_s >= terms.options.dead_after_s:
-            raise connection.silent(terms.options.dead_after_s)
-        return False
+        patience_s = terms.options.dead_after_s + (BUILD_S if self._sent else 0.0)
+        if not (self._sent and self._built) and now_s() - self._asked_s >= patience_s:
+            raise connection.silent(patience_s)
+        return self._sent and self._built
 
     def _ask(self, agreement: Agreement) -> None:
         terms = agreement.terms
         self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
         self._asked_s = now_s()
+        self._sent = self._built = False
         self._connection = Connection(terms.address, 1, terms.options)
+        self._connection.begin_to_register(terms.registrations[0])
         files = {_TRIAL: agreement.locations.key_in_export(0)}
         self._connection.send(Fetch.of_files(terms.address.export, files))
 

@@ -102,7 +102,7 @@ def useless(root: Path, answer: Callable[[Fetch], Message]) -> Callable[[Any], l
         if isinstance(message, Ping):
             return [pack(Pong("i"))]
         said = answer(message)
-        return [pack(said), b"x"] if isinstance(said, Sample) else [pack(said)]
+        return [pack(said, b"x"), b"x"] if isinstance(said, Sample) else [pack(said)]
 
     return answers
 
@@ -158,7 +158,7 @@ def test_a_pipeline_that_is_refused_in_mid_epoch_has_files_cross(
         if item.cut or item.encoding != "file":
             return [pack(Failed(Failure.UNKNOWN_PIPELINE, "forgotten", [item.id], message.digest))]
         file = (root / item.key).read_bytes()
-        return [pack(Sample(item.id, 0, "file", {}, len(file), [0.0], 0.0, 0.0, "")), file]
+        return [pack(Sample(item.id, 0, "file", {}, len(file), [0.0], 0.0, 0.0, ""), file), file]
 
     liar.answer = answer
     patient = OffloadOptions(connect_timeout_s=20.0, dead_after_s=60.0, resend_after_s=60.0, window=1)
@@ -211,7 +211,8 @@ class ForgetfulRelay(SpoiltRelay):
 
 def test_a_connection_that_carries_nothing_any_more_is_made_anew(agent: Agent, make: Any, expected: Any) -> None:
     options = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.5, dead_after_s=6.0, resend_after_s=600.0)
-    with ForgetfulRelay(agent.ready().endpoint) as relay:
+    relay = ForgetfulRelay(agent.ready().endpoint)
+    with relay:
         loader = make(None, relay.address("pictures"), options=options)
         iterator = iter(loader)
         found = samples_of([next(iterator)])

@@ -10,7 +10,7 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import LOST_S, MAX_RESENDS
 from sophon_loader.client.requests import FILES_ONLY_S, MAX_DAMAGED, MAX_PAUSE_S, MAX_REGISTRATIONS, PAUSE_S, Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
-from sophon_loader.wire.messages import Failed, Failure, Pong
+from sophon_loader.wire.messages import Failed, Failure, Message, Pong
 from tests.support.loaders import sample_message as sample
 
 OPTIONS = OffloadOptions(window=4, heartbeat_s=2.0, dead_after_s=10.0, resend_after_s=30.0)
@@ -459,15 +459,15 @@ def test_only_samples_are_progress(noise: str) -> None:
         now_s += STEP_S
         assert now_s < 200, "it is given up"
         ids = list(requests._asked)
-        answer = {
+        answers: dict[str, Message] = {
             "pongs": Pong("agent-1"),
             "unknown ids": sample(10**9),
             "busy": failed(Failure.BUSY, ids),
             "stopping": failed(Failure.STOPPING, ids),
             "unknown pipeline": failed(Failure.UNKNOWN_PIPELINE, ids),
             "restarts": Pong(f"agent-{now_s}"),
-        }[noise]
-        requests.receive(answer, b"", now_s)
+        }
+        requests.receive(answers[noise], b"", now_s)
         requests.tick(now_s, STEP_S)
         assert requests.gone or len(requests._queue) + len(requests._asked) == 5
     assert len(drained(requests, FIRST)) == 5
