@@ -22,8 +22,8 @@ class OffloadOptions:
         heartbeat_s: silence after which the agent is asked whether it is alive.
         dead_after_s: silence after which it counts as gone; then files are read below the dataset's root if
             they are there, else the sample fails.
-        resend_after_s: silence on asked samples, from an agent that is alive, after which they are asked again, then
-            after 2, 4 and 8 times as long, and then it counts as gone.
+        resend_after_s: no sample, from an agent that says something, after which they are asked for again, then
+            after 2, 4 and 8 times as long, and then it counts as gone; where the files are below the root, sooner.
         traffic_weight: share of the agent's cores that `auto` may use to save traffic where that costs no time, 0 to 1;
             0: nothing is offloaded that makes no epoch shorter.
         cost_per_gb: seconds of training that a gigabyte less on the wire is worth to `auto`: its price, by that of a

@@ -1,0 +1,46 @@
+"""What workers find out about the agent, and the time that may be lost to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.workers import absence as module
+from sophon_loader.workers.absence import LOST_SHARE, LOST_TIMES, Absence
+from tests.support.clocks import FakeClock
+
+OPTIONS = OffloadOptions(resend_after_s=10.0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    made = FakeClock()
+    monkeypatch.setattr(module, "now_s", made)
+    return made
+
+
+def test_who_gave_the_agent_up_before_it_was_asked_uses_it_again_and_nobody_else() -> None:
+    absence = Absence(workers=3)
+    assert not absence.gone_s and not any(map(absence.gone, range(3)))
+    absence.note(0, gave_up_s=5.0, lost_s=1.0)
+    absence.note(1, gave_up_s=7.0, lost_s=1.0)
+    absence.note(2, gave_up_s=0.0, lost_s=0.0)
+    assert absence.gone_s == 7.0
+    absence.back(asked_s=6.0)  # answered at 8, say
+    assert [absence.gone(worker) for worker in range(3)] == [False, True, False]
+    absence.back(asked_s=9.0)
+    assert not absence.gone_s
+    absence.note(0, gave_up_s=5.0, lost_s=0.0)
+    assert not absence.gone(0), "it says the same as before"
+
+
+def test_what_may_be_lost_is_counted_over_all_epochs(clock: FakeClock) -> None:
+    absence = Absence(workers=2)
+    first_s = LOST_TIMES * OPTIONS.resend_after_s
+    assert absence.left_s(0, OPTIONS) == first_s
+    for _ in range(3):  # each by another process
+        absence.note(0, gave_up_s=0.0, lost_s=first_s / 3)
+    assert absence.left_s(0, OPTIONS) == pytest.approx(0)
+    assert absence.left_s(1, OPTIONS) == first_s
+    clock.now_s += 100.0
+    assert absence.left_s(0, OPTIONS) == pytest.approx(100.0 * LOST_SHARE)
