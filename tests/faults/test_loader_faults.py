@@ -349,6 +349,7 @@ def test_an_agent_that_comes_back_is_used_again(
     loader = make(folder(root), agent.address(), num_workers=workers, batch_size=2, persistent_workers=workers > 0)
     assert steps(loader, {2: agent.kill}) == expected
     agent.start()
+    agent.ready()
 
     def used_again() -> bool:
         loader.set_epoch(0)

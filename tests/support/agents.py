@@ -156,7 +156,7 @@ class Agent:
         """Wait until every worker is."""
         client = self.client()
         workers = self.announcement.workers
-        until(lambda: client.status()["workers"] == workers, "all workers are ready")
+        until(lambda: client.status()["workers"] == workers, "all workers are ready", 3 * WAIT_S)
         return self
 
     def pause(self) -> None:

@@ -452,6 +452,7 @@ def test_files_read_here_because_the_agent_is_gone(root: Path, workers: int) -> 
         assert seconds[0] and seconds[2] and seconds[4]
         assert max(seconds[3], seconds[5]) < seconds[1] / 3  # not waited for again
         agent.start()
+        agent.ready()
 
         def used_again() -> bool:
             loader.set_epoch(0)
