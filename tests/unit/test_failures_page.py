@@ -50,7 +50,6 @@ def test_every_time_out_is_on_the_page() -> None:
 
 
 LIMITS = {
-    "header of a message": limits.MAX_HEADER_NBYTES,
     "payload of a message": limits.MAX_PAYLOAD_NBYTES,
     "one text field": limits.MAX_TEXT_LENGTH,
     "listing, unpacked": connection.MAX_LISTING_NBYTES,
