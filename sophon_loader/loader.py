@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from tqdm import tqdm
 
 from sophon_loader.client.options import LocalAgent, OffloadOptions
@@ -20,17 +21,19 @@ from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
-from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
+from sophon_loader.main.place import Place
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
+from sophon_loader.main.sharding import order_of, shard_sampler
 from sophon_loader.main.unused import watched
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 
-OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "options")
+OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "shard", "options")
 """The arguments that torch's class does not have."""
 T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
@@ -58,6 +61,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
         tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
             sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
             to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
+        shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
+            in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
@@ -110,8 +115,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
         seed: int | None = None,
         profile: str | Path | None = None,
         tail: str | torch.device = "loader",
+        shard: bool = False,
         options: OffloadOptions | None = None,
     ) -> None:
+        if shard:
+            sampler, shuffle = shard_sampler(dataset, sampler, batch_sampler, shuffle), None
         super().__init__(
             dataset,
             batch_size,
@@ -132,10 +140,10 @@ class OffloadingDataLoader(DataLoader[T_co]):
             in_order=in_order,
         )
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
-        self.profile, self.tail, self.options = profile, tail, options
+        self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
-        self._seed = self._settings.seed
-        self._next_epoch = 0
+        order = order_of(self.sampler, self.batch_sampler, generator, drop_last)
+        self._place = Place(dataset, order, self._settings.seed)
         self._inner: DataLoader[Any] | None = None
         self._tickets: TicketSampler
         self._inner_workers = 0
@@ -195,27 +203,40 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._inner, self._compared = None, False
+        self._inner, self._compared, self._place = None, False, copy.copy(self._place)
         self._take_apart(warn=False)
         self._use = watched(self, None)
 
     def __iter__(self) -> Any:
         return self._iterate()
 
+    @property
+    def _index_sampler(self) -> Any:
+        """What DataLoader reads."""
+        return super()._index_sampler if isinstance(self.dataset, IterableDataset) else self._place.order
+
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
         self._use.is_known = True
+        if isinstance(self.dataset, IterableDataset):
+            return super().__iter__()
+        with self._place.iterating():
+            return self._batches(measuring)
+
+    def _batches(self, measuring: bool) -> Any:
+        order = self._place.order
         keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
-            return super().__iter__()
+            plain = super().__iter__()
+            return PlainIterator(plain, order.newest)
         if not keep:
             self._inner = self._make_inner(self._engine)
             self._inner_workers = self.num_workers
         assert self._inner is not None
-        self._tickets.epoch = epoch = self._engine.begin(self._next_epoch, self._lag, measuring=measuring)
-        self._next_epoch += 1
+        self._tickets.epoch = epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring)
+        epoch.partial = order.start.samples > 0
         batches = iter(self._inner)
         length = len(self) if _has_length(self._index_sampler) else None
         return EpochIterator(self._engine, epoch, batches, length, self._engine.run.split.tail)
@@ -236,12 +257,32 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
-        self._next_epoch = epoch
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            tell = getattr(sampler, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
-                return
+        self._place.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands: a few KB, to be kept with the model's state, in the middle of an epoch as well.
+
+        A loader over the same dataset that is given it goes on with the batch that would have come next, bit by bit; it
+        may have other workers, batches, policy, encodings, agent, and with `shard=True` be one of more or fewer ranks.
+        What has been prefetched, and not delivered, does not count. See docs/determinism.md.
+
+        Raises:
+            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, or an iterable dataset
+                does not say where it stands.
+        """
+        return self._place.state(self.num_workers, in_turn=self.in_order or self.num_workers < 2)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.
+
+        Sets the generators from which the order is drawn to what they were; torch's global one, if it is that.
+
+        Raises:
+            ConfigError: a state of another dataset, seed or sampler. That a sampler does not give the same indices
+                again is raised by the next iteration.
+        """
+        self._place.load(state_dict)
+        self._end_workers()
 
     def measure(self, step: Callable[[Any], object] | None = None) -> Report:
         """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
@@ -256,9 +297,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """
         if self._engine is None:
             return self.report()
-        source = torch.default_generator if self.generator is None else self.generator
-        state, epoch = source.get_state(), self._next_epoch
-        try:
+        with self._place.aside():
             batches = self._iterate(measuring=True)
             if self._engine is None:  # the dataset turned out to do more than its parts
                 return self.report()
@@ -269,9 +308,6 @@ class OffloadingDataLoader(DataLoader[T_co]):
                     progress.update(batches.epoch.delivered - progress.n)
                     if batches.epoch.delivered >= len(self._engine.data):  # an endless sampler
                         break
-        finally:
-            self._next_epoch = epoch
-            source.set_state(state)
         return self.report()
 
     def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
@@ -286,18 +322,13 @@ class OffloadingDataLoader(DataLoader[T_co]):
         Raises:
             ConfigError: no agent or dataset to offload, or an epoch of too few batches.
         """
-        source = torch.default_generator if self.generator is None else self.generator
-        state, epoch = source.get_state(), self._next_epoch
-        try:
+        with self._place.aside():
             found = self._iterate()
             if not isinstance(found, EpochIterator):
                 raise ConfigError(
                     "a dataset that can be offloaded must be given to measure with; report() says why not"
                 )
             return measured_headspace(found, step, batches, self._lag)
-        finally:
-            self._next_epoch = epoch
-            source.set_state(state)
 
     def report(self) -> Report:
         """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""
@@ -305,13 +336,17 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""
-        workers: Any = getattr(self._inner, "_iterator", None)  # those that persist, also while an iterator is held
-        if hasattr(workers, "_shutdown_workers"):
-            workers._shutdown_workers()
-        self._inner = None
+        self._end_workers()
         self._use.is_known = True
         if self._engine is not None:
             self._engine.close()
+
+    def _end_workers(self) -> None:
+        """End those that persist, also while an iterator is held."""
+        workers: Any = getattr(self._inner, "_iterator", None)
+        if hasattr(workers, "_shutdown_workers"):
+            workers._shutdown_workers()
+        self._inner = None
 
     @property
     def _lag(self) -> int:
@@ -319,14 +354,12 @@ class OffloadingDataLoader(DataLoader[T_co]):
         return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1
 
     def _make_inner(self, engine: Engine) -> DataLoader[Any]:
-        if self._seed is None:
-            self._seed = _peek_base_seed(self.generator)
         batched, workers = self._auto_collation, self.num_workers
-        dataset = engine.prepare(Seed(self._seed), self.collate_fn, max(1, workers))
+        dataset = engine.prepare(Seed(self._place.drawn_seed()), self.collate_fn, max(1, workers))
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = self.prefetch_factor or 2
         dataset.queued = QueuedTickets(workers * depth) if workers and self.in_order and depth > 1 else None
-        tickets = TicketSampler(self._index_sampler, batched, len(engine.data), dataset.queued)
+        tickets = TicketSampler(self._place.order, len(engine.data), dataset.queued)
         self._tickets = tickets
         of_workers: dict[str, Any] = {}
         if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
@@ -352,15 +385,6 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 in_order=self.in_order,
                 **of_workers,
             )
-
-
-def _peek_base_seed(generator: torch.Generator | None) -> int:
-    """The base seed that DataLoader is about to draw, without drawing it."""
-    source = torch.default_generator if generator is None else generator
-    state = source.get_state()
-    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-    source.set_state(state)
-    return seed
 
 
 def _has_length(sampler: Any) -> bool:

@@ -88,7 +88,7 @@ class Engine:
         pipelines = tuple(pipeline_of(owner) for owner in self.data.owners)
         run = self._run
         alone = self._why_alone(processes)
-        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, alone)
+        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, seed, alone)
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
         if processes != self._processes:
@@ -343,7 +343,7 @@ class Engine:
                 self._live.tell(epoch.report)
                 self.run.profiler.keep_live(self._live.kept())
                 return
-            self._learn(epoch, whole=whole and not epoch.report.passes)
+            self._learn(epoch, whole=whole and not epoch.partial and not epoch.report.passes)
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from the pass that has just ended; `whole` if it was one over as many samples as there are."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from sophon_loader.main.order import Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -39,6 +40,8 @@ class Epoch:
 
     Attributes:
         sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
+        reading: how its samplers are read; None before they are.
+        partial: whether it went on in the middle, from a state.
         delivered: samples so far.
         awaited_s: seconds so far for which the training has waited for batches.
         superseded: whether a newer epoch has begun; this one is told of no more.
@@ -56,11 +59,19 @@ class Epoch:
         self.lag = lag
         self.report = report
         self.sizes: deque[int] = deque()
+        self.reading: Reading | None = None
+        self.partial = False
         self.delivered = 0
         self.awaited_s = 0.0
         self.superseded = self.learnt = self.replanned = False
         self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
         self._counted = NO_TOTALS
+
+    def passed(self) -> int:
+        """The next batch has come, or failed; its size in samples."""
+        if self.reading is not None:
+            self.reading.passed()
+        return self.sizes.popleft()
 
     def this_pass(self) -> tuple[float, Totals]:
         """Seconds and totals of the pass that is running, or has just ended."""
@@ -176,14 +187,16 @@ class EpochIterator(Iterator[Any]):
                 batch = self._tail(batch)
             self.epoch.awaited_s += time.perf_counter() - since_s
         except StopIteration:
+            if self.epoch.reading is not None:
+                self.epoch.reading.ended = True
             self._note(finished=True)
             raise
         except Exception:
             if sizes:
-                sizes.popleft()  # most likely a batch of its own; the ones around it are delivered
+                self.epoch.passed()  # most likely a batch of its own; the ones around it are delivered
             self._note(finished=False)
             raise
-        is_first, self._size = self._size is None, sizes.popleft()
+        is_first, self._size = self._size is None, self.epoch.passed()
         self._note(finished=False, is_first=is_first)
         self.epoch.delivered += self._size
         self._in_pass += self._size
@@ -203,3 +216,34 @@ class EpochIterator(Iterator[Any]):
                 self._observer.turned_over(self.epoch)
             self._observer.delivered(self.epoch, now_s - self._last_s, self._size)
         self._last_s = now_s
+
+
+class PlainIterator(Iterator[Any]):
+    """An iterator of DataLoader's own that also tells how far it has come.
+
+    Args:
+        batches: of DataLoader; what else it has can be had here, too.
+        reading: how its samplers are read.
+    """
+
+    def __init__(self, batches: Any, reading: Reading) -> None:
+        self._batches = batches
+        self._reading = reading
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._reading.ended = True
+            raise
+        except Exception:
+            self._reading.passed()
+            raise
+        self._reading.passed()
+        return batch

@@ -46,15 +46,18 @@ class Run:
     late: SharedTerms | None = None
     alone: str = ""
 
-    def is_of(self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], alone: str) -> bool:
+    def is_of(
+        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
+    ) -> bool:
         """Whether these are still what it began with.
 
         Args:
             pipelines: as they are now, one per source of the dataset.
             collate_fn: the user's.
+            seed: as it is now; a state that is loaded may bring another.
             alone: why there should be no agent; any other reason is as good.
         """
-        same = self.collate_fn is collate_fn and bool(self.alone) == bool(alone)
+        same = self.collate_fn is collate_fn and self.seed == seed and bool(self.alone) == bool(alone)
         return same and all(map(same_pipeline, self.pipelines, pipelines))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import index as as_int
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.order import Order, Reading
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32
@@ -52,12 +53,16 @@ class Occurrences:
         again[index] += 1
         return again[index]
 
+    def count_all(self, indices: Iterable[Any]) -> list[int]:
+        """Meet some; how often each had been met before."""
+        return [self.count(as_int(index)) for index in indices]
+
 
 class TicketSampler(Sampler[Ticket]):
     """Wraps a batch sampler, or a sampler, so that it yields tickets, in its order.
 
     Args:
-        wrapped: gives lists of indices, or, `batched` False, single ones.
+        order: what the user's samplers give: lists of indices, or, without batches, single ones.
         samples: of the dataset.
         queued: where tickets are noted for workers to look ahead; None for no look-ahead.
 
@@ -67,24 +72,32 @@ class TicketSampler(Sampler[Ticket]):
 
     epoch: Epoch
 
-    def __init__(self, wrapped: Iterable[Any], batched: bool, samples: int, queued: QueuedTickets | None) -> None:
-        self._wrapped = wrapped
-        self._batched = batched
+    def __init__(self, order: Order, samples: int, queued: QueuedTickets | None) -> None:
+        self._order = order
         self._samples = samples
         self._queued = queued
 
     def __len__(self) -> int:
-        return len(self._wrapped)  # type: ignore[arg-type]
+        return len(self._order)
 
     def __iter__(self) -> Iterator[Ticket]:
         # The epoch is taken at once, not at the first `next`: another one may have begun by then.
-        return self._tickets(self.epoch, iter(self._wrapped))
+        return self._tickets(self.epoch, iter(self._order))
 
-    def _tickets(self, epoch: Epoch, entries: Iterator[Any]) -> Iterator[Ticket]:
+    def _tickets(self, epoch: Epoch, reading: Reading) -> Iterator[Ticket]:
+        epoch.reading = reading
+        batched = self._order.batch_sampler is not None
         met = Occurrences(self._samples)
-        for number, entry in enumerate(entries):
-            indices = [as_int(i) for i in entry] if self._batched else [as_int(entry)]
-            occurrences = [met.count(index) for index in indices]
+
+        def skipping() -> Callable[[list[Any]], object]:
+            nonlocal met
+            met = Occurrences(self._samples)
+            return met.count_all
+
+        reading.on_skipping = skipping
+        for number, entry in enumerate(reading):
+            indices = [as_int(i) for i in entry] if batched else [as_int(entry)]
+            occurrences = met.count_all(indices)
             batch = BatchId(epoch.iteration, epoch.number, number)
             ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
             epoch.sizes.append(len(indices))

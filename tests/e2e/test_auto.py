@@ -123,7 +123,7 @@ def epochs(
     """The reports of some epochs, each of which has given the samples that it must give."""
     reports = []
     for _ in range(count):
-        epoch = loader._next_epoch
+        epoch = loader._place.next_epoch
         assert samples_of(loader) == expected(loader.dataset if dataset is None else dataset, epoch, key)
         reports.append(loader.report().as_dict())
     return reports
@@ -307,7 +307,7 @@ def test_a_sample_that_fails_while_it_is_measured(root: Path, make: Any, tmp_pat
             samples_of(loader)
         sampler.order.remove(10)
         for _ in range(3):
-            epoch = loader._next_epoch
+            epoch = loader._place.next_epoch
             found = samples_of(loader)
             reference = OffloadingDataLoader(dataset, 4, sampler=sampler, seed=5)
             reference.set_epoch(epoch)

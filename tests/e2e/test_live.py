@@ -85,7 +85,7 @@ def epochs(loader: OffloadingDataLoader[Any], key: Any = "mixed", count: int = E
     """The reports of some epochs, each of which has given the samples that it must give, all with the agent's help."""
     reports = []
     for _ in range(count):
-        epoch = loader._next_epoch
+        epoch = loader._place.next_epoch
         assert samples_of(loader) == expected(loader.dataset, epoch, key)
         reports.append(loader.report().as_dict())
         assert reports[-1]["samples"] == len(loader.dataset) and reports[-1]["fallbacks"] == 0  # type: ignore[arg-type]

@@ -174,7 +174,7 @@ def test_the_epoch_goes_on_for_whoever_catches_that(root: Path, make: Make) -> N
     loader = make(agent=LocalAgent(workers=1, ops=("no_such_module",)), num_workers=1, persistent_workers=True)
     found: list[Any] = []
     while True:
-        epoch, batches = loader._next_epoch, iter(loader)
+        epoch, batches = loader._place.next_epoch, iter(loader)
         found.clear()
         try:
             found += samples_of(batches)

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.report import Report
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
@@ -28,7 +29,7 @@ def sampler_of(
     batches: Iterable[Any], batched: bool = True, queued: QueuedTickets | None = None, samples: int = 100
 ) -> TicketSampler:
     """A sampler in iteration 3, epoch 7."""
-    sampler = TicketSampler(batches, batched, samples, queued)
+    sampler = TicketSampler(Order(None if batched else batches, batches if batched else None, None), samples, queued)
     sampler.epoch = epoch_of(3, 7)
     return sampler
 

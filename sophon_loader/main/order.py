@@ -1,0 +1,299 @@
+"""The order of an epoch: how the user's sampler is read, and how it is read again up to where a state was taken.
+
+Nothing of an order is kept but what the generators stood at when it was drawn, and how far the training has come. To go
+on from there the order is drawn again, and as many indices are skipped; no sample is read for that. Whether they are
+the same ones is seen by a digest.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.main.generators import Generators, Packed, States, packed, unpacked
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import preserved
+
+_WATCHED = 4
+"""So many reads of an iteration are watched for draws from global generators; the digest shows the rest."""
+_AT_A_TIME = 4096
+"""Indices that are skipped at a time."""
+REMEDY = (
+    "give it a generator of its own (as an attribute), let it draw all its indices at once, or give it state_dict() "
+    "and load_state_dict()"
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """From what an order was drawn.
+
+    Args:
+        at_first: what the generators stood at before the first index was read.
+        at_iter: what they stood at before `iter(sampler)`; None if that drew nothing.
+        own: what the sampler's `state_dict()` gave before that; None if it has none.
+    """
+
+    at_first: Packed
+    at_iter: Packed | None = None
+    own: Any = None
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far an epoch has come.
+
+    Args:
+        samples: delivered, over all ranks where the loader shards.
+        digest: of their indices; empty where the loader shards, whose order follows from the seed.
+        drawn: from what the order was drawn; None before it is, and where the loader shards.
+    """
+
+    samples: int = 0
+    digest: str = ""
+    drawn: Drawn | None = None
+
+
+class Reading(Iterator[Any]):
+    """One iteration over the samplers, and how far the training has come with it.
+
+    Attributes:
+        ended: whether the training was told that it is over.
+        unrepeatable: why its order cannot be drawn again; "" if nothing is known against it.
+        on_skipping: called when indices are about to be skipped, also if that is begun anew; gives what is told them,
+            some at a time. To be set before the first read.
+    """
+
+    def __init__(self, start: Position) -> None:
+        self.ended = False
+        self.unrepeatable = ""
+        self.on_skipping: Callable[[], Callable[[list[Any]], object]] = lambda: lambda indices: None
+        self._entries: Iterator[Any] = iter(())
+        self._drawn = start.drawn
+        self._passed = start
+        self._ahead: deque[Position] = deque()
+
+    @property
+    def position(self) -> Position:
+        """How far the training has come; an order that has not been drawn yet is drawn now."""
+        if self._drawn is None:
+            self._entries = chain(list(islice(self._entries, 1)), self._entries)
+        return replace(self._passed, drawn=self._drawn)
+
+    def passed(self) -> None:
+        """The training has had the next batch, or its failure."""
+        if self._ahead:  # none where the sampler itself has failed
+            self._passed = self._ahead.popleft()
+
+
+class Order:
+    """The samplers of a loader, as one that gives batches (or, without batches, indices).
+
+    Args:
+        sampler, batch_sampler: of the loader; the latter None for a loader without batches.
+        generator: of the loader.
+
+    Attributes:
+        start: where iterations begin; DataLoader with workers begins two each time, and reads the second.
+        newest: the newest iteration; None before the first.
+        epoch: the number of that.
+        global_names: of the global generators that the samplers draw from, as far as is known; at first what they may.
+    """
+
+    def __init__(self, sampler: Any, batch_sampler: Any, generator: Any) -> None:
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.generators = Generators([one for one in (batch_sampler, sampler) if one is not None], generator)
+        self.start = Position()
+        self.newest: Reading | None = None
+        self.epoch = 0
+        of_torch = type(self.source).__module__.startswith("torch.utils.data")
+        self.global_names: tuple[str, ...] = ("torch",) if of_torch else GENERATORS
+
+    @property
+    def whole(self) -> Any:
+        """What DataLoader would read."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def by_index(self) -> bool:
+        """Whether batches, if any, are made of single indices by torch's rule, so that they may begin anywhere."""
+        return self.batch_sampler is None or type(self.batch_sampler) is BatchSampler
+
+    @property
+    def kind(self) -> str:
+        """The class of what gives the indices."""
+        return type(self.source).__name__
+
+    @property
+    def source(self) -> Any:
+        """What is read to draw an order again."""
+        inner = self.batch_sampler.sampler if type(self.batch_sampler) is BatchSampler else self.sampler
+        return inner if self.by_index else self.batch_sampler
+
+    def own_state(self) -> Any:
+        """What the sampler's `state_dict` says; None if it has none."""
+        keeper = self._keeper
+        return None if keeper is None else copy.deepcopy(keeper.state_dict())
+
+    def load_own_state(self, state: Any) -> None:
+        """Give it back to the sampler."""
+        if self._keeper is not None:
+            self._keeper.load_state_dict(copy.deepcopy(state))
+
+    @property
+    def _keeper(self) -> Any:
+        for one in (self.batch_sampler, self.sampler):
+            if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
+                return one
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "newest": None}
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __iter__(self) -> Reading:
+        self.newest = self._reading(self.start)
+        return self.newest
+
+    def _reading(self, start: Position) -> Reading:
+        return _SamplerReading(self, start)
+
+
+class _SamplerReading(Reading):
+    """Of samplers that draw as they like: when they are asked for an iterator, or when that is read first."""
+
+    def __init__(self, order: Order, start: Position) -> None:
+        super().__init__(start)
+        self._order = order
+        self._start = start
+        self._read, self._hash = 0, _hash()
+        if start.drawn is not None:
+            self._entries = self._again(start.drawn)
+            return
+        own, before = order.own_state(), order.generators.take()
+        entries = iter(order.whole)  # at once, as DataLoader does, which then draws from the same generators
+        self._entries = self._anew(entries, before, _changed(before, order.generators.take()), own)
+
+    def __next__(self) -> Any:
+        entry = next(self._entries)
+        self._take([entry] if self._order.batch_sampler is None else entry)
+        self._ahead.append(Position(self._read, self._hash.hexdigest()))
+        return entry
+
+    def _take(self, indices: Any) -> None:
+        self._read += len(indices)
+        self._hash.update(_bytes_of(indices))
+
+    # --- an order that is drawn now ---------------------------------------------------------------------------
+
+    def _anew(self, entries: Iterator[Any], at_iter: States, drew: set[str], own: Any) -> Iterator[Any]:
+        take = self._order.generators.take
+        before = take()
+        entry = next(entries, _END)
+        if entry is _END and own is not None:
+            # Its state said that it had ended, and now it begins: so torchdata's StatefulDistributedSampler.
+            entries = iter(self._order.whole)
+            entry = next(entries, _END)
+        changed = drew | _changed(before, take())
+        self._note(before, at_iter if drew else None, changed, own)
+        for _ in range(_WATCHED):
+            if entry is _END:
+                return
+            yield entry
+            before = take()
+            entry = next(entries, _END)
+            for name in _changed(before, take()) & set(GENERATORS):
+                self.unrepeatable = f"a sampler that draws from the global generator of {name} between batches"
+        if entry is not _END:
+            yield entry
+            yield from entries
+
+    def _note(self, at_first: States, at_iter: States | None, changed: set[str], own: Any) -> None:
+        """From what the order has been drawn: of the global generators, only those that it is drawn from matter."""
+        order = self._order
+        order.global_names = tuple(name for name in GENERATORS if name in changed)
+        kept = (at_first.keys() - set(GENERATORS)) | set(order.global_names)
+        first, second = ({name: one[name] for name in one.keys() & kept} for one in (at_first, at_iter or {}))
+        self._drawn = Drawn(packed(first), packed(second) if at_iter else None, own)
+
+    # --- an order that has been drawn before ------------------------------------------------------------------
+
+    def _again(self, drawn: Drawn) -> Iterator[Any]:
+        start = self._start
+        with preserved(GENERATORS):  # what they have become since then is the user's matter
+            for own in [drawn.own, None] if drawn.own is not None else [None]:
+                self._read, self._hash = 0, _hash()
+                rest = self._skipped(drawn, own)
+                first = list(islice(rest, 1))  # one that draws when it is read must have done so now
+                same = self._read == start.samples and start.digest in ("", self._hash.hexdigest())
+                if same and (first or start.samples or own is None):
+                    break
+            else:
+                raise ConfigError(
+                    f"the sampler must give the {start.samples} indices again that it gave before the state was taken, "
+                    f"got others from {self._order.kind}; {REMEDY}"
+                )
+        yield from chain(first, rest)
+
+    def _skipped(self, drawn: Drawn, own: Any) -> Iterator[Any]:
+        """What the samplers give behind the place where the epoch goes on, which they are read up to."""
+        order = self._order
+        if own is not None:
+            order.load_own_state(own)
+        order.generators.put(unpacked(drawn.at_iter or drawn.at_first))
+        entries = iter(order.source)
+        if drawn.at_iter is not None:
+            order.generators.put(unpacked(drawn.at_first))
+        skip = self.on_skipping()
+        if not order.by_index:
+            return self._skipped_batches(entries, skip)
+        while chunk := list(islice(entries, min(_AT_A_TIME, self._start.samples - self._read))):
+            self._take(chunk)
+            skip(chunk)
+        batches = order.batch_sampler
+        return entries if batches is None else iter(BatchSampler(entries, batches.batch_size, batches.drop_last))
+
+    def _skipped_batches(self, batches: Iterator[Any], skip: Callable[[list[Any]], object]) -> Iterator[Any]:
+        """The same of a batch sampler of the user's own: of a batch that has been delivered in part, the rest."""
+        for batch in batches:
+            left = self._start.samples - self._read
+            if len(batch) > left:
+                delivered, rest = (list(batch[:left]), list(batch[left:])) if left else ([], batch)
+                self._take(delivered)
+                skip(delivered)
+                return chain([rest], batches)
+            self._take(batch)
+            skip(list(batch))
+        return iter(())
+
+
+_END = object()
+
+
+def _hash() -> Any:
+    return blake2b(digest_size=8)
+
+
+def _bytes_of(indices: Any) -> bytes:
+    """Of indices, to be hashed; how they are cut into batches must not show."""
+    try:
+        return array("q", indices).tobytes()
+    except (TypeError, OverflowError):  # keys of some other kind; indices that no dataset has
+        return "".join(f"{index!r}\n" for index in indices).encode(errors="surrogatepass")
+
+
+def _changed(before: States, after: States) -> set[str]:
+    """Which generators were drawn from."""
+    return {name for name in before.keys() & after.keys() if before[name] != after[name]}

@@ -1,0 +1,224 @@
+"""Where a loader stands, and what its `state_dict` holds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import DistributedSampler, IterableDataset
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.main.generators import States, packed, unpacked
+from sophon_loader.main.order import REMEDY, Drawn, Order, Position
+from sophon_loader.main.seeding import drawn_seed, rank_of_all
+from sophon_loader.main.sharding import ShardOrder
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import Seed, preserved
+
+_VERSION = 1
+
+
+class Place:
+    """Where a loader stands: in which epoch, how far, and from which seed.
+
+    Args:
+        dataset: of the loader.
+        order: of its samplers.
+        seed: that the user gave it; None if none.
+
+    Attributes:
+        next_epoch: the number of the next iteration.
+        seed: of the run; None until it has been drawn.
+        order: of the samplers.
+    """
+
+    def __init__(self, dataset: Any, order: Order, seed: int | None) -> None:
+        self._dataset = dataset
+        self._given_seed = seed
+        self.order = order
+        self.seed = seed
+        self.next_epoch = 0
+
+    def __copy__(self) -> Place:
+        other = Place.__new__(Place)
+        other.__dict__.update(self.__dict__)
+        other.order = copy.copy(self.order)
+        return other
+
+    def drawn_seed(self) -> int:
+        """The seed of the run, which is drawn now if it has not been.
+
+        Raises:
+            ConfigError: rank 0 does not say which.
+        """
+        if self.seed is None:
+            about = f"{type(self._dataset).__name__} of {len(self._dataset)}"
+            self.seed = drawn_seed(self.order.generators.of_loader, about)
+        return self.seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that epoch, from its beginning, unless that is the one which a state goes on with."""
+        if epoch != self.next_epoch:
+            self.order.start = Position()
+        self.next_epoch = epoch
+        for sampler in _told_epochs(self.order):
+            sampler.set_epoch(epoch)
+
+    @contextmanager
+    def iterating(self) -> Iterator[None]:
+        """Begin an iteration: `order.epoch`, from `order.start`."""
+        order = self.order
+        order.epoch = self.next_epoch
+        if isinstance(order, ShardOrder):
+            order.sampler.seed, order.sampler.epoch = Seed(self.drawn_seed()), order.epoch
+        # DataLoader draws a number as an iteration begins. In the one that goes on it has done so before.
+        with preserved(("torch",) if order.start.drawn is not None else ()):
+            yield
+        order.start, self.next_epoch = Position(), order.epoch + 1
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Iterate from the beginning, and leave the epoch count, the place and the generators as they were."""
+        order, epoch = self.order, self.next_epoch
+        before, states = (order.start, order.newest, order.epoch), order.generators.take(("torch",))
+        order.start = Position()
+        try:
+            yield
+        finally:
+            self.next_epoch = epoch
+            order.start, order.newest, order.epoch = before
+            order.generators.put(states)
+
+    def state(self, workers: int, *, in_turn: bool) -> dict[str, Any]:
+        """Numbers and texts, a few KB whatever the dataset.
+
+        Args:
+            workers: of the loader.
+            in_turn: whether batches come in the sampler's order.
+
+        Raises:
+            ConfigError: the running epoch cannot be gone on with.
+        """
+        if isinstance(self._dataset, IterableDataset):
+            return _iterable_state(self._dataset, workers)
+        order = self.order
+        epoch, position = self._standing(in_turn=in_turn)
+        drawn = position.drawn
+        return {
+            "version": _VERSION,
+            "sampler": _kind(order),
+            "length": len(self._dataset),
+            "seed": self.seed,
+            "epoch": epoch,
+            "samples": position.samples,
+            "digest": position.digest,
+            "rank": rank_of_all()[0],
+            "drawn": drawn and {"at_first": drawn.at_first, "at_iter": drawn.at_iter, "own": drawn.own},
+            "own": None if drawn else order.own_state(),
+            "sampler_epoch": next((one.epoch for one in _told_epochs(order) if isinstance(one.epoch, int)), None),
+            "generators": packed(self._to_come(drawn)),
+        }
+
+    def _standing(self, *, in_turn: bool) -> tuple[int, Position]:
+        """The epoch that goes on, or begins next, and how far it has come."""
+        order, reading = self.order, self.order.newest
+        if reading is None or reading.ended or order.start != Position():
+            return self.next_epoch, order.start
+        if not in_turn:
+            raise ConfigError(
+                "in_order must be True for a state in the middle of an epoch, got False: which samples have been "
+                "delivered is then more than a number; take states between epochs"
+            )
+        if reading.unrepeatable:
+            raise ConfigError(
+                f"sampler must give the same order again for a state in the middle of an epoch, got {order.kind}, "
+                f"{reading.unrepeatable}; {REMEDY}"
+            )
+        return order.epoch, reading.position
+
+    def _to_come(self, drawn: Drawn | None) -> States:
+        """The generators from which the next order will be drawn, or, without a seed, that. Of an order that has been
+        drawn, the samplers' own ones are set when it is drawn again."""
+        order = self.order
+        states = order.generators.take({*order.global_names, *(("torch",) if self.seed is None else ())})
+        return {name: one for name, one in states.items() if name in GENERATORS or drawn is None}
+
+    def load(self, state: Any) -> None:
+        """Let the next iteration go on where a state was taken; samplers and generators follow it at once.
+
+        Args:
+            state: what `state` gave, maybe of a loader with other workers, batches, policy, agent.
+
+        Raises:
+            ConfigError: it is of another dataset, seed or sampler, or no state.
+        """
+        dataset, order = self._dataset, self.order
+        if isinstance(dataset, IterableDataset):
+            _load_iterable_state(dataset, state)
+            return
+        if not isinstance(state, dict) or state.get("version") != _VERSION or "drawn" not in state:
+            raise ConfigError(
+                f"state must be what state_dict() of an OffloadingDataLoader gave, got {_shortly(state)}; a state of "
+                "another class, or of a later release, cannot be loaded"
+            )
+        _same("dataset must have as many samples", state["length"], len(dataset), "load the state of a run over it")
+        _same("sampler must be of the class", state["sampler"], _kind(order), "give the loader the sampler that it had")
+        if self._given_seed is not None and state["seed"] is not None:
+            _same("seed must be", state["seed"], self._given_seed, "give the loader that seed, or none")
+        for one in _told_epochs(order):
+            if state["sampler_epoch"] is not None:
+                one.set_epoch(state["sampler_epoch"])
+        order.generators.put(unpacked(state["generators"]))
+        order.global_names = tuple(name for name in GENERATORS if name in state["generators"])
+        if state["own"] is not None:
+            order.load_own_state(state["own"])
+        self.seed = state["seed"] if self._given_seed is None else self._given_seed
+        self.next_epoch = state["epoch"]
+        # Another rank's samplers may give other indices.
+        digest = state["digest"] if state["rank"] == rank_of_all()[0] else ""
+        order.start, order.newest = Position(state["samples"], digest, state["drawn"] and Drawn(**state["drawn"])), None
+
+
+def _told_epochs(order: Order) -> Iterator[Any]:
+    """The sampler that is told of epochs, if there is one."""
+    for one in (order.sampler, order.batch_sampler, getattr(order.batch_sampler, "sampler", None)):
+        if hasattr(one, "set_epoch"):
+            yield one
+            return
+
+
+def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
+    """Such a dataset alone knows where it stands; workers have copies of it, which this process does not see."""
+    if workers or not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
+        raise ConfigError(
+            "dataset must be map-style, or have state_dict() and load_state_dict() and be read with num_workers=0, for "
+            f"a state; got {type(dataset).__name__} with num_workers={workers}; torchdata's StatefulDataLoader asks "
+            "workers for theirs"
+        )
+    return {"version": _VERSION, "dataset": dataset.state_dict()}
+
+
+def _load_iterable_state(dataset: Any, state: Any) -> None:
+    if not isinstance(state, dict) or "dataset" not in state or not hasattr(dataset, "load_state_dict"):
+        raise ConfigError(
+            f"state must be one of a loader over such a {type(dataset).__name__}, got {_shortly(state)}; load it into "
+            "a loader over what it was taken of"
+        )
+    dataset.load_state_dict(state["dataset"])
+
+
+def _kind(order: Order) -> str:
+    source = order.source
+    ranks = f" over {source.num_replicas} ranks" if isinstance(source, DistributedSampler) else ""
+    return order.kind + ranks
+
+
+def _same(rule: str, theirs: Any, ours: Any, remedy: str) -> None:
+    if theirs != ours:
+        raise ConfigError(f"{rule} as when the state was taken, {theirs}, got {ours}; {remedy}")
+
+
+def _shortly(state: Any) -> str:
+    return f"one with {sorted(map(str, state))[:8]}" if isinstance(state, dict) else type(state).__name__

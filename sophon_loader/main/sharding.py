@@ -1,0 +1,148 @@
+"""A sampler for several ranks: each index once, equal steps at each rank, whatever the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.main.order import Drawn, Order, Position, Reading
+from sophon_loader.main.seeding import rank_of_all
+from sophon_loader.pipeline.randomness import Seed, op_seed
+
+_ORDER = -1
+"""In place of a sample's index, which no sample has: what shuffles the samples must not be what augments one."""
+
+
+class ShardSampler(Sampler[int]):
+    """Deals one order of all samples out to the ranks of `torch.distributed`; to this process alone without that.
+
+    All ranks go through the same order side by side: a step takes the next `ranks * batch_size` of it. So an epoch can
+    go on with another number of ranks from any step.
+
+    - Each index is given once in an epoch, at one rank.
+    - Every rank has as many batches. The last two may be shorter, at some ranks by one sample.
+    - An index is given twice only where there are fewer left than ranks, so that one would have no batch.
+
+    Args:
+        data: of which the length is asked.
+        shuffle: whether the order is drawn; from seed and epoch alone.
+    """
+
+    def __init__(self, data: Sized, shuffle: bool) -> None:
+        self._data = data
+        self.shuffle = shuffle
+        self.seed = Seed(0)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the order of that epoch next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Samples per rank: so many at some, one less at others."""
+        return -(-len(self._data) // rank_of_all()[1])
+
+    def __iter__(self) -> Iterator[int]:
+        for batch, _ in self.batches(0, None, drop_last=False):
+            yield from batch
+
+    def batches(self, start: int, batch_size: int | None, *, drop_last: bool) -> Iterator[tuple[list[int], int]]:
+        """This rank's batches, and how many samples all ranks have had after each.
+
+        Args:
+            start: how many samples all ranks have had of the epoch before.
+            batch_size: None for one sample at a time.
+            drop_last: whether what does not fill a batch at every rank is left out.
+        """
+        rank, ranks = rank_of_all()
+        order = self._order()
+        size, left = batch_size or 1, len(order) - start
+        steps = left // (ranks * size) if drop_last else -(-left // (ranks * size))
+        if drop_last:
+            left = steps * ranks * size
+        mine = order[start + rank : start + left : ranks].tolist()
+        if len(mine) < steps:
+            mine.append(int(order[rank % len(order)]))
+        # Where another rank has one sample more, for which it needs one more step, the last batch here takes one of
+        # the batch before.
+        ends = [*(size * step for step in range(1, steps)), len(mine)][:steps]
+        if steps > 1 and ends[-2] == len(mine):
+            ends[-2] -= 1
+        for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            yield mine[begin:end], start + self._had(step + 1, steps, size, ranks, left)
+
+    @staticmethod
+    def _had(step: int, steps: int, size: int, ranks: int, left: int) -> int:
+        """Samples that all ranks have had after so many steps."""
+        if step == steps:
+            return left
+        fewest, more = divmod(left, ranks)
+        shortened = step == steps - 1 and size > 1 and fewest == size * step
+        return ranks * size * step - (ranks - more if shortened else 0)
+
+    def _order(self) -> torch.Tensor:
+        if not self.shuffle:
+            return torch.arange(len(self._data))
+        generator = torch.Generator()
+        generator.manual_seed(op_seed(self.seed.draw(self.epoch, _ORDER), 0))
+        return torch.randperm(len(self._data), generator=generator)
+
+
+class ShardOrder(Order):
+    """The order that a `ShardSampler` deals out.
+
+    Args:
+        sampler: the sampler.
+        batch_sampler: of the loader; None for a loader without batches.
+        generator: of the loader.
+        drop_last: of the loader.
+    """
+
+    def __init__(self, sampler: ShardSampler, batch_sampler: Any, generator: Any, drop_last: bool) -> None:
+        super().__init__(sampler, batch_sampler, generator)
+        self.global_names = ()
+        self.drop_last = drop_last
+
+    def _reading(self, start: Position) -> Reading:
+        return _ShardReading(self, start)
+
+
+def order_of(sampler: Any, batch_sampler: Any, generator: Any, drop_last: bool) -> Order:
+    """The order of a loader with these samplers."""
+    source = batch_sampler.sampler if type(batch_sampler) is BatchSampler else sampler
+    if isinstance(source, ShardSampler):
+        return ShardOrder(source, batch_sampler, generator, drop_last)
+    return Order(sampler, batch_sampler, generator)
+
+
+def shard_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: bool | None) -> ShardSampler:
+    """The sampler of a loader that is to shard; the one it has, if it was made from another such loader.
+
+    Raises:
+        ConfigError: it has a sampler already, or a dataset without indices.
+    """
+    if isinstance(sampler, ShardSampler):
+        return sampler
+    if sampler is not None or batch_sampler is not None or isinstance(dataset, IterableDataset):
+        what = "an iterable dataset" if isinstance(dataset, IterableDataset) else "a sampler"
+        raise ConfigError(f"shard must be False for {what}, got True; leave out either of them")
+    return ShardSampler(dataset, bool(shuffle))
+
+
+class _ShardReading(Reading):
+    """Says how far all ranks have come, which is known from the number of steps."""
+
+    def __init__(self, order: ShardOrder, start: Position) -> None:
+        super().__init__(start)
+        self._drawn = Drawn({})
+        size = None if order.batch_sampler is None else order.batch_sampler.batch_size
+        self._entries = order.sampler.batches(start.samples, size, drop_last=order.drop_last)
+
+    def __next__(self) -> Any:
+        batch, samples = next(self._entries)
+        self._ahead.append(Position(samples))
+        return batch

@@ -1,0 +1,517 @@
+"""A state taken anywhere in an epoch, loaded into a loader of any other form, gives the rest of it, bit by bit."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torchvision import transforms as v1
+
+from sophon_loader import OffloadingDataLoader
+from sophon_loader.errors import ConfigError
+from tests.support.loaders import digest_of
+from tests.support.pictures import folder, make_tree
+
+FILES = 23
+N = FILES
+SMALL = v1.Compose([v1.RandomResizedCrop(8), v1.RandomHorizontalFlip(), v1.ToTensor()])
+LOADER: dict[str, Any] = {"policy": "all-off", "batch_size": 5}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small pictures: there are many epochs."""
+    return make_tree(tmp_path_factory.mktemp("all") / "pictures", FILES, sides=(16, 40))
+
+
+# --- samplers -------------------------------------------------------------------------------------------------
+
+
+def seeded(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Numbers(Dataset[int]):
+    """Nothing to offload."""
+
+    def __init__(self, length: int = N) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Eager(Sampler[int]):
+    """Draws from a global generator when it is asked for an iterator."""
+
+    def __init__(self, draw: Callable[[], list[int]]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw())
+
+    def __len__(self) -> int:
+        return N
+
+
+class Counting(Sampler[int]):
+    """Says by itself where it stands, as torchdata asks of samplers; the order differs from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch).sample(range(N), N)
+        for index in order[self.at :]:
+            self.at += 1
+            yield index
+        self.epoch, self.at = self.epoch + 1, 0
+
+    def __len__(self) -> int:
+        return N
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class Ended(DistributedSampler[int]):
+    """As torchdata's StatefulDistributedSampler: between epochs its state says that it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(Numbers(), num_replicas=1, rank=0)
+        self.given = 0
+        self.start: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.given, self.start = self.start or 0, None
+        for index in itertools.islice(super().__iter__(), self.given, None):
+            self.given += 1
+            yield index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["given"]
+
+
+class Batches:
+    """A batch sampler of one's own: batches of 1, 2, 3 ... in an order from a generator of another library."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.rng = np.random.default_rng(4)
+        self.first = first
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = iter(self.rng.permutation(N).tolist())
+        for size in itertools.count(self.first):
+            batch = list(itertools.islice(order, size))
+            if not batch:
+                return
+            yield batch
+
+
+class Endless:
+    """Draws without an end, one index at a time, from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(8)
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield self.rng.randrange(N)
+
+
+SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffle": lambda: {"shuffle": True},
+    "shuffle, a generator": lambda: {"shuffle": True, "generator": seeded()},
+    "two generators": lambda: {"sampler": RandomSampler(range(N), generator=seeded()), "generator": seeded(2)},
+    "in turn": lambda: {},
+    "replacement": lambda: {"sampler": RandomSampler(range(N), replacement=True, num_samples=70, generator=seeded())},
+    "replacement, no generator": lambda: {"sampler": RandomSampler(range(N), replacement=True)},
+    "subset": lambda: {"sampler": SubsetRandomSampler(range(0, N, 2))},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([9.0, *[1.0] * (N - 1)], 30)},
+    "distributed": lambda: {"sampler": DistributedSampler(Numbers(), num_replicas=2, rank=1)},
+    "eager torch": lambda: {"sampler": Eager(lambda: torch.randperm(N).tolist())},
+    "eager numpy": lambda: {"sampler": Eager(lambda: np.random.permutation(N).tolist())},
+    "eager python": lambda: {"sampler": Eager(lambda: random.sample(range(N), N))},
+    "eager batches": lambda: {"batch_sampler": Eager(lambda: torch.randperm(N).reshape(-1, 1).tolist())},
+    "eager singles": lambda: {"sampler": Eager(lambda: torch.randperm(N).tolist()), "batch_size": None},
+    "with a state": lambda: {"sampler": Counting()},
+    "with a state that has ended": lambda: {"sampler": Ended()},
+    "own batches": lambda: {"batch_sampler": Batches()},
+    "drop last": lambda: {"shuffle": True, "drop_last": True},
+    "singles": lambda: {"shuffle": True, "batch_size": None},
+    "a list": lambda: {"sampler": [*range(N), *range(N)]},
+}
+
+
+@pytest.fixture
+def build(make: Any, root: Path) -> Callable[..., Any]:
+    """Makes loaders with one of `SAMPLERS`, without an agent, each as in a process of its own."""
+
+    def built(name: str = "shuffle", dataset: Any = None, **more: Any) -> Any:
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        arguments = {"agent": None, "collate_fn": as_samples, **SAMPLERS[name](), **more}
+        if "batch_sampler" in arguments:
+            arguments["batch_size"] = 1
+        return make(folder(root, SMALL) if dataset is None else dataset, **arguments)
+
+    return built
+
+
+def as_samples(batch: Any) -> list[tuple[str, int]]:
+    """Digests in place of pictures; a sample alone is a batch of one."""
+    return [(digest_of(image), label) for image, label in (batch if isinstance(batch, list) else [batch])]
+
+
+def flat(batches: Any) -> list[Any]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+def scrambled() -> None:
+    """Draw from the global generators, as another process would have."""
+    torch.rand(7), np.random.rand(7), random.random()
+
+
+def kept(state: Any) -> Any:
+    """Through a file, as checkpoints are written and read today."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def with_states(loader: Any, most: int = 10**6) -> tuple[list[Any], list[Any]]:
+    """An epoch, and the state before each of its batches, and behind the last."""
+    batches = iter(loader)
+    found, states = [], [loader.state_dict()]
+    for batch in itertools.islice(batches, most):
+        found.append(batch)
+        states.append(loader.state_dict())
+    return found, states
+
+
+def two(loader: Any) -> list[Any]:
+    return list(itertools.islice(loader, 2))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_cut(build: Any, name: str) -> None:
+    loader = build(name)
+    first = loader.state_dict()
+    before = list(loader)
+    between = loader.state_dict()
+    whole, states = with_states(loader)
+    after = loader.state_dict()
+    following = two(loader)
+    assert following != whole[:2] or name in ("in turn", "a list")
+    assert all(state == states[0] or state["samples"] for state in states) and len(whole) > 2
+
+    def goes_on(state: Any, expected: list[Any], then: list[Any]) -> None:
+        other = build(name)
+        scrambled()
+        other.load_state_dict(kept(state))
+        if name != "with a state that has ended":
+            assert other.state_dict() == state
+        assert list(other) == expected and two(other) == then
+
+    for cut, state in enumerate(states):
+        goes_on(state, whole[cut:], following)
+    goes_on(first, before, whole[:2])
+    goes_on(between, whole, following)
+    other = build(name)
+    other.load_state_dict(kept(after))
+    assert two(other) == following
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "other batches": {"batch_size": 3},
+    "workers": {"num_workers": 2},
+    "more workers, more prefetch, other batches": {"num_workers": 2, "prefetch_factor": 5, "batch_size": 2},
+    "persistent workers": {"num_workers": 1, "persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["shuffle", "own batches", "replacement"])
+def test_a_loader_of_another_form(build: Any, name: str, change: str) -> None:
+    """Taken with workers, which prefetch, and loaded without; and the other way round."""
+    more = {key: value for key, value in CHANGES[change].items() if key != "batch_size" or name != "own batches"}
+    for one, other in (({}, more), (more, {}), (more, more)):
+        loader = build(name, **one)
+        before = flat(loader)
+        batches = iter(loader)
+        begun = flat(itertools.islice(batches, 2))
+        state = kept(loader.state_dict())
+        rest, following = flat(batches), flat(itertools.islice(loader, 3))
+        again = build(name, **other)
+        scrambled()
+        again.load_state_dict(state)
+        assert flat(again) == rest and len(before) == len(begun + rest)
+        then = flat(itertools.islice(again, 3))
+        if one.get("persistent_workers") == other.get("persistent_workers"):  # for which torch draws one number less
+            assert then and all(ours == theirs for ours, theirs in zip(then, following, strict=False))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_agent_policies_and_encodings(build: Any, agent: Any, workers: int) -> None:
+    forms: list[dict[str, Any]] = [
+        {"agent": None},
+        {"agent": agent.address(), "policy": "all-off"},
+        {"agent": agent.address(), "policy": "auto", "encodings": "paper"},
+        {"agent": agent.address(), "policy": "resize-off", "batch_size": 4},
+    ]
+    whole = flat(build(num_workers=workers))
+    taken: list[Any] = []
+    state = None
+    for form in forms:  # each goes on where the one before was stopped
+        loader = build(num_workers=workers, **form)
+        if state is not None:
+            scrambled()
+            loader.load_state_dict(state)
+        batches = iter(loader)
+        taken += next(batches)
+        state = kept(loader.state_dict())
+        del batches
+        loader.close()
+    assert taken == whole[: len(taken)] and len(taken) == 19
+    last = build()
+    last.load_state_dict(state)
+    assert taken + flat(last) == whole
+
+
+def test_the_seed_comes_with_the_state(build: Any) -> None:
+    loader = build("in turn")
+    batches = iter(loader)
+    next(batches)
+    other = build("in turn")
+    scrambled()
+    assert flat(other) != flat(build("in turn"))  # it has drawn a seed, which gives way
+    other.load_state_dict(loader.state_dict())
+    assert flat(other) == flat(batches)
+
+
+def test_an_endless_sampler(build: Any) -> None:
+    """Samples that come again go on to be augmented anew."""
+    whole, states = with_states(build("in turn", sampler=Endless()), 12)
+    for cut in (1, 5, 11):
+        other = build("in turn", sampler=Endless())
+        other.load_state_dict(states[cut])
+        assert list(itertools.islice(other, 12 - cut)) == whole[cut:]
+
+
+@pytest.mark.parametrize("form", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_dataset_that_cannot_be_offloaded(form: dict[str, Any]) -> None:
+    def build() -> Any:
+        return OffloadingDataLoader(Numbers(), 4, shuffle=True, collate_fn=list, **form)
+
+    loader = build()
+    whole, states = with_states(loader)
+    following = list(loader)
+    assert sorted(flat(whole)) == list(range(N)) and len(iter(loader)) == 6
+    for cut in (0, 3, 6):
+        other = build()
+        scrambled()
+        other.load_state_dict(kept(states[cut]))
+        assert list(other) == whole[cut:] and list(other) == following
+        other.close()
+    loader.close()
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < N:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+
+class Told(Stream):
+    """Says where it stands."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_iterable_datasets() -> None:
+    loader = OffloadingDataLoader(Told(), 4, collate_fn=list)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    other = OffloadingDataLoader(Told(), 4, collate_fn=list)
+    other.load_state_dict(state)
+    assert list(other) == list(batches)
+    for dataset, workers in ((Stream(), 0), (Told(), 1)):
+        with pytest.raises(ConfigError, match="dataset must be map-style, or have state_dict"):
+            OffloadingDataLoader(dataset, 4, num_workers=workers).state_dict()
+    with pytest.raises(ConfigError, match="state must be one of a loader over such a Stream"):
+        OffloadingDataLoader(Stream(), 4).load_state_dict(state)
+
+
+def test_a_sampler_that_draws_from_what_others_draw_from(build: Any) -> None:
+    class Lazy(Eager):
+        def __iter__(self) -> Iterator[int]:
+            return (int(torch.randint(N, ())) for _ in range(N))
+
+    loader = build("in turn", sampler=Lazy(list))
+    loader.state_dict()
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    with pytest.raises(
+        ConfigError, match=r"same order again .* got Lazy, .* global generator of torch .* give it a gen"
+    ):
+        loader.state_dict()
+
+
+def test_a_sampler_that_gives_others(build: Any) -> None:
+    """What no generator shows is found when the order is drawn again."""
+
+    class InPlace(Sampler[int]):
+        def __init__(self) -> None:
+            self.order = list(range(N))
+            self.draw = [random.Random(3)]
+
+        def __iter__(self) -> Iterator[int]:
+            self.draw[0].shuffle(self.order)
+            return iter(self.order)
+
+        def __len__(self) -> int:
+            return N
+
+    loader = build("in turn", sampler=InPlace())
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    other = build("in turn", sampler=InPlace())
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(ConfigError, match=r"must give the 5 indices again .* got others from InPlace; give it a gen"):
+        next(iter(other))
+
+
+def test_in_order_false(build: Any) -> None:
+    loader = build(in_order=False, num_workers=2)
+    loader.state_dict()
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ConfigError, match="in_order must be True"):
+        loader.state_dict()
+
+
+def test_what_is_refused(build: Any) -> None:
+    loader = build(seed=3)
+    next(iter(loader))
+    state = loader.state_dict()
+    for of, found in (
+        ({"seed": 4}, "seed must be as when .* 3, got 4"),
+        ({"name": "in turn"}, "RandomSampler, got Seq"),
+    ):
+        with pytest.raises(ConfigError, match=found):
+            build(**of).load_state_dict(state)
+    with pytest.raises(ConfigError, match=r"dataset must have as many samples .* 23, got 22"):
+        build(dataset=Numbers(22), seed=3).load_state_dict(state)
+    for wrong in ({"_num_yielded": 3}, None, []):
+        with pytest.raises(ConfigError, match="state must be what state_dict"):
+            build().load_state_dict(wrong)
+
+
+def test_another_epoch_is_begun_after_all(build: Any) -> None:
+    loader = build("in turn", sampler=DistributedSampler(Numbers(), 1, 0))
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    other = build("in turn", sampler=DistributedSampler(Numbers(), 1, 0))
+    other.load_state_dict(state)
+    other.set_epoch(0)  # as loops do that know in which epoch they go on
+    assert list(other) == rest
+    other.load_state_dict(state)
+    other.set_epoch(1)
+    assert len(list(other)) == 5
+
+
+def test_profiling_leaves_the_place(build: Any) -> None:
+    loader = build()
+    whole, states = with_states(loader)
+    loader.load_state_dict(states[2])
+    loader.profile()
+    assert list(loader) == whole[2:]
+    running = iter(loader)
+    next(running)
+    state = loader.state_dict()
+    loader.profile()
+    assert loader.state_dict() == state
+
+
+def test_a_batch_that_fails_is_passed(build: Any) -> None:
+    class Broken(Numbers):
+        def __getitem__(self, index: int) -> int:
+            if index == 5:
+                raise KeyError(index)
+            return index
+
+    loader = build("in turn", Broken(), collate_fn=list)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(KeyError):
+        next(batches)
+    other = build("in turn", Broken(), collate_fn=list)
+    other.load_state_dict(loader.state_dict())
+    assert next(iter(other))[0] == 10
+
+
+def test_a_state_is_small_and_quick(build: Any) -> None:
+    """Of 1.28 million samples, whatever draws their order."""
+    data, large = Numbers(1_280_000), range(1_280_000)
+    for of in (
+        {"shuffle": True},
+        {"shuffle": True, "generator": seeded()},
+        {"sampler": RandomSampler(large, generator=seeded()), "generator": seeded(2)},
+        {"sampler": Eager(lambda: np.random.permutation(N).tolist())},
+        {"sampler": Eager(lambda: random.sample(range(N), N))},
+    ):
+        torch.manual_seed(0)
+        loader: Any = OffloadingDataLoader(data, 16, **of)
+        sizes = [len(json.dumps(loader.state_dict()))]
+        batches = iter(loader)
+        next(batches)
+        took = []
+        for _ in range(20):
+            started = time.thread_time()
+            sizes.append(len(json.dumps(loader.state_dict())))
+            took.append(time.thread_time() - started)
+        assert max(sizes) < 16_000, (of, sizes)
+        assert min(took) < 1e-3, (of, took)
