@@ -229,8 +229,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
-            plain = super().__iter__()
-            return PlainIterator(plain, order.newest)
+            return PlainIterator(super().__iter__(), order)
         if not keep:
             self._inner = self._make_inner(self._engine)
             self._inner_workers = self.num_workers

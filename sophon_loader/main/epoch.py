@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from sophon_loader.main.order import Reading
+from sophon_loader.main.order import Order, Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -223,12 +223,13 @@ class PlainIterator(Iterator[Any]):
 
     Args:
         batches: of DataLoader; what else it has can be had here, too.
-        reading: how its samplers are read.
+        order: of the loader, of which it has begun a reading.
     """
 
-    def __init__(self, batches: Any, reading: Reading) -> None:
+    def __init__(self, batches: Any, order: Order) -> None:
+        assert order.newest is not None
         self._batches = batches
-        self._reading = reading
+        self._reading = order.newest
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_batches"], name)
