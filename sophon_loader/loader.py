@@ -26,7 +26,7 @@ from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.place import Place
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
-from sophon_loader.main.sharding import order_of, shard_sampler
+from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.unused import watched
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
@@ -142,8 +142,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
         self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
-        order = order_of(self.sampler, self.batch_sampler, generator, drop_last)
-        self._place = Place(dataset, order, self._settings.seed)
+        samplers = self.sampler, self.batch_sampler
+        self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
         self._inner: DataLoader[Any] | None = None
         self._tickets: TicketSampler
         self._inner_workers = 0
@@ -203,12 +203,17 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._inner, self._compared, self._place = None, False, copy.copy(self._place)
+        self._inner, self._compared, self._followed_place = None, False, copy.copy(self._followed_place)
         self._take_apart(warn=False)
         self._use = watched(self, None)
 
     def __iter__(self) -> Any:
         return self._iterate()
+
+    @property
+    def _place(self) -> Place:
+        """Where this loader stands."""
+        return self._followed_place.of(self.sampler, self.batch_sampler)
 
     @property
     def _index_sampler(self) -> Any:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.generators import States, packed, unpacked
 from sophon_loader.main.order import REMEDY, Drawn, Order, Position
 from sophon_loader.main.seeding import drawn_seed, rank_of_all
-from sophon_loader.main.sharding import ShardOrder
+from sophon_loader.main.sharding import ShardOrder, order_of
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, preserved
 
@@ -25,8 +26,10 @@ class Place:
 
     Args:
         dataset: of the loader.
-        order: of its samplers.
+        samplers: its sampler and batch sampler.
+        generator: of the loader.
         seed: that the user gave it; None if none.
+        drop_last: of the loader.
 
     Attributes:
         next_epoch: the number of the next iteration.
@@ -34,10 +37,20 @@ class Place:
         order: of the samplers.
     """
 
-    def __init__(self, dataset: Any, order: Order, seed: int | None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        samplers: tuple[Any, Any],
+        generator: torch.Generator | None,
+        seed: int | None,
+        *,
+        drop_last: bool,
+    ) -> None:
         self._dataset = dataset
+        self._samplers = samplers
+        self._drop_last = drop_last
         self._given_seed = seed
-        self.order = order
+        self.order = order_of(*samplers, generator, drop_last)
         self.seed = seed
         self.next_epoch = 0
 
@@ -46,6 +59,18 @@ class Place:
         other.__dict__.update(self.__dict__)
         other.order = copy.copy(self.order)
         return other
+
+    def of(self, sampler: Any, batch_sampler: Any) -> Place:
+        """This, with the order of these samplers.
+
+        Args:
+            sampler, batch_sampler: as the loader has them now; timm's MultiEpochsDataLoader exchanges them.
+        """
+        if sampler is not self._samplers[0] or batch_sampler is not self._samplers[1]:
+            before, self._samplers = self.order, (sampler, batch_sampler)
+            self.order = order_of(sampler, batch_sampler, before.generators.of_loader, self._drop_last)
+            self.order.start, self.order.epoch = before.start, before.epoch
+        return self
 
     def drawn_seed(self) -> int:
         """The seed of the run, which is drawn now if it has not been.

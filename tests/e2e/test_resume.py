@@ -467,12 +467,12 @@ def test_profiling_leaves_the_place(build: Any) -> None:
     loader = build()
     whole, states = with_states(loader)
     loader.load_state_dict(states[2])
-    loader.profile()
+    loader.measure()
     assert list(loader) == whole[2:]
     running = iter(loader)
     next(running)
     state = loader.state_dict()
-    loader.profile()
+    loader.measure()
     assert loader.state_dict() == state
 
 
