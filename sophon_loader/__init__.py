@@ -35,6 +35,7 @@ from sophon_loader.errors import (
 
 if TYPE_CHECKING:
     from sophon_loader.client.options import LocalAgent, OffloadOptions
+    from sophon_loader.datasets.files import FileDataset, ImageFiles
     from sophon_loader.datasets.protocol import OffloadableDataset
     from sophon_loader.datasets.remote import RemoteImageFolder
     from sophon_loader.loader import OffloadingDataLoader
@@ -46,6 +47,8 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user asks for it
 
 _HOMES = {
+    "FileDataset": "sophon_loader.datasets.files",
+    "ImageFiles": "sophon_loader.datasets.files",
     "LocalAgent": "sophon_loader.client.options",
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
@@ -62,6 +65,8 @@ __all__ = [
     "ConfigError",
     "CorruptMessage",
     "EncodingError",
+    "FileDataset",
+    "ImageFiles",
     "LocalAgent",
     "MalformedMessage",
     "MessageTooLong",

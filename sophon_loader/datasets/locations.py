@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.protocol import Offloadable, Source
@@ -18,6 +19,9 @@ class Locations:
         data: the dataset.
         address: of the agent, whose folder stands for the common root; None without an agent. A key then is relative
             to its source's root.
+        inner: what the address's folder stands for in place of the common root: a folder in it, with its `/`, in which
+            all files lie, as `folders_inside` gives them. ImageNet's root holds a folder `train`, and an export may be
+            either.
 
     Raises:
         ConfigError: a RemoteImageFolder names a folder that `address` does not hold.
@@ -29,18 +33,39 @@ class Locations:
         ('train/cat/1.jpg', '/data/photos/train/cat/1.jpg')
     """
 
-    def __init__(self, data: Offloadable, address: Address | None) -> None:
+    def __init__(self, data: Offloadable, address: Address | None, inner: str = "") -> None:
         self._data = data
+        self._inner = inner
+        self._folder = "" if address is None else address.key("")
         if address is None:
             self._folders = tuple("" for _ in data.sources)
         else:
             base = common_root(data)
-            self._folders = tuple(_in_export(source, base, address) for source in data.sources)
+            self._folders = tuple(_below(source, base, address) for source in data.sources)
 
     def key_in_export(self, index: int) -> str:
         """What the agent calls a sample's file: its path relative to the export, with `/`."""
+        key = self._below_common_root(index)
+        if not key.startswith(self._inner):
+            raise ConfigError(
+                f"key must be below {self._inner} as those before it, got {key!r}; export the folder above"
+            )
+        return self._folder + key[len(self._inner) :]
+
+    def _below_common_root(self, index: int) -> str:
         source, row = self._data.locate(index)
         return self._folders[source] + self._data.sources[source].keys[row]
+
+    def folders_inside(self) -> list[str]:
+        """The folders below the common root that hold all files, the outermost first, each with its `/`."""
+        shared: list[str] = []
+        for index in range(len(self._data)):
+            folder = self._below_common_root(index).split("/")[:-1]
+            both = zip(shared if index else folder, folder, strict=False)
+            shared = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
+            if not shared:
+                break
+        return ["/".join(shared[:depth]) + "/" for depth in range(1, len(shared) + 1)]
 
     def path_here(self, index: int) -> str | None:
         """The path of a sample's file on this host; None where only the agent has its folder."""
@@ -64,8 +89,8 @@ def common_root(data: Offloadable) -> str | None:
     return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
 
 
-def _in_export(source: Source, base: str | None, address: Address) -> str:
-    """What the keys of a source begin with in the export: "" or a folder with its `/`."""
+def _below(source: Source, base: str | None, address: Address) -> str:
+    """What the keys of a source begin with in the address's folder: "" or a folder with its `/`."""
     if source.address is None:
         path = os.path.relpath(os.path.abspath(str(source.root)), base)
     elif source.address.export != address.export:
@@ -74,4 +99,4 @@ def _in_export(source: Source, base: str | None, address: Address) -> str:
         path = os.path.relpath(source.address.folder or ".", address.folder or ".")
     if path.split("/")[0] == "..":
         raise ConfigError(f"agent must be an address that holds {source.address}, got {address}; leave out its folder")
-    return address.key("" if path == "." else f"{path}/")
+    return "" if path == "." else f"{path}/"

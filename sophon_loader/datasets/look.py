@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
-from torchvision import get_image_backend
-from torchvision.datasets import DatasetFolder
 
 from sophon_loader.datasets.protocol import OffloadableDataset
-from sophon_loader.datasets.remote import RemoteImageFolder
+from sophon_loader.datasets.recognised import rule_of
 
 _BLOCK = 1 << 14
 """Samples that are looked at together: what that takes for a moment does not grow with the dataset."""
@@ -47,10 +45,9 @@ def _read_of(node: Any) -> list[Any]:
         return [node.dataset, _numbers(node.indices)]
     if type(node) is ConcatDataset:
         return [_kept(node.datasets)]
-    if isinstance(node, RemoteImageFolder):
-        return [node.address, node.shared_keys, node.shared_targets]
-    if isinstance(node, DatasetFolder):
-        return [node.root, node.loader, get_image_backend(), _samples(node.samples)]
+    rule = rule_of(node)
+    if rule is not None:
+        return [_seen(part) for part in rule.look(node)]
     return [node.root, len(node)] if isinstance(node, OffloadableDataset) else []
 
 
@@ -70,6 +67,13 @@ def _same_part(one: Any, other: Any) -> bool:
         return type(one) is type(other) and isinstance(one, (list, str, int, bytes)) and bool(one == other)
     except ValueError:  # labels whose comparison is no truth value; the same objects were not compared
         return False
+
+
+def _seen(part: Any) -> Any:
+    """A part of a dataset as it is at the moment: a hash or a copy of a list, anything else itself."""
+    if not isinstance(part, list):
+        return part
+    return _samples(part) if part and type(part[0]) is tuple else _kept(part)
 
 
 def _samples(samples: Any) -> Any:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchvision.datasets import DatasetFolder
-
 from sophon_loader.datasets.protocol import Transform
-from sophon_loader.datasets.remote import RemoteImageFolder
+from sophon_loader.datasets.recognised import rule_of
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.op import Op
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
     """The transform and the target transform of a dataset that a source comes from, as they are now."""
+    rule = rule_of(owner)
     # The protocol's target(index) is the label as the training loop gets it, whatever else the dataset has.
-    labels = owner.target_transform if isinstance(owner, (DatasetFolder, RemoteImageFolder)) else None
-    return owner.transform, labels
+    return (owner.transform, None) if rule is None else rule.transforms(owner)
 
 
 @dataclass(frozen=True)

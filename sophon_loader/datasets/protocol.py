@@ -69,7 +69,8 @@ class Source:
         keys: row -> path relative to `root`.
         target: row -> label, before `target_transform`.
         address: where the folder is, when it is only at an agent.
-        promised: whether all this is only what an `OffloadableDataset` says of itself.
+        promised: whether all this is only what an `OffloadableDataset` says of itself, or a rule of its class, so that
+            it is compared with what the dataset gives.
     """
 
     root: str | None

@@ -11,7 +11,8 @@ from torchvision.datasets import VisionDataset
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.datasets.protocol import Transform
+from sophon_loader.datasets.protocol import Source, Transform
+from sophon_loader.datasets.targets import IntTargets
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.shared import SharedArray, SharedStrings
@@ -89,6 +90,11 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     def imgs(self) -> list[tuple[str, int]]:
         """ImageFolder's other name for `samples`."""
         return self.samples
+
+    @property
+    def source(self) -> Source:
+        """What of it can be offloaded."""
+        return Source(None, self.shared_keys, IntTargets(self.shared_targets), self.address)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """One sample, with the file fetched from the agent and everything run here."""

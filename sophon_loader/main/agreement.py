@@ -100,7 +100,6 @@ class Handshake:
     ) -> None:
         self._chains = chains
         self._allowed = allowed
-        self._locations = Locations(data, address)
         terms = proposed(chains, address, options, seed)
         self._connection = Connection(address, window=1)
         try:
@@ -112,7 +111,8 @@ class Handshake:
             offered = usable(possible, welcome.encodings)
             agreed = replace(options, window=min(options.window, welcome.max_outstanding))
             self._terms = terms = replace(terms, options=agreed, instance=welcome.instance, allowed=offered)
-            _check_files(self._connection, data, self._locations, terms)
+            self._locations, looked_for = _looked_for(self._connection, data, address, options)
+            _check_files(looked_for, terms)
             self._timeout_s = options.connect_timeout_s + BUILD_S
             self._end_s = now_s() + self._timeout_s
             if draws_alike:
@@ -171,23 +171,51 @@ def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -
     return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ, too"]
 
 
-def _check_files(connection: Connection, data: Offloadable, locations: Locations, terms: Terms) -> None:
+@dataclass(frozen=True)
+class _LookedFor:
+    """A few files of the dataset at the agent: its folder, and (key, path here, bytes there) of each."""
+
+    root: str
+    files: list[tuple[str, str | None, int]]
+
+    @property
+    def any_there(self) -> bool:
+        return any(nbytes != NO_FILE for _, _, nbytes in self.files)
+
+
+def _looked_for(
+    connection: Connection, data: Offloadable, address: Address, options: OffloadOptions
+) -> tuple[Locations, _LookedFor]:
+    """Where the agent has the files, and a few of them: below the dataset's root, or else a folder in it."""
+    usual = Locations(data, address)
+    first = _asked_for(connection, data, usual, options)
+    for inner in [] if first.any_there else usual.folders_inside():
+        locations = Locations(data, address, inner)
+        found = _asked_for(connection, data, locations, options)
+        if found.any_there:
+            return locations, found
+    return usual, first
+
+
+def _asked_for(connection: Connection, data: Offloadable, locations: Locations, options: OffloadOptions) -> _LookedFor:
+    indices = range(0, len(data), max(1, len(data) // _PROBED))
+    probed = [(locations.key_in_export(index), locations.path_here(index)) for index in indices]
+    answer = connection.sizes([key for key, _ in probed], options.dead_after_s)
+    return _LookedFor(answer.root, [(*one, nbytes) for one, nbytes in zip(probed, answer.nbytes, strict=True)])
+
+
+def _check_files(found: _LookedFor, terms: Terms) -> None:
     """See at a few files that the agent serves this dataset and not another one.
 
     Raises:
         ConfigError: it does not; the text names the cause.
     """
-    step = max(1, len(data) // _PROBED)
-    indices = range(0, len(data), step)
-    probed = [(locations.key_in_export(index), locations.path_here(index)) for index in indices]
-    answer = connection.sizes([key for key, _ in probed], terms.options.dead_after_s)
-    found = [(key, path, nbytes) for (key, path), nbytes in zip(probed, answer.nbytes, strict=True)]
     # Of what is not here, only the agent knows; a failure shows when it is asked for.
-    here = [(key, path, nbytes) for key, path, nbytes in found if path is not None and os.path.exists(path)]
+    here = [(key, path, nbytes) for key, path, nbytes in found.files if path is not None and os.path.exists(path)]
     for key, path, nbytes in here:
         if nbytes == OUTSIDE:
             raise ConfigError(
-                f"files must lie inside the export, got {key!r}, at the agent a link that leaves {answer.root} "
+                f"files must lie inside the export, got {key!r}, at the agent a link that leaves {found.root} "
                 f"(here {os.path.realpath(path)}); export the folder that holds what the links lead to, or put the "
                 "files in place of the links"
             )
@@ -195,21 +223,21 @@ def _check_files(connection: Connection, data: Offloadable, locations: Locations
     if here and len(missing) == len(here):
         key, path = missing[0]
         raise ConfigError(
-            f"the address must name the dataset's folder, got {terms.address}, whose export is {answer.root}: it has "
+            f"the address must name the dataset's folder, got {terms.address}, whose export is {found.root}: it has "
             f"no {key!r}, which is {path} on this host, nor any other file that was looked for; if the dataset is a "
             "folder of the export, add it to the address: tcp://host:port/export/folder"
         )
     if missing:
         key, path = missing[0]
         raise ConfigError(
-            f"the export must hold all files of the dataset, got none for {key!r} in {answer.root} at {terms.address}, "
+            f"the export must hold all files of the dataset, got none for {key!r} in {found.root} at {terms.address}, "
             f"which is {path} on this host, though others are there; bring the agent's copy up to date"
         )
     for key, path, nbytes in here:
         size = os.path.getsize(path)
         if size != nbytes:
             raise ConfigError(
-                f"the export must hold the same files, got {key!r} with {nbytes} bytes in {answer.root} at "
+                f"the export must hold the same files, got {key!r} with {nbytes} bytes in {found.root} at "
                 f"{terms.address} and {size} bytes in {path} on this host; both must be copies of the same data"
             )
 

@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
+from sophon_loader.datasets.recognised import Transforms
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators
@@ -29,25 +31,36 @@ def unlike_its_parts(data: Offloadable) -> str | None:
     """
     for source, owner in zip(data.sources, data.owners, strict=True):
         length = len(owner) if source.promised else 0
+        transforms = transforms_of(owner)
         for row in sorted({0, length // 2, length - 1}) if length else ():
-            found = _difference(owner, source, row)
+            found = _difference(owner, source, transforms, row)
             if found is not None:
                 return found
     return None
 
 
-def _difference(owner: Any, source: Source, row: int) -> str | None:
+def _difference(owner: Any, source: Source, transforms: Transforms, row: int) -> str | None:
+    transform, target_transform = transforms
     name = f"dataset[{row}]"
     try:
         with open(os.path.join(str(source.root), source.keys[row]), "rb") as file:
             data = file.read()
     except OSError:
         return None
+
+    def image() -> Any:
+        return decode(data) if transform is None else transform(decode(data))
+
+    def label() -> Any:
+        if target_transform is None:
+            return source.target(row)
+        image()  # which draws first, from the same generators
+        return target_transform(source.target(row))
+
     with isolated(GENERATORS):
         theirs = _outcome(lambda: owner[row])
-        transform = owner.transform
-        parts = [_outcome(lambda: decode(data) if transform is None else transform(decode(data))) for _ in range(2)]
-        targets = [_outcome(lambda: source.target(row)) for _ in range(2)]
+        parts = [_outcome(image) for _ in range(2)]
+        targets = [_outcome(label) for _ in range(2)]
     if isinstance(theirs, _Raised):
         return None if isinstance(parts[0], _Raised) else f"{name} raises {theirs.text}, its file and transform do not"
     if isinstance(parts[0], _Raised):

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDatas
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader
 
-import sophon_loader.datasets.taking_apart
+import sophon_loader.datasets.recognised
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset
 from sophon_loader.datasets.taking_apart import offloadable
@@ -162,8 +162,8 @@ class Stream(IterableDataset[int]):
 
 
 def test_an_own_getitem_is_named(tree: Path) -> None:
-    assert refusal(OwnGetItem(str(tree))) == "OwnGetItem has a __getitem__ of its own"
-    assert refusal(OwnGetItems(str(tree))) == "OwnGetItems has a __getitems__ of its own"
+    assert refusal(OwnGetItem(str(tree))).startswith("OwnGetItem has a __getitem__ of its own; it lacks key(index)")
+    assert refusal(OwnGetItems(str(tree))).startswith("OwnGetItems has a __getitems__ of its own; it lacks")
     assert "OwnSubset" in refusal(OwnSubset(folder(tree), [1]))
 
 
@@ -173,7 +173,7 @@ def test_another_loader_is_named(tree: Path) -> None:
 
 
 def test_another_image_backend_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sophon_loader.datasets.taking_apart, "get_image_backend", lambda: "accimage")
+    monkeypatch.setattr(sophon_loader.datasets.recognised, "get_image_backend", lambda: "accimage")
     assert "default loader with Pillow" in refusal(folder(tree))
 
 
@@ -185,7 +185,7 @@ def test_samples_elsewhere_are_named(tree: Path, tmp_path: Path) -> None:
 
 def test_the_reason_reaches_through_subset_and_concatenation(tree: Path) -> None:
     dataset = ConcatDataset([folder(tree), Subset(OwnGetItem(str(tree)), [0])])
-    assert refusal(dataset) == "OwnGetItem has a __getitem__ of its own"
+    assert refusal(dataset).startswith("OwnGetItem has a __getitem__ of its own")
 
 
 @pytest.mark.parametrize("indices", [[99], ["a"], [None]], ids=str)

@@ -1,0 +1,115 @@
+"""Datasets of one's own in a few lines: a list of files and labels, and what every class of image files shares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sized
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from sophon_loader.datasets.keys import keys_of
+from sophon_loader.datasets.protocol import Source, Transform
+from sophon_loader.datasets.targets import targets_of
+from sophon_loader.errors import ConfigError
+from sophon_loader.pipeline.chain import decode
+
+
+class ImageFiles(Dataset[Any]):
+    """The `__getitem__` of a dataset of image files: `(transform(image), target(index))`, the image as PIL RGB.
+
+    Derive from it, and give `root`, `__len__`, `key(index)` and `target(index)` as `OffloadableDataset` says them; then
+    it can be offloaded.
+
+    Example:
+        class Birds(ImageFiles):
+            def __init__(self, root, transform=None):
+                self.root, self.transform = root, transform
+                with open(f"{root}/birds.json") as file:
+                    self.birds = json.load(file)
+
+            def __len__(self):
+                return len(self.birds)
+
+            def key(self, index):
+                return self.birds[index]["file"]  # "cats/1.jpg"
+
+            def target(self, index):
+                return self.birds[index]["species"]
+    """
+
+    root: str
+    transform: Transform | None = None
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        me: Any = self
+        with open(os.path.join(self.root, me.key(index)), "rb") as file:
+            image = decode(file.read())
+        return image if self.transform is None else self.transform(image), me.target(index)
+
+
+class FileDataset(ImageFiles):
+    """Image files and their labels, as a table lists them.
+
+    Args:
+        root: the folder that holds all files.
+        files: their paths, relative to `root` with `/`, or absolute and below it.
+        targets: their labels in the same order: a list, an array, a tensor, a column of a data frame. Integers in an
+            array are given as int.
+        transform: PIL RGB image -> what the training loop gets.
+        target_transform: label -> what it gets.
+
+    Raises:
+        ConfigError: not as many labels as files, or a path that is not below `root`.
+
+    Example:
+        table = pandas.read_csv("/data/birds/labels.csv")
+        dataset = FileDataset("/data/birds", table["file"], table["species"], transform)
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        files: Iterable[str | os.PathLike[str]],
+        targets: Iterable[Any],
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+    ) -> None:
+        self.root = os.fspath(root)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.shared_keys = keys_of(files, self.root)
+        labels = targets if isinstance(targets, Sized) else list(targets)
+        if len(labels) != len(self.shared_keys):
+            raise ConfigError(
+                f"targets must be as many as files, got {len(labels)} labels and {len(self.shared_keys)} files; give "
+                "each file one"
+            )
+        self.label = targets_of(labels)
+
+    def __len__(self) -> int:
+        return len(self.shared_keys)
+
+    def key(self, index: int) -> str:
+        """The path of a file, relative to `root`."""
+        return self.shared_keys[self._row(index)]
+
+    def target(self, index: int) -> Any:
+        """Its label, as the training loop gets it."""
+        label = self.label(self._row(index))
+        return label if self.target_transform is None else self.target_transform(label)
+
+    @property
+    def targets(self) -> list[Any]:
+        """All labels, before `target_transform`; made anew at each access."""
+        return [self.label(row) for row in range(len(self))]
+
+    @property
+    def source(self) -> Source:
+        """What of it can be offloaded."""
+        return Source(self.root, self.shared_keys, self.label)
+
+    def _row(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be below {len(self)}, got {index}")
+        return index % len(self)

@@ -1,0 +1,88 @@
+"""The keys of a source: paths relative to its root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.shared import SharedStrings
+
+
+def checked_key(key: Any, name: str, row: int) -> str:
+    """A key that a user has given.
+
+    Args:
+        key: the path.
+        name: of what has given it, for the error.
+        row: that it is of.
+
+    Raises:
+        ConfigError: it is no path relative to the root.
+    """
+    if type(key) is not str:
+        raise ConfigError(
+            f"{name.format(row)} must be text, got {key!r} of type {type(key).__name__}; return str(...) of it"
+        )
+    if key.startswith("/"):
+        raise ConfigError(
+            f"{name.format(row)} must be a path relative to root, got the absolute {key!r}; leave out the root"
+        )
+    if ".." in key.split("/"):
+        raise ConfigError(
+            f"{name.format(row)} must stay below root, got {key!r}; make root the folder that holds all files"
+        )
+    return key
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The keys of an `OffloadableDataset`, as its `key` gives them."""
+
+    function: Callable[[int], str]
+
+    def __getitem__(self, row: int) -> str:
+        """The key of a row.
+
+        Raises:
+            ConfigError: it is no path relative to the root.
+        """
+        return checked_key(self.function(row), "key({})", row)
+
+    def fingerprint(self) -> bytes:
+        """The same for all: what the user's code will say of each row is not known beforehand."""
+        return b"calls"
+
+
+def keys_of(files: Iterable[Any], root: str) -> SharedStrings:
+    """The keys of files that a user has listed.
+
+    Args:
+        files: paths relative to `root`, or absolute ones below it.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    below = os.path.join(root, "")
+
+    def key(row: int, path: Any) -> str:
+        text = os.fspath(path) if isinstance(path, os.PathLike) else path
+        text = str(text) if isinstance(text, str) else text  # numpy has a class of its own
+        return checked_key(text.removeprefix(below) if isinstance(text, str) else text, "files[{}]", row)
+
+    return SharedStrings(key(row, path) for row, path in enumerate(files))
+
+
+def keys_below(paths: Sequence[Any], root: str) -> SharedStrings:
+    """The keys of a library's dataset, whose paths begin with its root, as it is or as `pathlib` writes it.
+
+    Raises:
+        ValueError: one does not.
+    """
+    try:
+        return SharedStrings(map(os.fspath, paths), os.path.join(root, ""))
+    except ValueError:
+        return SharedStrings(map(os.fspath, paths), str(Path(root, "x"))[:-1])

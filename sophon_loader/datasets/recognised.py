@@ -1,0 +1,272 @@
+"""Datasets that are known by their class: where each keeps its files and labels, and what opens the files.
+
+Each rule was read off a class's own `__getitem__`; classes that add to that are not taken for it. A class is named by
+its library and name, so nothing is imported to look for it. What a rule gives is compared with the dataset itself
+before the first epoch (`main/comparison.py`), since a release may change what a class does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from torchvision import get_image_backend
+from torchvision.datasets.folder import default_loader
+from torchvision.datasets.vision import StandardTransform
+from torchvision.transforms import v2
+
+from sophon_loader.datasets.keys import keys_below
+from sophon_loader.datasets.protocol import NotOffloadable, Source, Transform
+from sophon_loader.datasets.targets import targets_of
+from sophon_loader.pipeline.presets import steps_of
+
+Transforms = tuple[Transform | None, Transform | None]
+OWN = ("__getitem__", "__len__", "__getitems__", "key", "target")
+"""What a subclass must leave as it is, to be what its base is."""
+
+
+def _root(dataset: Any) -> Any:
+    return dataset.root
+
+
+def _above(dataset: Any) -> str:
+    """For classes whose `root` is a folder in the one that they were given."""
+    return os.path.dirname(str(dataset.root))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a class keeps what its samples are made of.
+
+    Args:
+        reads: the attributes that hold it.
+        parts: dataset -> (paths, labels), in the order of its indices.
+        loader: the attribute with the function that opens a file; "" if the class opens it itself, as RGB.
+        as_it_is: whether the class, without a loader, opens a picture in the mode of its file.
+        joint: whether image and label go through `transforms` together.
+        root: dataset -> the folder that holds its files.
+        compared: whether a few samples are compared with the dataset's own.
+        refuses: dataset -> what else stands in the way; "" for nothing.
+    """
+
+    reads: tuple[str, ...]
+    parts: Callable[[Any], tuple[Sequence[Any], Any]]
+    loader: str = "loader"
+    as_it_is: bool = False
+    joint: bool = False
+    root: Callable[[Any], Any] = _root
+    compared: bool = True
+    refuses: Callable[[Any], str] = lambda dataset: ""
+
+    def source(self, dataset: Any) -> Source:
+        """The dataset taken apart.
+
+        Raises:
+            NotOffloadable: something stands in the way.
+        """
+        name = type(dataset).__name__
+        try:
+            self._check(dataset, name)
+            root = os.fspath(self.root(dataset))
+            paths, labels = self.parts(dataset)
+            keys = keys_below(paths, root)
+        except AttributeError as error:
+            raise NotOffloadable(f"{name} has no {error.name}, as the releases have that are known here") from error
+        except ValueError as error:
+            raise NotOffloadable(f"{name} has samples that do not lie below its root {root}") from error
+        return Source(root, keys, targets_of(labels), promised=self.compared)
+
+    def _check(self, dataset: Any, name: str) -> None:
+        if why := self.refuses(dataset):
+            raise NotOffloadable(f"{name} {why}")
+        if self.joint and type(dataset.transforms) not in (type(None), StandardTransform):
+            raise NotOffloadable(f"{name} has `transforms` that see image and label together")
+        opens = self._opens(dataset)
+        if opens is None and not _begins_with_rgb(dataset.transform):
+            raise NotOffloadable(
+                f"{name} opens each picture in the mode of its file and not as RGB; begin its transform with "
+                "torchvision.transforms.v2.RGB(), or use sophon_loader.FileDataset"
+            )
+        if opens not in (None, default_loader) or get_image_backend() != "PIL":
+            raise NotOffloadable(f"{name} does not use torchvision's default loader with Pillow")
+
+    def _opens(self, dataset: Any) -> Any:
+        """What opens its files; None for Pillow without a conversion."""
+        usual = None if self.as_it_is else default_loader
+        return getattr(dataset, self.loader, usual) if self.loader else usual
+
+    def look(self, dataset: Any) -> list[Any]:
+        """What `source` reads of it, to be compared later."""
+        opens = self._opens(dataset)
+        mode = [_begins_with_rgb(dataset.transform)] if opens is None else []
+        joint = [dataset.transforms] if self.joint else []
+        return [self.root(dataset), opens, get_image_backend(), *mode, *joint, *self._read(dataset)]
+
+    def _read(self, dataset: Any) -> list[Any]:
+        try:
+            return [attrgetter(name)(dataset) for name in self.reads]
+        except AttributeError:  # another release; `source` says so
+            return []
+
+    def transforms(self, dataset: Any) -> Transforms:
+        """Its transform and target transform, as they are now."""
+        if not self.joint:
+            return dataset.transform, dataset.target_transform
+        both = dataset.transforms
+        return (None, None) if both is None else (both.transform, both.target_transform)
+
+
+class OurRule(Rule):
+    """For the datasets of this package, which say themselves what they are made of."""
+
+    def source(self, dataset: Any) -> Source:
+        """See `Rule`."""
+        found: Source = dataset.source
+        return found
+
+    def look(self, dataset: Any) -> list[Any]:
+        """See `Rule`."""
+        return self._read(dataset)
+
+
+def _begins_with_rgb(transform: Any) -> bool:
+    return transform is not None and [type(step) for step in steps_of(transform)[:1]] == [v2.RGB]
+
+
+def _lists(files: str, labels: str) -> Rule:
+    return Rule((files, labels), lambda dataset: (getattr(dataset, files), getattr(dataset, labels)))
+
+
+def _pairs(samples: str, **more: Any) -> Rule:
+    return Rule((samples,), lambda dataset: _unzipped(getattr(dataset, samples)), **more)
+
+
+def _unzipped(pairs: Any) -> tuple[Sequence[Any], Any]:
+    return list(map(itemgetter(0), pairs)), list(map(itemgetter(1), pairs))
+
+
+# --- classes with more to say -----------------------------------------------------------------------------------
+
+
+def _columns(names: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
+    """Labels of one kind as they are, of several as tuples."""
+    chosen = [columns[name] for name in names]
+    return chosen[0] if len(chosen) == 1 else list(zip(*chosen, strict=True))
+
+
+def _only(allowed: Sequence[str], kinds: Sequence[str]) -> str:
+    others = [kind for kind in kinds if kind not in allowed]
+    return "" if kinds and not others else f"gives targets that are no classes, of the types {list(kinds)}"
+
+
+_PET_LABELS = {"category": "_labels", "binary-category": "_bin_labels"}
+
+
+def _pets(dataset: Any) -> tuple[Sequence[Any], Any]:
+    columns = {kind: getattr(dataset, name) for kind, name in _PET_LABELS.items()}
+    return dataset._images, _columns(dataset._target_types, columns)
+
+
+def _caltech101(dataset: Any) -> tuple[Sequence[Any], Any]:
+    folders = [os.path.join(dataset.root, "101_ObjectCategories", name) for name in dataset.categories]
+    paths = [f"{folders[y]}/image_{n:04d}.jpg" for y, n in zip(dataset.y, dataset.index, strict=True)]
+    return paths, _columns(dataset.target_type, {"category": dataset.y})
+
+
+def _caltech256(dataset: Any) -> tuple[Sequence[Any], Any]:
+    folders = [os.path.join(dataset.root, "256_ObjectCategories", name) for name in dataset.categories]
+    paths = [f"{folders[y]}/{y + 1:03d}_{n:04d}.jpg" for y, n in zip(dataset.y, dataset.index, strict=True)]
+    return paths, dataset.y
+
+
+def _species(dataset: Any) -> tuple[Sequence[Any], Any]:
+    categories = [number for number, _ in dataset.index]
+    folders = [os.path.join(dataset.root, name) for name in dataset.all_categories]
+    columns = {"full": categories}
+    for kind in set(dataset.target_type) - {"full"}:
+        columns[kind] = [dataset.categories_map[number][kind] for number in categories]
+    return [os.path.join(folders[number], name) for number, name in dataset.index], _columns(
+        dataset.target_type, columns
+    )
+
+
+def _timm_parts(dataset: Any) -> tuple[Sequence[Any], Any]:
+    return _unzipped(dataset.reader.samples)
+
+
+def _timm_refuses(dataset: Any) -> str:
+    if type(dataset.reader).__name__ != "ReaderImageFolder":
+        return f"reads by a {type(dataset.reader).__name__} and not from a folder"
+    if dataset.load_bytes or dataset.input_img_mode != "RGB":
+        return "gives bytes, or pictures of another mode than RGB"
+    return "" if getattr(dataset, "additional_features", None) is None else "gives additional features"
+
+
+_LISTED = ("CLEVRClassification", "DTD", "FGVCAircraft", "Flowers102", "Food101", "SUN397")
+_PAIRED = ("Imagenette", "RenderedSST2", "StanfordCars")
+_RULES: dict[tuple[str, str], Rule] = {
+    ("torchvision", "DatasetFolder"): _pairs("samples", compared=False),
+    ("torchvision", "EuroSAT"): _pairs("samples"),
+    **{("torchvision", name): _lists("_image_files", "_labels") for name in _LISTED},
+    **{("torchvision", name): _pairs("_samples") for name in _PAIRED},
+    ("torchvision", "GTSRB"): _pairs("_samples", loader=""),
+    ("torchvision", "Places365"): _pairs("imgs", joint=True),
+    ("torchvision", "OxfordIIITPet"): Rule(
+        ("_images", "_labels", "_bin_labels", "_target_types"),
+        _pets,
+        loader="",
+        joint=True,
+        refuses=lambda dataset: _only(list(_PET_LABELS), dataset._target_types),
+    ),
+    ("torchvision", "Caltech101"): Rule(
+        ("categories", "index", "y", "target_type"),
+        _caltech101,
+        loader="",
+        as_it_is=True,
+        root=_above,
+        refuses=lambda dataset: _only(["category"], dataset.target_type),
+    ),
+    ("torchvision", "Caltech256"): Rule(
+        ("categories", "index", "y"), _caltech256, loader="", as_it_is=True, root=_above
+    ),
+    ("torchvision", "INaturalist"): Rule(
+        ("index", "all_categories", "categories_map", "target_type"), _species, as_it_is=True, root=_above
+    ),
+    ("timm", "ImageDataset"): Rule(
+        ("reader.samples", "load_bytes", "input_img_mode"),
+        _timm_parts,
+        loader="",
+        root=lambda dataset: dataset.reader.root,
+        refuses=_timm_refuses,
+    ),
+    ("sophon_loader", "RemoteImageFolder"): OurRule(("address", "shared_keys", "shared_targets"), _root),
+    ("sophon_loader", "FileDataset"): OurRule(("root", "shared_keys", "label"), _root),
+}
+"""Library and name of a class -> its rule, which holds for subclasses that change nothing of `OWN`."""
+
+
+def _known(dataset: Any) -> tuple[type, Rule] | None:
+    """The nearest base of a dataset's class that has a rule."""
+    for base in type(dataset).__mro__:
+        rule = _RULES.get((base.__module__.partition(".")[0], base.__name__))
+        if rule is not None:
+            return base, rule
+    return None
+
+
+def own_parts(dataset: Any) -> list[str]:
+    """What the class of a dataset does in another way than its base that is known here."""
+    known, cls = _known(dataset), type(dataset)
+    if known is None:
+        return []
+    names = [name for name in OWN if hasattr(known[0], name) or name == "__getitems__"]
+    return [name for name in names if getattr(cls, name, None) is not getattr(known[0], name, None)]
+
+
+def rule_of(dataset: Any) -> Rule | None:
+    """The rule for a dataset; None if its class is not known, or does something of its own."""
+    known = _known(dataset)
+    return None if known is None or own_parts(dataset) else known[1]
