@@ -174,7 +174,7 @@ class Column:
 
 def test_a_list_of_files(tmp_path: Path) -> None:
     files = Column(["a/1.jpg", np.str_("2.jpg"), str(tmp_path / "b" / "3.jpg"), Path("a", "4.jpg")])
-    dataset = FileDataset(tmp_path, files, Column([3, 2, 1, 0]), None, minus)  # type: ignore[arg-type]
+    dataset = FileDataset(tmp_path, files, Column([3, 2, 1, 0]), None, minus)
     assert [dataset.key(row) for row in range(4)] == ["a/1.jpg", "2.jpg", "b/3.jpg", "a/4.jpg"]
     assert (dataset.targets, dataset.target(0), dataset.target(-1)) == ([3, 2, 1, 0], -4, -1)
     source = offloadable(pickle.loads(pickle.dumps(dataset))).sources[0]
