@@ -172,6 +172,16 @@ BENCHES = (
         ("--rounds", "1", "--mb", "300"),
         "first",
     ),
+    Bench(
+        "keys",
+        "bench.keys",
+        "What do keys cost?",
+        "0.95 of the images/s without",
+        2,
+        (),
+        ("--rounds", "1", "--repeat", "1", "--mb", "100"),
+        "first",
+    ),
     Bench("tail", "bench.tail", 'What is `tail="device"` worth?', "", 1, data="first"),
     Bench(
         "profiling",

@@ -12,6 +12,7 @@
     │   └── VersionMismatch              the two ends speak no common version
     ├── AgentError                       an agent that cannot or will not serve
     │   ├── AgentUnreachable (ConnectionError)
+    │   ├── KeyRefused (PermissionError) no key where one is needed, or one that is not let in
     │   ├── UnknownExport
     │   └── AgentBusy
     └── SampleError                      one sample that the agent cannot serve, or serves wrongly
@@ -94,6 +95,10 @@ class AgentError(SophonError):
 
 class AgentUnreachable(AgentError, ConnectionError):
     """Nobody answered at the address within the deadline."""
+
+
+class KeyRefused(AgentError, PermissionError):
+    """The agent has keys and the loader none, or one that the agent does not let in, or the other way round."""
 
 
 class UnknownExport(AgentError):

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from sophon_loader import __version__
 from sophon_loader.errors import ConfigError, SophonError
@@ -15,13 +16,26 @@ from sophon_loader.host import cores_available
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import log
 from storage_agent.broker import Broker
-from storage_agent.settings import Settings
+from storage_agent.keys import FIRST, KeyFolder
+from storage_agent.settings import Settings, is_private
 from storage_agent.stores import Exports, open_exports
 
 EXAMPLE = """examples:
-  sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://127.0.0.1:5555 --workers 8
-  sophon-agent status tcp://127.0.0.1:5555
+  sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://10.0.0.5:5555 --workers 8
+  sophon-agent key add gpu-7 --export imagenet
+  sophon-agent status tcp://10.0.0.5:5555
 """
+KEY_EXAMPLE = """examples:
+  sophon-agent key add gpu-7                       let one more in, for all exports
+  sophon-agent key add guest --export imagenet     for one
+  sophon-agent key list
+  sophon-agent key remove guest                    takes effect within a second; what it has open ends, too
+
+To change a key: add one under another name, bring it to the loader, remove the old one. No agent need be restarted.
+"""
+
+
+_USUAL = "~/.config/sophon/agent"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("address", help="e.g. tcp://fileserver:5555")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
     status.add_argument("--timeout-s", type=_seconds, default=5.0, metavar="S", help="default %(default)s")
+    status.add_argument("--key", metavar="TOKEN", help="as OffloadOptions(key=): a token, or the path of its file")
     status.set_defaults(run=_status)
+    _add_key(commands.add_parser("key", help="who is let in", epilog=KEY_EXAMPLE, formatter_class=formatter), formatter)
     return parser
 
 
@@ -56,6 +72,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--export", action="append", required=True, type=_export, metavar="NAME=FOLDER", help="may be repeated"
     )
     parser.add_argument("--bind", default="tcp://127.0.0.1:5555", help="default %(default)s; port 0 takes a free one")
+    parser.add_argument(
+        "--keys", type=Path, metavar="FOLDER", help=f"of keys; default: {_USUAL}, if others reach --bind"
+    )
+    parser.add_argument("--insecure", action="store_true", help="no keys: whoever reaches --bind may read all exports")
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--workers", type=int, help="processes that run ops; default: the cores this host may use")
     amount.add_argument(
@@ -103,6 +123,19 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_serve)
 
 
+def _add_key(parser: argparse.ArgumentParser, formatter: type[argparse.HelpFormatter]) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add = commands.add_parser("add", help="let one more in", epilog=KEY_EXAMPLE, formatter_class=formatter)
+    add.add_argument("--export", action="append", metavar="NAME", help="that it may see, may be repeated; default: all")
+    remove = commands.add_parser("remove", help="let one in no longer")
+    for command in (add, remove):
+        command.add_argument("name", help="of the key, the loader's host say")
+    listing = commands.add_parser("list", help="name, exports and the public key of each that is let in")
+    for command, run in ((add, _key_add), (remove, _key_remove), (listing, _key_list)):
+        command.add_argument("--keys", type=Path, metavar="FOLDER", help=f"as of `serve`; default: {_USUAL}")
+        command.set_defaults(run=run)
+
+
 def _export(text: str) -> tuple[str, str]:
     name, separator, location = text.partition("=")
     if not separator:
@@ -128,9 +161,14 @@ def _serve(parsed: argparse.Namespace) -> int:
     names = [name for name, _ in parsed.export]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"export name must be given once, got {twice[0]!r} twice")
+    if parsed.insecure and parsed.keys is not None:
+        raise ConfigError("insecure must be left out where keys are used, got --insecure and --keys")
+    unusual = parsed.insecure or is_private(parsed.bind)
     settings = Settings(
         exports=dict(parsed.export),
         bind=parsed.bind,
+        keys=parsed.keys if parsed.keys is not None or unusual else KeyFolder.usual(),
+        insecure=parsed.insecure,
         workers=_workers(parsed),
         readers=parsed.readers,
         ops=tuple(parsed.ops),
@@ -144,6 +182,10 @@ def _serve(parsed: argparse.Namespace) -> int:
     exports = open_exports(settings)
     exports.check()
     log.configure(parsed.log_level, as_json=parsed.log_json)
+    if settings.keys is not None:
+        _see_to_keys(KeyFolder(settings.keys))
+    elif not is_private(settings.bind):
+        log.EventLog().warning("insecure", meaning="no keys: whoever reaches this agent may read all exports")
     broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()
@@ -157,6 +199,23 @@ def _workers(parsed: argparse.Namespace) -> int:
     if parsed.cpu_share is not None:
         return max(1, int(float(parsed.cpu_share) * cores_available()))
     return math.ceil(cores_available())
+
+
+def _see_to_keys(keys: KeyFolder) -> None:
+    """Have keys, and say what the loader must be told of them."""
+    events = log.EventLog()
+    if keys.is_new:
+        keys.own()
+        events.warning("keys made", folder=str(keys.path), token=str(keys.add(FIRST)))
+        _say_token(keys.token_file(FIRST))
+    elif not keys.names():
+        events.warning("nobody is let in", remedy=f"sophon-agent key add NAME --keys {keys.path}")
+
+
+def _say_token(token: Path) -> None:
+    """The one line to copy, on standard error: the file and not its text, which should stand in no log."""
+    what = f"copy {token} to the loader's host, and there:"
+    print(f'sophon-agent: {what} OffloadOptions(key="PATH OF THE COPY")', file=sys.stderr)
 
 
 def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:
@@ -177,8 +236,31 @@ def _stop_when_stdin_closes() -> None:
 def _status(parsed: argparse.Namespace) -> int:
     from storage_agent.status import show
 
-    show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s)
+    show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s, key=parsed.key)
     return 0
+
+
+def _key_add(parsed: argparse.Namespace) -> int:
+    _say_token(_keys(parsed).add(parsed.name, parsed.export))
+    return 0
+
+
+def _key_list(parsed: argparse.Namespace) -> int:
+    keys = _keys(parsed)
+    for name in keys.names():
+        public, grant = keys.grant(name)
+        exports = "all exports" if grant.exports is None else ", ".join(sorted(grant.exports))
+        print(f"{name}  {exports}  {public[:16]}")
+    return 0
+
+
+def _key_remove(parsed: argparse.Namespace) -> int:
+    _keys(parsed).remove(parsed.name)
+    return 0
+
+
+def _keys(parsed: argparse.Namespace) -> KeyFolder:
+    return KeyFolder(parsed.keys if parsed.keys is not None else KeyFolder.usual())
 
 
 if __name__ == "__main__":

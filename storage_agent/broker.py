@@ -114,7 +114,13 @@ class Broker:
                 self._carry_out([do.Start()] * self._settings.workers)
                 ready()
                 exports, workers = self._exports.describe(), self._settings.workers
-                self._log.info("serving", address=self.address, exports=exports, workers=workers, pid=os.getpid())
+                told = {
+                    "address": self.address,
+                    "exports": exports,
+                    "workers": workers,
+                    "keys": str(self._settings.keys),
+                }
+                self._log.info("serving", **told, pid=os.getpid())
                 self._loop()
         finally:
             self.close()
@@ -126,6 +132,9 @@ class Broker:
     def _loop(self) -> None:
         for source in (self._frontend.socket, self._frontend.monitor, self._notices):
             self._poller.register(source, zmq.POLLIN)
+        door = self._frontend.door
+        if door is not None:
+            self._poller.register(door.socket, zmq.POLLIN)
         deadline_s: float | None = None
         while True:
             now_s = time.monotonic()
@@ -155,6 +164,8 @@ class Broker:
                     notice()
             if self._frontend.monitor in events:
                 self._frontend.watch()
+            if door is not None and door.socket in events:
+                door.answer()
             if self._frontend.socket in events:
                 self._receive()
             for client in self._frontend.departed():
@@ -184,10 +195,14 @@ class Broker:
             if message is None:
                 return
             client, *frames = message
+            grant = self._frontend.grant_of(client)
+            if grant is None:
+                continue
             now_s = time.monotonic()
             cores, each = self._cores_now(now_s), self._staff.per_worker
+            exports = grant.of(self._exports.names)
             load = Load(self._staff.room, self._staff.building, self._upkeep.per_sample_s, cores, each)
-            self._carry_out(self._desk.receive(client, frames, load, now_s=now_s))
+            self._carry_out(self._desk.receive(client, frames, load, now_s=now_s, exports=exports))
 
     def _cores_now(self, now_s: float) -> float:
         """Cores that the workers may use, as this host had it a moment ago."""
@@ -212,10 +227,10 @@ class Broker:
                 case do.Refuse(client, message):
                     self._tally.refused(client, message)
                     self._frontend.tell(client, message)
-                case do.Greet(client, version):
-                    self._frontend.tell(client, self._welcome(version))
-                case do.TellStatus(client):
-                    self._frontend.tell(client, Status(self._status()))
+                case do.Greet(client, version, exports):
+                    self._frontend.tell(client, self._welcome(version, exports))
+                case do.TellStatus(client, exports):
+                    self._frontend.tell(client, Status(self._status(exports)))
                 case do.LookUp(client, question):
                     make = functools.partial(next, answer_question(self._exports, question))
                     self._readers.submit(Task(client, make, functools.partial(self._looked_up, client)))
@@ -239,11 +254,11 @@ class Broker:
         self._staff.hired(number)
         self._lines.open(number, channel)
 
-    def _welcome(self, version: int) -> Welcome:
+    def _welcome(self, version: int, exports: Sequence[str]) -> Welcome:
         return Welcome(
             version=version,
             instance=self._instance,
-            exports=self._exports.names,
+            exports=list(exports),
             encodings=list(encoding_names()),
             software=dict(software()),
             cores=self._cores_now(time.monotonic()),
@@ -324,11 +339,13 @@ class Broker:
         self._frontend.reply(client, frames)
         self._send_due()
 
-    def _status(self) -> dict[str, object]:
+    def _status(self, exports: Sequence[str]) -> dict[str, object]:
+        folders = self._exports.describe()
         return {
             **self._tally.values(),
             "instance": self._instance,
-            "exports": self._exports.describe(),
+            "exports": {name: folders[name] for name in exports},
+            "keys": self._frontend.door is not None,
             "workers": len(self._staff.ready_workers),
             "worker_pids": self._workers.pids,
             "worker_deaths": self._staff.deaths,

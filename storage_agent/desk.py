@@ -105,7 +105,9 @@ class Desk:
         """Take no more requests."""
         self._stopping = True
 
-    def receive(self, client: bytes, frames: Sequence[bytes], load: Load, *, now_s: float) -> list[Instruction]:
+    def receive(
+        self, client: bytes, frames: Sequence[bytes], load: Load, *, now_s: float, exports: Sequence[str] | None = None
+    ) -> list[Instruction]:
         """What to do about a message.
 
         Args:
@@ -113,7 +115,10 @@ class Desk:
             frames: of the message.
             load: how busy the agent is.
             now_s: the time, by this host's monotonic clock, in seconds.
+            exports: those that the client may see; None for all. The others are not there for it.
         """
+        if exports is None:
+            exports = self._exports
         try:
             if not 1 <= len(frames) <= 2:
                 raise MalformedMessage(f"a message must have one or two frames, got {len(frames)}")
@@ -124,10 +129,10 @@ class Desk:
         except WireError as error:
             return [Refuse(client, Failed(failure_of(error), str(error)))]
         if isinstance(message, Fetch):
-            return self._fetch(client, message, load, now_s)
+            return self._fetch(client, message, load, now_s, exports)
         if isinstance(message, Register):
             return self._register(client, message, frames[1], load)
-        return self._answer(client, message)
+        return self._answer(client, message, exports)
 
     def gone(self, client: bytes) -> list[Instruction]:
         """What to do about a connection that has been closed: what it has waiting is not done."""
@@ -139,25 +144,25 @@ class Desk:
         self._greeted.discard(client)
         return [Log("loader gone", client, details={"unanswered": unanswered})]
 
-    def _answer(self, client: bytes, message: Message) -> list[Instruction]:
+    def _answer(self, client: bytes, message: Message, exports: Sequence[str]) -> list[Instruction]:
         if isinstance(message, Hello):
-            return self._greet(client, message)
+            return self._greet(client, message, exports)
         if isinstance(message, Ping):
             return [Tell(client, Pong(self._instance))]
         if isinstance(message, AskStatus):
-            return [TellStatus(client)]
+            return [TellStatus(client, exports)]
         if isinstance(message, (AskListing, AskSizes)):
-            return self._look_up(client, message)
+            return self._look_up(client, message, exports)
         text = f"message must be one that a loader sends, got {type(message).__name__}"
         return [Refuse(client, Failed(Failure.MALFORMED, text))]
 
-    def _greet(self, client: bytes, hello: Hello) -> list[Instruction]:
+    def _greet(self, client: bytes, hello: Hello, exports: Sequence[str]) -> list[Instruction]:
         try:
             version = common_version(hello.versions)
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         self._greeted.add(client)
-        return [Greet(client, version), Log("loader greeted", client, details={"software": hello.software})]
+        return [Greet(client, version, exports), Log("loader greeted", client, details={"software": hello.software})]
 
     def _register(self, client: bytes, message: Register, registration: bytes, load: Load) -> list[Instruction]:
         digest = message.digest
@@ -172,7 +177,9 @@ class Desk:
         self._pipelines.keep(digest, registration)
         return [Build(client, digest, registration)]
 
-    def _look_up(self, client: bytes, question: AskListing | AskSizes) -> list[Instruction]:
+    def _look_up(self, client: bytes, question: AskListing | AskSizes, exports: Sequence[str]) -> list[Instruction]:
+        if question.export not in exports:
+            return [Refuse(client, Failed(*_no_export(question.export, exports)))]
         if isinstance(question, AskSizes) and len(question.keys) > MAX_KEYS:
             text = f"at most {MAX_KEYS} keys may be asked for, got {len(question.keys)}"
             return [Refuse(client, Failed(Failure.TOO_LONG, text))]
@@ -180,8 +187,10 @@ class Desk:
             return [Refuse(client, Failed(*refusal))]
         return [LookUp(client, question)]
 
-    def _fetch(self, client: bytes, fetch: Fetch, load: Load, now_s: float) -> list[Instruction]:
-        if refusal := self._fetch_refused(client, fetch):
+    def _fetch(
+        self, client: bytes, fetch: Fetch, load: Load, now_s: float, exports: Sequence[str]
+    ) -> list[Instruction]:
+        if refusal := self._fetch_refused(client, fetch, exports):
             failure, text = refusal
             return [Refuse(client, Failed(failure, text, [item.id for item in fetch.items], fetch.digest))]
         header = FetchHeader(
@@ -225,11 +234,10 @@ class Desk:
             self._asked_s.popitem(last=False)
         return max(1, len(self._asked_s))
 
-    def _fetch_refused(self, client: bytes, fetch: Fetch) -> tuple[str, str] | None:
+    def _fetch_refused(self, client: bytes, fetch: Fetch, exports: Sequence[str]) -> tuple[str, str] | None:
         """The failure and why; None when the samples are admitted and counted."""
-        if fetch.export not in self._exports:
-            got = reprlib.repr(fetch.export)
-            return Failure.UNKNOWN_EXPORT, f"export must be one of {self._exports}, got {got}"
+        if fetch.export not in exports:
+            return _no_export(fetch.export, exports)
         if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
         if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
@@ -245,3 +253,7 @@ class Desk:
             limit = self._admission.max_outstanding
             return Failure.BUSY, f"one loader connection may have {limit} unanswered requests"
         return None
+
+
+def _no_export(name: str, exports: Sequence[str]) -> tuple[str, str]:
+    return Failure.UNKNOWN_EXPORT, f"export must be one of {list(exports)}, got {reprlib.repr(name)}"

@@ -12,11 +12,14 @@ import zmq
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentError
+from sophon_loader.private_folder import PrivateFolder
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message
 from storage_agent.connections import Connections
 from storage_agent.descriptors import hang_up, received_nbytes, room_for_connections, unsent_nbytes
+from storage_agent.door import Door
+from storage_agent.keys import EVERYTHING, Grant
 from storage_agent.log import EventLog
 from storage_agent.pacing import Pacer, Waiting
 from storage_agent.settings import Settings
@@ -33,6 +36,10 @@ MAX_SKIPPED_FRAMES = 1000
 """Of a message that are skipped at once; whoever sends more is hung up on."""
 LOOK_S = 0.1
 """How often connections are looked at whether one sends a message without an end."""
+HANDSHAKE_MS = 10_000
+"""How long a connection may take until it has said what it must before the first message; others are closed."""
+BACKLOG = 1024
+"""Connections that may wait to be taken; the kernel may allow fewer."""
 LINGER_MS = 2000
 """How long a stop waits for replies to leave."""
 _NOBLOCK, _SNDMORE, _SRCFD = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.SRCFD)
@@ -62,6 +69,7 @@ class Frontend:
 
     Attributes:
         address: where loaders connect.
+        door: lets in who has a key; None where everybody is.
         sent_nbytes: all bytes handed to the socket.
         dropped: replies that could not be delivered.
         hung_up: connections that were too many, or sent a message without an end.
@@ -79,10 +87,13 @@ class Frontend:
         """Frames of the message that is being skipped; 0 when none is."""
         self._peer_of: dict[bytes, str] = {}
         self._departed: deque[bytes] = deque()
+        self._key_of: dict[bytes, str] = {}
         self.sent_nbytes = 0
         self.dropped = 0
         self.hung_up = 0
-        self._context = zmq.Context()
+        self.door = None if settings.keys is None else Door(settings.keys, log)
+        self._folder: PrivateFolder | None = None
+        self._context = zmq.Context()  # after the keys have been made, see `Pair.new`
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a loader that reconnects keeps its routing id
@@ -90,11 +101,18 @@ class Frontend:
         self.socket.setsockopt(zmq.RCVHWM, MAX_WAITING_MESSAGES)
         self.socket.setsockopt(zmq.SNDHWM, MAX_HANDED_REPLIES)
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        if self.door is not None:
+            self.door.guard(self.socket)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         self.address = self._bind(settings.bind)
 
     def _bind(self, endpoint: str) -> str:
         given = endpoint
+        if endpoint == "ipc://*":
+            self._folder = PrivateFolder()
+            endpoint = f"ipc://{self._folder.socket}"
         if endpoint.startswith("tcp://") and endpoint.endswith(":0"):
             endpoint = endpoint[:-1] + "*"
         self.socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
@@ -118,6 +136,8 @@ class Frontend:
         except zmq.Again:
             return None
         client, descriptor, now_s = frame.bytes, -1, time.monotonic()
+        if self.door is not None:
+            self._key_of[client] = str(frame.get("User-Id"))
         with contextlib.suppress(zmq.ZMQError):  # ZMTP 2, say, comes without
             descriptor = frame.get(_SRCFD)
             if self._connections.client(descriptor) != client:
@@ -160,6 +180,7 @@ class Frontend:
             self._handed.pop(client, None)
             yield client
             self._peer_of.pop(client, None)
+            self._key_of.pop(client, None)
 
     def watch(self) -> None:
         """Take the monitor's events, and let connections go that are too many."""
@@ -197,9 +218,15 @@ class Frontend:
         if client is not None:
             self._departed.append(client)
 
+    def grant_of(self, client: bytes) -> Grant | None:
+        """What a client may see at this moment; None when its key has been removed."""
+        return EVERYTHING if self.door is None else self.door.grant(self._key_of.get(client, ""))
+
     def name_of(self, client: bytes) -> str:
-        """A client as the log names it: its host, and the end of its routing id."""
-        return f"{self._peer_of.get(client, '?')}#{client[-4:].hex()}"
+        """A client as the log names it: its key if it has one, its host, and the end of its routing id."""
+        grant = self.grant_of(client)
+        key = f"{grant.name}@" if grant is not None and grant.name else ""
+        return f"{key}{self._peer_of.get(client, '?')}#{client[-4:].hex()}"
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -265,6 +292,9 @@ class Frontend:
 
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
         """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
+        if self.grant_of(client) is None:
+            self._drop(client, "its key has been removed")
+            return True
         try:
             self.socket.send(client, _NOBLOCK | _SNDMORE)
             for frame in frames[:-1]:
@@ -296,3 +326,5 @@ class Frontend:
         if not self.closed:
             self.socket.disable_monitor()
             self._context.destroy(linger=None)
+            if self._folder is not None:
+                self._folder.remove()

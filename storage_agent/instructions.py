@@ -34,17 +34,25 @@ class Greet:
     Args:
         client: to whom.
         version: of the protocol, on which both ends have agreed.
+        exports: that the client may see.
     """
 
     client: bytes
     version: int
+    exports: Sequence[str]
 
 
 @dataclass(frozen=True)
 class TellStatus:
-    """Send the agent's numbers about itself."""
+    """Send the agent's numbers about itself.
+
+    Args:
+        client: to whom.
+        exports: that the client may see.
+    """
 
     client: bytes
+    exports: Sequence[str]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
@@ -20,7 +22,9 @@ class Settings:
     Args:
         exports: name -> location: a folder, or what another store takes (see `stores/`, which looks at it); the name is
             what loaders write behind the address.
-        bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one.
+        bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one, `ipc://*` a Unix socket in a private folder.
+        keys: folder of the agent's keys and of those it lets in, see `keys.py`; None: whoever reaches it is let in.
+        insecure: that this is meant, where other hosts reach it.
         workers: processes that run ops.
         readers: threads that read files which cross as they are.
         ops: modules to import for their `register_op` calls.
@@ -51,6 +55,8 @@ class Settings:
     job_s: float = 30.0
     worker_nbytes: int = 2 << 30
     nice: int = 0
+    keys: Path | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         if not self.exports:
@@ -63,6 +69,8 @@ class Settings:
         port = self.bind.rsplit(":", 1)[-1]
         if self.bind.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) < 1 << 16):
             raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}")
+        if self.keys is None and not self.insecure and not is_private(self.bind):
+            raise ConfigError(f"keys must be had where other hosts reach the agent, got none for {self.bind}")
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -79,3 +87,8 @@ class Settings:
             raise ConfigError(f"nice must be from 0 to 19, got {self.nice}")
         if not 0 <= self.drain_s < math.inf:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")
+
+
+def is_private(bind: str) -> bool:
+    """Whether no other host reaches what is bound there."""
+    return re.match(r"ipc://|tcp://(127(\.\d+){3}|localhost|\[::1\]):", bind) is not None

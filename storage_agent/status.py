@@ -11,24 +11,31 @@ from rich.table import Table
 from rich.text import Text
 
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.keys import token_for
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Status
 
 
-def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
+def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[str, Any]:
     """The agent's numbers about itself.
 
     Args:
         address: `tcp://host:port`, with or without an export behind it.
         timeout_s: how long the agent may take to answer.
+        key: see `keys.token_for`.
 
     Raises:
         AgentUnreachable: nobody answered within `timeout_s`.
+        ConfigError: the key is none.
     """
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
+        if (token := token_for(endpoint, key)) is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -37,7 +44,8 @@ def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
         if not socket.poll(int(1000 * timeout_s)):
             raise AgentUnreachable(
                 f"an agent must answer at {endpoint}, got nothing within {timeout_s:g} s; is `sophon-agent serve` "
-                "running there, and bound to an address that this host reaches?"
+                "running there, and bound to an address that this host reaches? An agent with keys answers who has one "
+                f"alone; {'none was' if token is None else token.origin + ' was'} used"
             )
         answer = unpack(socket.recv_multipart()[0])
     if not isinstance(answer, Status):
@@ -45,18 +53,19 @@ def ask_status(address: str, timeout_s: float) -> dict[str, Any]:
     return answer.values
 
 
-def show(address: str, *, as_json: bool, timeout_s: float) -> None:
+def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = None) -> None:
     """Print the agent's status.
 
     Args:
         address: see `ask_status`.
         as_json: as JSON, instead of a table.
         timeout_s: how long the agent may take to answer.
+        key: see `ask_status`.
 
     Raises:
         AgentUnreachable: nobody answered within that.
     """
-    values = ask_status(address, timeout_s)
+    values = ask_status(address, timeout_s, key)
     if as_json:
         print(json.dumps(values, indent=2, sort_keys=True))
         return

@@ -54,6 +54,15 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # else some libraries call it a leak as the process ends
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_keys_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keys that the user of this host has are not used, and none are made where he has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("SOPHON_KEY", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder of some 40 files: several sizes, grey, progressive, PNG, nested."""

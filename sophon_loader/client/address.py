@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.keys import Token, token_for
 
 _FORM = re.compile(r"(tcp://[^/\s]+:\d{1,5})/([^/\s]+)(?:/(.*?))?/*")
 
 
 @dataclass(frozen=True)
 class Address:
-    """An agent's endpoint, the export's name, and a folder in it ("" for the export itself).
+    """An agent's endpoint, the export's name, a folder in it ("" for the export itself), and what opens connections
+    (None for an agent without keys).
 
     Example:
         >>> Address.parse("tcp://fileserver:5555/photos/train")
@@ -22,6 +24,7 @@ class Address:
     endpoint: str
     export: str
     folder: str = ""
+    token: Token | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return "/".join(part for part in (self.endpoint, self.export, self.folder) if part)
@@ -29,6 +32,17 @@ class Address:
     def key(self, key: str) -> str:
         """The path in the export of what lies at the path `key` in the address's folder."""
         return f"{self.folder}/{key}" if self.folder else key
+
+    def with_key(self, key: str | None) -> Address:
+        """This address with what opens connections to it, if there is anything.
+
+        Args:
+            key: a token or the path of its file; None to look where `keys.token_for` does.
+
+        Raises:
+            ConfigError: there is something, but no token.
+        """
+        return replace(self, token=token_for(self.endpoint, key))
 
     @staticmethod
     def parse(text: str) -> Address:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import struct
 import time
 import weakref
 import zlib
@@ -13,9 +13,17 @@ import zmq
 
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
+from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable, CorruptMessage, MalformedMessage, SophonError, UnknownExport
+from sophon_loader.errors import (
+    AgentError,
+    AgentUnreachable,
+    CorruptMessage,
+    MalformedMessage,
+    SophonError,
+    UnknownExport,
+)
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
@@ -51,6 +59,7 @@ _CONNECT_S, _HANDSHAKE_S = 2.0, 2.0
 _RECONNECT_S, _MAX_RECONNECT_S = 0.1, 1.0
 """How long to wait between two attempts: twice as long each time."""
 _MAX_MS = (1 << 31) - 1
+_EVENT = struct.Struct("=HI")  # a monitor's first frame: the event, and what more is known of it
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
 
@@ -95,7 +104,13 @@ class Connection:
         self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
         self._find_out_soon(options or OffloadOptions())
         self._socket.setsockopt(zmq.IPV6, address.endpoint.startswith("tcp://["))
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        if (token := address.token) is not None:
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
+        self._monitor = self._socket.get_monitor_socket(events)
+        self._handshakes = Handshakes(address)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -183,7 +198,10 @@ class Connection:
                 head, *_ = self._monitor.recv_multipart(_NOBLOCK)
             except zmq.Again:
                 return
-            if int.from_bytes(head[:2], sys.byteorder) == zmq.EVENT_DISCONNECTED:
+            event, value = _EVENT.unpack(head)
+            if event & FAILED:
+                self._handshakes.failed(event, value)
+            elif event == zmq.EVENT_DISCONNECTED:
                 self._lost = True
             elif self._lost:
                 self._lost = False
@@ -200,6 +218,7 @@ class Connection:
 
         Raises:
             AgentUnreachable: nobody answered within `timeout_s`.
+            KeyRefused: whoever listens did not let this loader in.
             VersionMismatch: no common protocol version.
             UnknownExport: the agent has no such export.
         """
@@ -339,9 +358,10 @@ class Connection:
             time.sleep(DAMAGED_PAUSE_S * 2**self._damaged)
             self.send(*self._question)
 
-    def silent(self, timeout_s: float) -> AgentUnreachable:
+    def silent(self, timeout_s: float) -> AgentError:
         """The error for an agent that has said nothing for so long."""
-        return AgentUnreachable(
+        self._watch()
+        return self._handshakes.error() or AgentUnreachable(
             f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
             "`sophon-agent serve` running there, and bound to an address that this host reaches?"
         )

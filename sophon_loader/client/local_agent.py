@@ -11,13 +11,14 @@ from collections.abc import Callable
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.private_folder import sweep
 from sophon_loader.wire.announcement import Awaited
 
 EXPORT = "local"
 
 
 class LocalAgentProcess:
-    """A `sophon-agent serve` child process on a free port of the loopback interface; nothing waits for it to start.
+    """A `sophon-agent serve` child process on a Unix socket no other user can reach; nothing waits for it to start.
 
     It ends when `close` is called, when this object is collected, or when this process dies: it watches the
     pipe that is its standard input.
@@ -61,7 +62,7 @@ class LocalAgentProcess:
 
 def _command(root: str, settings: LocalAgent) -> list[str]:
     command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--log-level", "warning"]
-    command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "tcp://127.0.0.1:0"]
+    command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "ipc://*"]
     if settings.workers is not None:
         command += ["--workers", str(settings.workers)]
     if settings.limit_mbit is not None:
@@ -82,6 +83,7 @@ def _end(process: subprocess.Popen[bytes], owner_pid: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    sweep()  # the folder of its socket, if it was killed
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

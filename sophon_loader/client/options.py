@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TypeGuard
 
 from sophon_loader.errors import ConfigError
@@ -32,6 +32,9 @@ class OffloadOptions:
             ones depends on nothing but their random numbers. 0: none.
         reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
             batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
+        key: what opens connections to an agent that has keys: the token that it made, or the path of the file with it.
+            None: the environment variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT`, if there is
+            one.
 
     Example:
         >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
@@ -51,16 +54,17 @@ class OffloadOptions:
     cost_per_gb: float = 0.0
     verify: float = 0.001
     reuse_batch_memory: bool = True
+    key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name, what in (("window", "samples"), ("window_nbytes", "bytes")):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{name} must be a whole number of {what} from 1 on, got {value!r}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
-                raise ConfigError(f"{field.name} must be a positive number of seconds, got {value!r}")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
+                raise ConfigError(f"{one.name} must be a positive number of seconds, got {value!r}")
         for name in ("traffic_weight", "verify"):
             value = getattr(self, name)
             if not (_is_number(value) and 0 <= value <= 1):
@@ -72,6 +76,8 @@ class OffloadOptions:
                 f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; False has torch's "
                 "DataLoader send the batches"
             )
+        if self.key is not None and not isinstance(self.key, str):
+            raise ConfigError(f"key must be a token or the path of its file, got a {type(self.key).__name__}")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     Args:
         agent: `tcp://host:port/export[/folder]`; the folder holds one subfolder per class.
         transform, target_transform: as ImageFolder's.
-        options: time-outs.
+        options: time-outs, and the key if the agent has keys.
 
     Example:
         address = "tcp://fileserver:5555/imagenet/train"
@@ -49,8 +49,8 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         options: OffloadOptions | None = None,
     ) -> None:
         super().__init__(agent, transform=transform, target_transform=target_transform)
-        self.address = Address.parse(agent)
         self.options = options or OffloadOptions()
+        self.address = Address.parse(agent).with_key(self.options.key)
         self._connection: tuple[int, Connection] | None = None
         tree = self._listing()
         self.classes = [name for name, _ in tree]

@@ -245,4 +245,4 @@ def _check_files(found: _LookedFor, terms: Terms) -> None:
 def own_address(data: Offloadable) -> Address | None:
     """The export that a RemoteImageFolder names itself."""
     named = [source.address for source in data.sources if source.address is not None]
-    return Address(named[0].endpoint, named[0].export) if named else None
+    return replace(named[0], folder="") if named else None

@@ -54,22 +54,23 @@ class Settings:
             raise ConfigError(
                 f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
             )
+        options = options or OffloadOptions()
         return Settings(
-            _checked_agent(agent),
+            _checked_agent(agent, options),
             policy_named(policy),
             _checked_encodings(encodings),
             _checked_seed(seed),
             _checked_profile(profile),
             device_of(tail),
-            options or OffloadOptions(),
+            options,
         )
 
 
-def _checked_agent(agent: Any) -> Address | LocalAgent | None:
+def _checked_agent(agent: Any, options: OffloadOptions) -> Address | LocalAgent | None:
     if agent is None or isinstance(agent, LocalAgent):
         return agent
     address = agent if isinstance(agent, str) else _only_one(agent)
-    return LocalAgent() if address == "local" else Address.parse(address)
+    return LocalAgent() if address == "local" else Address.parse(address).with_key(options.key)
 
 
 def _only_one(agents: Any) -> str:

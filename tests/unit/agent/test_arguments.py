@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader import __version__
+from sophon_loader.errors import ConfigError
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
 from storage_agent.settings import Settings
@@ -51,8 +52,8 @@ def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureF
 
 def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
-        f"serve --export d={tmp_path} --export e=./x=y --bind tcp://*:0 --workers 3 --readers 2 --ops a.b --ops c "
-        "--limit-mbit 12.5 --max-file-mb 7 --max-queued 9"
+        f"serve --export d={tmp_path} --export e=./x=y --bind tcp://*:0 --keys {tmp_path}/keys --workers 3 --readers 2 "
+        "--ops a.b --ops c --limit-mbit 12.5 --max-file-mb 7 --max-queued 9"
     )
     (tmp_path / "x=y" / "z").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -61,6 +62,7 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.
         assert broker.made == Settings(
             exports={"d": str(tmp_path), "e": "./x=y"},
             bind="tcp://*:0",
+            keys=tmp_path / "keys",
             workers=3,
             readers=2,
             ops=("a.b", "c"),
@@ -70,6 +72,57 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.
         )
         said = Announcement.parse(capsys.readouterr().out)
         assert said.exports == {"d": str(tmp_path), "e": f"{tmp_path}/x=y"}
+
+
+@pytest.mark.parametrize(
+    ("bind", "given", "keys"),
+    [
+        ("tcp://*:0", "", True),
+        ("tcp://10.0.0.5:5555", "", True),
+        ("tcp://[::]:5555", "", True),
+        ("tcp://127.evil.example:5555", "", True),
+        ("tcp://10.0.0.5:5555", "--insecure", False),
+        ("tcp://127.0.0.1:5555", "", False),
+        ("tcp://localhost:5555", "", False),
+        ("tcp://[::1]:5555", "", False),
+        ("ipc:///run/agent", "", False),
+        ("tcp://127.0.0.1:5555", "--keys {}/agent", True),
+        ("ipc:///run/agent", "--keys {}/agent", True),
+    ],
+)  # fmt: skip
+def test_who_needs_keys(
+    broker: type[_Broker], bind: str, given: str, keys: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Keys are the default wherever other hosts may reach the agent; they are made once."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / ("agent" if given.startswith("--keys") else "sophon/agent")
+    for said in (keys, False):
+        assert (
+            program.main(["serve", "--export", f"d={tmp_path}", "--bind", bind, *given.format(tmp_path).split()]) == 0
+        )
+        assert broker.made.keys == (folder if keys else None)
+        assert (f"copy {folder}/tokens/first to the loader's host" in capsys.readouterr().err) == said
+    assert folder.exists() == keys
+
+
+def test_settings_without_keys_must_say_so() -> None:
+    with pytest.raises(ConfigError, match="keys must be had where other hosts reach the agent, got none for tcp://"):
+        Settings({"d": "/"}, "tcp://*:0", workers=1)
+
+
+def test_no_key_is_let_in_any_more(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("gpu", "guest"):
+        assert program.main(["key", "add", name, "--keys", f"{tmp_path}/keys", "--export", "d"]) == 0
+    assert program.main(["key", "list", "--keys", f"{tmp_path}/keys"]) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["gpu", "d"], ["guest", "d"]]
+    for name in ("gpu", "guest"):
+        assert program.main(["key", "remove", name, "--keys", f"{tmp_path}/keys"]) == 0
+    serve = ["serve", "--export", f"d={tmp_path}", "--bind", "tcp://*:0", "--keys", f"{tmp_path}/keys"]
+    assert program.main(serve) == 0
+    assert "nobody is let in" in capsys.readouterr().err
+    assert program.main([*serve, "--insecure"]) == 1
+    assert "insecure must be left out where keys are used" in capsys.readouterr().err
 
 
 def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,12 +97,31 @@ def _register(counter: Counter, registration: bytes = b"a registration") -> str:
     return digest
 
 
+# --- what a client may see ------------------------------------------------------------------------------------
+
+
+def test_an_export_that_a_client_may_not_see_is_not_there_for_it(counter: Counter) -> None:
+    def says(message: Message) -> Instruction:
+        load = Load(room=4, building=0, upkeep_s=0.25)
+        return counter.desk.receive(C, [pack(message)], load, now_s=7.5, exports=["e"])[0]
+
+    assert says(Hello(list(VERSIONS), "a guest")) == Greet(C, VERSIONS[-1], ["e"])
+    assert says(AskStatus()) == TellStatus(C, ["e"])
+    for export, text in (("d", "got 'd'"), ("never", "got 'never'")):
+        for question in (AskListing(export, ""), AskSizes(export, ["x"]), _fetch((0, "file"), export=export)):
+            refusal = says(question)
+            assert isinstance(refusal, Refuse) and isinstance(refusal.message, Failed)
+            said = refusal.message.failure, refusal.message.text
+            assert said == ("unknown-export", f"export must be one of ['e'], {text}")
+    assert isinstance(says(AskListing("e", "")), LookUp) and isinstance(says(_fetch((0, "file"), export="e")), Read)
+
+
 # --- greeting -------------------------------------------------------------------------------------------------
 
 
 def test_a_loader_is_greeted_in_the_newest_version_of_both(counter: Counter) -> None:
     done = counter.says(Hello([7, 1, *VERSIONS], "a test"))
-    assert done == [Greet(C, VERSIONS[-1]), Log("loader greeted", C, details={"software": "a test"})]
+    assert done == [Greet(C, VERSIONS[-1], ["d", "e"]), Log("loader greeted", C, details={"software": "a test"})]
     assert counter.desk.loaders == 1
 
 
@@ -134,7 +153,7 @@ def test_a_loader_that_goes_is_told_of_once(counter: Counter) -> None:
 
 def test_signs_of_life(counter: Counter) -> None:
     assert counter.says(Ping()) == [Tell(C, Pong("an instance"))]
-    assert counter.says(AskStatus()) == [TellStatus(C)]
+    assert counter.says(AskStatus()) == [TellStatus(C, ["d", "e"])]
 
 
 # --- messages that are none -----------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""Why an agent that listens lets no connection come about: what ZeroMQ tells of handshakes that failed."""
+
+from __future__ import annotations
+
+import zmq
+
+from sophon_loader.client.address import Address
+from sophon_loader.errors import AgentError, AgentUnreachable, KeyRefused
+from sophon_loader.keys import file_of
+
+FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+"""Events of a monitor."""
+_MISMATCH = (int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL), int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH))
+"""One end has keys and the other has none."""
+
+
+class Handshakes:
+    """The handshakes of a socket that failed.
+
+    Args:
+        address: where it connects to.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._failed: set[tuple[int, int]] = set()
+
+    def failed(self, event: int, value: int) -> None:
+        """One has.
+
+        Args:
+            event: of `FAILED`, as the socket's monitor has told it.
+            value: what that says of it.
+        """
+        self._failed.add((event, value))
+
+    def error(self) -> AgentError | None:
+        """Why connections failed; None if none has, so that nobody listens, or whoever does says nothing."""
+        if not self._failed:
+            return None
+        endpoint, token = self._address.endpoint, self._address.token
+        if token is None:
+            remedy = (
+                "make a token there (`sophon-agent key add NAME`) and copy its file to "
+                f"{file_of(endpoint)} on this host, or give it as OffloadOptions(key=...)"
+            )
+            if _MISMATCH in self._failed:
+                return KeyRefused(f"key must be given for {endpoint}, whose agent has keys, got none; {remedy}")
+            return AgentUnreachable(
+                f"an agent must answer at {endpoint}, got connections that are closed at once: something else listens "
+                f"there, or an agent that has keys; for that one, {remedy}"
+            )
+        if any(event == zmq.EVENT_HANDSHAKE_FAILED_AUTH for event, _ in self._failed):
+            return KeyRefused(
+                f"key must be one that the agent at {endpoint} lets in, got {token.origin}, which it does not know "
+                "(any more); `sophon-agent key list` there shows those that it does"
+            )
+        return KeyRefused(
+            f"key must be of the agent at {endpoint}, got {token.origin}, which is of another agent, or the agent "
+            "serves without keys; make a token there (`sophon-agent key add NAME`), or leave the key out where the "
+            "agent has none: as long as a key is given, nothing crosses unencrypted"
+        )

@@ -1,0 +1,151 @@
+"""What opens a connection to an agent that has keys: one text, and where a loader finds it.
+
+The keys are those of ZeroMQ's CURVE: X25519, and every message sealed with XSalsa20-Poly1305.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sophon_loader.errors import ConfigError
+
+PREFIX = "sophon1_"
+ENVIRONMENT = "SOPHON_KEY"
+KEY_NBYTES = 32
+_CHECKSUM_NBYTES = 6
+_MAX_FILE_NBYTES = 4096
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a loader holds to be let in, as one text: the agent's public key, and both halves of its own.
+
+    Args:
+        server: the agent's public key, 32 bytes.
+        public: the loader's, by which the agent knows it.
+        secret: what belongs to that; who has it is let in.
+        origin: where it came from, for errors.
+
+    Example:
+        >>> Token.parse(token.text()) == token
+        True
+    """
+
+    server: bytes
+    public: bytes
+    secret: bytes = field(repr=False)
+    origin: str = field(default="", compare=False)
+
+    def text(self) -> str:
+        """Letters, digits, `-` and `_`: safe in any shell, file and quote."""
+        keys = self.server + self.public + self.secret
+        return PREFIX + base64.urlsafe_b64encode(_checksum(keys) + keys).decode()
+
+    @staticmethod
+    def parse(text: str, origin: str = "a text") -> Token:
+        """The inverse of `text`.
+
+        Args:
+            text: white space around it does not matter.
+            origin: see `Token`; the text itself must stand in no error.
+
+        Raises:
+            ConfigError: it is none, or mistyped.
+        """
+        text = text.strip()
+        try:
+            if not text.startswith(PREFIX) or not text.isascii():
+                raise ValueError
+            packed = base64.b64decode(text[len(PREFIX) :], altchars=b"-_", validate=True)
+        except ValueError:
+            packed = b""
+        checksum, keys = packed[:_CHECKSUM_NBYTES], packed[_CHECKSUM_NBYTES:]
+        if len(keys) != 3 * KEY_NBYTES or _checksum(keys) != checksum:
+            raise ConfigError(
+                f"key must be a text that begins with {PREFIX} and has been copied whole, got {origin} that is not; "
+                "copy it once more from the file that `sophon-agent key add` names"
+            )
+        server, public, secret = (keys[at : at + KEY_NBYTES] for at in range(0, len(keys), KEY_NBYTES))
+        return Token(server, public, secret, origin)
+
+
+def token_for(endpoint: str, given: str | None) -> Token | None:
+    """The token for an agent: the given one, else that of the environment variable `SOPHON_KEY`, else that of the file
+    named after the agent in the usual folder (`file_of`); None when there is none.
+
+    Args:
+        endpoint: of the agent, `tcp://host:port`.
+        given: a token, or the path of a file that holds one.
+
+    Raises:
+        ConfigError: the text is no token, the file cannot be read, or others than its owner may read it.
+    """
+    if given is not None:
+        return _read(given, "key")
+    if text := os.environ.get(ENVIRONMENT):
+        return _read(text, ENVIRONMENT)
+    path = file_of(endpoint)
+    return _read_file(path) if path.exists() else None
+
+
+def file_of(endpoint: str) -> Path:
+    """Where the token for an agent is looked for.
+
+    Args:
+        endpoint: `tcp://host:port`.
+
+    Example:
+        >>> file_of("tcp://fileserver:5555")
+        PosixPath('/home/me/.config/sophon/keys/fileserver:5555')
+    """
+    return config_folder() / "keys" / endpoint.partition("://")[2].replace("/", "_")
+
+
+def config_folder() -> Path:
+    """`$XDG_CONFIG_HOME/sophon`, or `~/.config/sophon`."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config")) / "sophon"
+
+
+def read_private(path: Path) -> str:
+    """The text of a file that nobody but its owner can read.
+
+    Raises:
+        ConfigError: it cannot be read, or others can.
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_MAX_FILE_NBYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"a file of keys must be readable, got {path}: {error}") from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"a file of keys must be readable by its owner alone, got {path} with mode {mode & 0o777:o}; "
+            f"chmod 600 {path}"
+        )
+    return text
+
+
+def _read(given: str, name: str) -> Token:
+    if given.lstrip().startswith(PREFIX):
+        return Token.parse(given, f"the text of {name}")
+    path = Path(os.path.expanduser(given))
+    if not path.is_file():
+        raise ConfigError(
+            f"{name} must be a text that begins with {PREFIX}, or the path of a file that holds one, got neither; "
+            "`sophon-agent key add` makes such a file"
+        )
+    return _read_file(path)
+
+
+def _read_file(path: Path) -> Token:
+    return Token.parse(read_private(path), f"the file {path}")
+
+
+def _checksum(keys: bytes) -> bytes:
+    return hashlib.sha256(keys).digest()[:_CHECKSUM_NBYTES]

@@ -1,0 +1,95 @@
+"""A folder for a Unix socket that only this user can reach; its path is short, and no death leaves it for long."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sophon_loader.errors import AgentError
+
+MAX_SOCKET_NBYTES = 107
+"""Longest path of a Unix socket."""
+_PREFIX = "sophon-agent-"
+_NAME = "socket"
+_RANDOM_NBYTES = 8
+"""What `mkdtemp` puts behind a prefix."""
+
+
+class PrivateFolder:
+    """Is locked as long as this process lives; `sweep` removes those whose process has ended without `remove`.
+
+    Raises:
+        AgentError: there is no place for one.
+
+    Example:
+        >>> folder = PrivateFolder()
+        >>> folder.socket
+        '/run/user/1000/sophon-agent-x2k1q8zz/socket'
+        >>> folder.remove()
+    """
+
+    def __init__(self) -> None:
+        sweep()
+        self.path, self._lock = _made()
+        self.socket = str(self.path / _NAME)
+
+    def remove(self) -> None:
+        """Remove it and the socket. Safe to call twice."""
+        _remove(self.path)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def sweep() -> None:
+    """Remove this user's folders whose process has ended."""
+    for base in _bases():
+        for path in base.glob(_PREFIX + _RANDOM_NBYTES * "?"):
+            with contextlib.suppress(OSError):
+                about = path.lstat()
+                if about.st_uid != os.getuid() or about.st_mode & 0o777 != 0o700:
+                    continue
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+                finally:
+                    os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder if there is nothing in it but the socket: another's of a like name may hold anything."""
+    with contextlib.suppress(OSError):
+        (path / _NAME).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def _made() -> tuple[Path, int]:
+    """A folder and the descriptor that locks it."""
+    for base in _bases():
+        with contextlib.suppress(OSError):
+            for _ in range(9):  # another process may sweep it before it is locked
+                path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.stat(path), os.fstat(lock)):
+                        return path, lock
+                os.close(lock)
+    raise AgentError(
+        "a local agent must have a folder for its Unix socket, got none in "
+        f"{', '.join(map(str, _bases())) or 'any place with a short path'}; set TMPDIR to a folder with a short path"
+    )
+
+
+def _bases() -> Iterator[Path]:
+    """Where there may be such folders: where users keep sockets, where this process keeps its temporary files, /tmp."""
+    given = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    for base in dict.fromkeys(given):
+        longest = len(os.fsencode(base)) + len(f"/{_PREFIX}/{_NAME}") + _RANDOM_NBYTES
+        if os.path.isabs(base) and longest <= MAX_SOCKET_NBYTES:
+            yield Path(base)
