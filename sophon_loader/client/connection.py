@@ -24,6 +24,7 @@ from sophon_loader.errors import (
     SophonError,
     UnknownExport,
 )
+from sophon_loader.host import now_s
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
@@ -393,8 +394,3 @@ def _close(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], p
     if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
         socket.disable_monitor()
         context.destroy(linger=0)  # the monitor's socket, too
-
-
-def now_s() -> float:
-    """The clock of time-outs."""
-    return time.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection, is_corrupt, now_s
+from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
@@ -23,6 +23,7 @@ from sophon_loader.errors import (
     VersionMismatch,
     WireError,
 )
+from sophon_loader.host import now_s
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash

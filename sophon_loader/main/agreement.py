@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
-from sophon_loader.client.connection import Connection, now_s
+from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations
@@ -16,6 +16,7 @@ from sophon_loader.encodings.catalogue import encoding_names, usable
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
+from sophon_loader.host import now_s
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of

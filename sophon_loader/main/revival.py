@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import logging
 
-from sophon_loader.client.connection import Connection, now_s
+from sophon_loader.client.connection import Connection
 from sophon_loader.client.session import Terms
 from sophon_loader.errors import SophonError
+from sophon_loader.host import now_s
 from sophon_loader.main.agreement import BUILD_S, Agreement
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Registered, Sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sophon_loader.client.connection import now_s
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.host import now_s
 from sophon_loader.shared import SharedArray
 
 LOST_TIMES = 3
