@@ -19,7 +19,7 @@ def _settings(tmp_path: Path, **changed: Any) -> Settings:
 
 
 @pytest.mark.parametrize("changed", [
-    {}, {"bind": "ipc:///tmp/x"}, {"bind": "tcp://[::1]:5"}, {"bind": "tcp://*:*"},
+    {}, {"bind": "ipc:///tmp/x"}, {"bind": "tcp://[::1]:5"}, {"bind": "tcp://*:*", "insecure": True},
     {"limit_mbit": 0.5}, {"limit_mbit": None}, {"workers": 64, "readers": 1},
     {"max_file_nbytes": MAX_PAYLOAD_NBYTES}, {"drain_s": 0.0},
 ])  # fmt: skip

@@ -352,7 +352,7 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
 ) -> None:
     """Another worker has said that the ops are broken before, say."""
     (tmp_path / "x.jpg").touch()
-    for name in ("signal.signal", "torch.set_num_threads"):  # of this process
+    for name in ("signal.signal", "torch.set_num_threads", "Memory"):  # of this process
         monkeypatch.setattr(f"storage_agent.workers.body.{name}", lambda *_: None)
     ours, theirs = socket.socketpair()
     theirs.close()
