@@ -133,7 +133,9 @@ class Row:
     """
 
     def __init__(self, values: NDArray[np.float64], encodings: Sequence[str]) -> None:
-        self._shared = self._values = values
+        self._shared = values
+        self._nowhere = np.zeros_like(values)
+        self._iteration = values[_ITERATION]
         self._encodings = {name: _ENCODINGS + i for i, name in enumerate(encodings)}
 
     def begin(self, iteration: int) -> None:
@@ -141,21 +143,24 @@ class Row:
 
         If a newer one has begun, it is counted nowhere: this worker is then left over from one that was given up.
         """
-        newest = self._shared[_ITERATION]
-        self._values = self._shared if iteration >= newest else np.zeros_like(self._shared)
-        if iteration > newest:
+        self._iteration = iteration
+        if iteration > self._shared[_ITERATION]:
             self._shared[:] = 0
             self._shared[_ITERATION] = iteration
 
+    def _values(self) -> NDArray[np.float64]:
+        """Where to count: a newer iteration may have begun in the middle of a batch of this one."""
+        return self._shared if self._shared[_ITERATION] == self._iteration else self._nowhere
+
     def add(self, **amounts: float) -> None:
         """Add to the counters of these names, which are fields of `Totals`."""
-        values = self._values
+        values = self._values()
         for name, amount in amounts.items():
             values[_PLACES[name]] += amount
 
     def count_file(self, nbytes: int) -> None:
         """Count one sample whose file, of `nbytes`, was read on this host."""
-        values = self._values
+        values = self._values()
         values[_SAMPLES] += 1
         values[_FILE_BYTES] += nbytes
         values[_CUTS] += 1
@@ -169,7 +174,7 @@ class Row:
             wanted_cut: that was asked for.
             turnaround_s: seconds from asking to the reply.
         """
-        values = self._values
+        values = self._values()
         values[_SAMPLES] += 1
         values[_FILE_BYTES] += sample.file_nbytes
         values[_AGENT_CPU_S] += sum(sample.op_s) + sample.upkeep_s

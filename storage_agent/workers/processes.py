@@ -58,7 +58,7 @@ class Workers:
         self._serial = 0
         self._stopping = threading.Event()
         self._starting = threading.Lock()
-        """Held while the forkserver is started."""
+        """Held while a process is started, which may start the forkserver, too."""
 
     def start(self) -> tuple[int, Channel]:
         """Start one more worker; its number, and the channel to it."""
@@ -95,8 +95,10 @@ class Workers:
         while True:
             try:
                 with self._starting:
-                    _start_forkserver()
-                return process.start()
+                    if self._stopping.is_set():
+                        raise EOFError("the agent ends")
+                    _start(process)
+                return
             except OSError as error:
                 if error.errno not in NONE_LEFT or self._stopping.wait(_START_AGAIN_S):
                     raise
@@ -145,11 +147,12 @@ class Workers:
             thread.join(2.0)
 
 
-def _start_forkserver() -> None:
-    """Start it, unless it runs, with its socket in a folder that is removed at once.
+def _start(process: BaseProcess) -> None:
+    """Start a process, and before it the forkserver unless that runs, its socket in a folder that is removed at once.
 
     The folder that multiprocessing would make stays behind when the agent is killed. As long as this process has the
-    socket's file open, the forkserver is reached by that, with or without a name.
+    socket's file open, the forkserver is reached by that, with or without a name. One that has been killed may be found
+    out only as the process is started, and is then started anew by that.
     """
     folder = tempfile.mkdtemp(prefix="sophon-agent-")
     place = os.open(folder, os.O_PATH)
@@ -158,13 +161,20 @@ def _start_forkserver() -> None:
         short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
         settings["tempdir"] = short
         forkserver.ensure_running()
-        server: Any = forkserver._forkserver
-        if server._forkserver_address.startswith(f"{short}/"):
-            server._forkserver_address = f"/proc/self/fd/{os.open(server._forkserver_address, os.O_PATH)}"
+        _hold_socket(short)
+        process.start()
+        _hold_socket(short)
     finally:
         settings.pop("tempdir", None)
         os.close(place)
         shutil.rmtree(folder)
+
+
+def _hold_socket(folder: str) -> None:
+    """Reach the forkserver without the name of its socket, if it has one in this folder."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_address.startswith(f"{folder}/"):
+        server._forkserver_address = f"/proc/self/fd/{os.open(server._forkserver_address, os.O_PATH)}"
 
 
 def _end_forkserver() -> None:

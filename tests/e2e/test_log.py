@@ -40,7 +40,7 @@ def test_an_agent_that_falls_silent_and_comes_back(
         assert said(caplog) == ""
         agent.kill()
         list(loader)
-        assert said(caplog) == f"the agent at {agent.address()} does not answer any more"
+        assert said(caplog) == f"the agent at {agent.address()} is asked for nothing for now: got silence for 1.5 s"
 
 
 def test_nobody_hears_who_has_not_asked() -> None:

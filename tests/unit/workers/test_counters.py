@@ -81,6 +81,18 @@ def test_a_worker_left_over_from_an_abandoned_iteration_counts_for_nothing() -> 
     assert statistics.totals(2).samples == 1
 
 
+def test_a_worker_that_is_left_over_in_the_middle_of_a_batch_counts_no_more() -> None:
+    statistics = Statistics(1, ["webp", "file"])
+    left = statistics.row(0)
+    left.begin(1)
+    left.count_file(10)
+    statistics.row(0).begin(2)
+    left.count_file(10)
+    left.count(answer("webp", 2), wanted_cut=3, turnaround_s=0.1)
+    left.add(retries=3)
+    assert statistics.totals(2) == statistics.totals(1) == Statistics(1, ["webp", "file"]).totals(1)
+
+
 def test_every_cut_up_to_the_limit_has_a_counter() -> None:
     statistics = Statistics(1, ["file"])
     row = statistics.row(0)
