@@ -69,7 +69,9 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
         Its process. Loaders on the bed find it at `agent_address(bed)`.
     """
     bind = f"tcp://{bed.agent_host.address}:{PORT}"
-    serving = [*AGENT, "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1", *bed.agent_arguments]
+    # Without keys, as the peers are; bench.keys says what they cost.
+    serving = [*AGENT, "--insecure", "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1"]
+    serving += bed.agent_arguments
     command = [*within, *serving]
     agent = bed.agent_host.popen(
         command, cores={AGENT_CORE}, quota_cores=cores, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
