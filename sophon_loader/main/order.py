@@ -218,7 +218,7 @@ class _SamplerReading(Reading):
                 self.unrepeatable = f"a sampler that draws from the global generator of {name} between batches"
         if entry is not _END:
             yield entry
-            yield from entries
+            yield from _rest(entries)
 
     def _note(self, at_first: States, at_iter: States | None, changed: set[str], own: Any) -> None:
         """From what the order has been drawn: of the global generators, only those that it is drawn from matter."""
@@ -253,7 +253,7 @@ class _SamplerReading(Reading):
         if own is not None:
             order.load_own_state(own)
         order.generators.put(unpacked(drawn.at_iter or drawn.at_first))
-        entries = iter(order.source)
+        entries = _rest(iter(order.source))
         if drawn.at_iter is not None:
             order.generators.put(unpacked(drawn.at_first))
         skip = self.on_skipping()
@@ -280,6 +280,13 @@ class _SamplerReading(Reading):
 
 
 _END = object()
+
+
+def _rest(entries: Iterator[Any]) -> Iterator[Any]:
+    """What an iterator has yet to give. To loop over it would ask for its `iter()` again, and one that is its own
+    iterator may then begin anew, as Lightning's for `predict` does."""
+    while (entry := next(entries, _END)) is not _END:
+        yield entry
 
 
 def _hash() -> Any:

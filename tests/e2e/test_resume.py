@@ -146,6 +146,20 @@ class Endless:
             yield self.rng.randrange(N)
 
 
+class Rewinding:
+    """Its own iterator, which `iter()` begins anew: as Lightning's is for `predict`."""
+
+    def __iter__(self) -> Rewinding:
+        self.entries = iter(torch.randperm(N).reshape(-1, 1).tolist())
+        return self
+
+    def __next__(self) -> list[int]:
+        return next(self.entries)
+
+    def __len__(self) -> int:
+        return N
+
+
 SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "shuffle": lambda: {"shuffle": True},
     "shuffle, a generator": lambda: {"shuffle": True, "generator": seeded()},
@@ -163,6 +177,7 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "eager singles": lambda: {"sampler": Eager(lambda: torch.randperm(N).tolist()), "batch_size": None},
     "with a state": lambda: {"sampler": Counting()},
     "with a state that has ended": lambda: {"sampler": Ended()},
+    "its own iterator": lambda: {"batch_sampler": Rewinding()},
     "own batches": lambda: {"batch_sampler": Batches()},
     "drop last": lambda: {"shuffle": True, "drop_last": True},
     "singles": lambda: {"shuffle": True, "batch_size": None},
