@@ -51,8 +51,6 @@ STOP_S = 5.0
 """How long workers may take to end by themselves."""
 CORES_FOR_S = 1.0
 """How long what was found of this host's cores goes for: a quota may change at any time, and looking takes 0.1 ms."""
-_START_AGAIN_S = 0.2
-"""The pause after a worker could not be started."""
 _STOPPING_LOOK_S = 0.05
 """While the agent stops, the loop looks this often whether all is done."""
 
@@ -91,12 +89,15 @@ class Broker:
         self._cores = self._cores_now(time.monotonic())
         self._tally = Tally(self._log, self._frontend.name_of)
         self._stopping = False
-        self._unstarted = 0
         self._poller = zmq.Poller()
         self._lines = Lines(self._poller)
         self._notices: Notices[Callable[[], None]] = Notices()
         self._readers = Readers(settings.readers, self._hand_in)
-        self._workers = Workers(settings, functools.partial(self._hand_in, self._replace))
+        self._workers = Workers(
+            settings,
+            started=functools.partial(self._hand_in, self._lines.open),
+            ended=functools.partial(self._hand_in, self._replace),
+        )
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -153,8 +154,7 @@ class Broker:
                 self._frontend.wait_s(now_s),
                 relief_s,
                 stopping_s,
-                self._frontend.look(now_s),
-                self._start_due(),
+                self._look(now_s),
             )
             events = dict(self._poller.poll(_shortest_ms(*waits_s)))
             for number, event in self._lines.ready(events):
@@ -175,18 +175,18 @@ class Broker:
             self._carry_out(self._staff.assign(time.monotonic()))
             self._send_due()
 
+    def _look(self, now_s: float) -> float | None:
+        """Look at connections by which bytes come; between two looks it need not be told of more of them."""
+        wait_s = self._frontend.look(now_s)
+        self._poller.register(self._frontend.incoming, zmq.POLLIN if wait_s is None else 0)
+        return wait_s
+
     def _send_due(self) -> None:
         """Send what is due, and make nothing more for clients that do not take what they have been sent."""
         self._frontend.send_due(time.monotonic())
         for client, full in self._frontend.changes():
             self._admission.turns.hold(client, full)
             self._readers.hold(client, full)
-
-    def _start_due(self) -> float | None:
-        """Start the workers for which there were no descriptors; the seconds until the next try, if one is left."""
-        due, self._unstarted = self._unstarted, 0
-        self._carry_out([do.Start()] * due)
-        return _START_AGAIN_S if self._unstarted else None
 
     def _receive(self) -> None:
         """What loaders have sent."""
@@ -237,22 +237,13 @@ class Broker:
                 case do.Build():
                     self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
                 case do.Start():
-                    self._start()
+                    self._staff.hired(self._workers.start())
                 case do.End(number):
                     self._workers.kill(number)
                 case do.Log():
                     self._tally.happened(instruction)
                 case do.GiveUp(reason):
                     raise AgentError(reason)
-
-    def _start(self) -> None:
-        try:
-            number, channel = self._workers.start()
-        except OSError:  # no descriptor is left
-            self._unstarted += 1
-            return
-        self._staff.hired(number)
-        self._lines.open(number, channel)
 
     def _welcome(self, version: int, exports: Sequence[str]) -> Welcome:
         return Welcome(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 SILENT_S = 2.0
@@ -16,7 +16,7 @@ MAX_UNFINISHED_NBYTES = 32 << 20
 @dataclass
 class _Connection:
     """What is known of one: when it spoke last (or was made), whether it ever did, whose it is, whether it has spoken
-    since the last look at its bytes, and how many those were.
+    since the last look at its bytes, how many those were, and how many at the first look after it had spoken.
     """
 
     since_s: float
@@ -24,6 +24,7 @@ class _Connection:
     client: bytes | None = None
     heard: bool = False
     nbytes: int = 0
+    heard_nbytes: int = 0
 
 
 class Connections:
@@ -94,19 +95,25 @@ class Connections:
         newest = [descriptor for descriptor in reversed(self._open) if descriptor not in gone]
         return gone + newest[: count - len(gone)]
 
-    def unfinished(self, received_nbytes: Callable[[int], int | None]) -> list[int]:
-        """Connections to be let go because they send a message that has no end.
+    def look(
+        self, receiving: Iterable[int], received_nbytes: Callable[[int], int | None]
+    ) -> tuple[list[int], list[int]]:
+        """Look at some connections: which are to be let go because they send a message that has no end, and by which
+        nothing has come since the last look.
 
         Args:
+            receiving: their descriptors.
             received_nbytes: what has come by a descriptor in all; None where that cannot be told.
         """
-        found = []
-        for descriptor, connection in self._open.items():
-            nbytes = received_nbytes(descriptor)
-            if nbytes is None:
+        endless, quiet = [], []
+        for descriptor in receiving:
+            connection, nbytes = self._open.get(descriptor), received_nbytes(descriptor)
+            if connection is None or nbytes is None or nbytes == connection.nbytes:
+                quiet.append(descriptor)
                 continue
             if connection.heard:
-                connection.heard, connection.nbytes = False, nbytes
-            elif nbytes - connection.nbytes > MAX_UNFINISHED_NBYTES:
-                found.append(descriptor)
-        return found
+                connection.heard, connection.heard_nbytes = False, nbytes
+            elif nbytes - connection.heard_nbytes > MAX_UNFINISHED_NBYTES:
+                endless.append(descriptor)
+            connection.nbytes = nbytes
+        return endless, quiet

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import resource
+import select
 import socket
 import struct
 import termios
@@ -36,6 +37,40 @@ def room_for_connections(workers: int) -> int:
     if most == resource.RLIM_INFINITY:
         most = 1 << 20
     return max(most // 4, most - RESERVE - RESERVE_PER_WORKER * workers)
+
+
+class Incoming:
+    """Which of many connections bytes have come by: polled like a socket, so that whoever waits for that can sleep.
+
+    Example:
+        >>> incoming = Incoming()
+        >>> incoming.watch(descriptor)
+        >>> incoming.take()
+        []
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+
+    def fileno(self) -> int:
+        """The descriptor to be polled."""
+        return self._epoll.fileno()
+
+    def watch(self, descriptor: int) -> None:
+        """Tell once when bytes wait to be read from a descriptor; nothing if it has been closed."""
+        with contextlib.suppress(OSError):
+            try:
+                self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+            except FileExistsError:
+                self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def take(self) -> list[int]:
+        """Descriptors by which bytes have come; each is to be watched anew."""
+        return [descriptor for descriptor, _ in self._epoll.poll(0)]
+
+    def close(self) -> None:
+        """Close it."""
+        self._epoll.close()
 
 
 def unsent_nbytes(descriptor: int) -> int:

@@ -17,7 +17,7 @@ from sophon_loader.wire.frames import pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message
 from storage_agent.connections import Connections
-from storage_agent.descriptors import hang_up, received_nbytes, room_for_connections, unsent_nbytes
+from storage_agent.descriptors import Incoming, hang_up, received_nbytes, room_for_connections, unsent_nbytes
 from storage_agent.door import Door
 from storage_agent.keys import EVERYTHING, Grant
 from storage_agent.log import EventLog
@@ -35,7 +35,7 @@ MAX_FRAMES = 3
 MAX_SKIPPED_FRAMES = 1000
 """Of a message that are skipped at once; whoever sends more is hung up on."""
 LOOK_S = 0.1
-"""How often connections are looked at whether one sends a message without an end."""
+"""How often connections by which bytes come are looked at whether one sends a message without an end."""
 HANDSHAKE_MS = 10_000
 """How long a connection may take until it has said what it must before the first message; others are closed."""
 BACKLOG = 1024
@@ -71,6 +71,7 @@ class Frontend:
         address: where loaders connect.
         door: lets in who has a key; None where everybody is.
         sent_nbytes: all bytes handed to the socket.
+        incoming: readable when bytes have come by a connection that was quiet; see `look`.
         dropped: replies that could not be delivered.
         hung_up: connections that were too many, or sent a message without an end.
     """
@@ -82,6 +83,9 @@ class Frontend:
         self._handed: dict[bytes, deque[int]] = {}
         """Sizes of a client's latest replies: no others can still be with ZeroMQ."""
         self._connections = Connections(room_for_connections(settings.workers))
+        self.incoming = Incoming()
+        self._receiving: set[int] = set()
+        """Connections by which bytes came a moment ago."""
         self._look_s = time.monotonic()
         self._skipping = 0
         """Frames of the message that is being skipped; 0 when none is."""
@@ -194,18 +198,31 @@ class Frontend:
             if kind == zmq.EVENT_ACCEPTED:
                 self._leave(descriptor)  # its number was another's
                 self._connections.accepted(descriptor, now_s)
+                self.incoming.watch(descriptor)
             else:
                 self._leave(descriptor)
         for descriptor in self._connections.too_many(now_s):
             self._hang_up(descriptor)
 
-    def look(self, now_s: float) -> float:
-        """Let connections go that send a message without an end; the seconds until the next look."""
-        if now_s >= self._look_s:
-            self._look_s = now_s + LOOK_S
-            for descriptor in self._connections.unfinished(received_nbytes):
-                self._hang_up(descriptor)
-        return self._look_s - now_s
+    def look(self, now_s: float) -> float | None:
+        """Let connections go that send a message without an end.
+
+        Returns:
+            The seconds until the next look; None while bytes come by no connection: not before `incoming` is readable.
+        """
+        if now_s < self._look_s:
+            return self._look_s - now_s
+        self._receiving.update(self.incoming.take())
+        endless, quiet = self._connections.look(self._receiving, received_nbytes)
+        for descriptor in endless:
+            self._hang_up(descriptor)
+        for descriptor in quiet:
+            self._receiving.discard(descriptor)
+            self.incoming.watch(descriptor)
+        if not self._receiving:
+            return None
+        self._look_s = now_s + LOOK_S
+        return LOOK_S
 
     def _hang_up(self, descriptor: int) -> None:
         self.hung_up += 1
@@ -214,6 +231,7 @@ class Frontend:
         self._leave(descriptor)
 
     def _leave(self, descriptor: int) -> None:
+        self._receiving.discard(descriptor)
         client = self._connections.closed(descriptor)
         if client is not None:
             self._departed.append(client)
@@ -326,5 +344,6 @@ class Frontend:
         if not self.closed:
             self.socket.disable_monitor()
             self._context.destroy(linger=None)
+            self.incoming.close()
             if self._folder is not None:
                 self._folder.remove()

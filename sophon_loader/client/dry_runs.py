@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import SophonError
 from sophon_loader.pipeline.randomness import Seed
@@ -21,7 +22,7 @@ class Prober(threading.Thread):
     A failure ends it quietly: without probes the agent's CPU counts as equal to the loader's, as in the paper.
 
     Example:
-        >>> prober = Prober(address, requests, Seed(1), timeout_s=5.0)
+        >>> prober = Prober(address, requests, Seed(1), OffloadOptions(dead_after_s=5.0))
         >>> prober.start()
         >>> probes = prober.finish(timeout_s=5.0)
 
@@ -29,22 +30,22 @@ class Prober(threading.Thread):
         address: of the agent and its export.
         requests: what to try, in this order.
         seed: of the pipeline's random numbers.
-        timeout_s: how long to wait for each answer; a longer silence ends it.
+        options: the time-outs; a silence of `dead_after_s` ends it.
     """
 
-    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: Seed, timeout_s: float) -> None:
+    def __init__(self, address: Address, requests: Sequence[ProbeRequest], seed: Seed, options: OffloadOptions) -> None:
         super().__init__(name="sophon-prober", daemon=True)
         self._address = address
         self._requests = requests
         self._seed = seed
-        self._timeout_s = timeout_s
+        self._options = options
         self._cancelled = threading.Event()
         self.probes: list[Probe] = []
 
     def run(self) -> None:
         """The thread's body."""
         try:
-            connection = Connection(self._address, window=1)
+            connection = Connection(self._address, 1, self._options)
         except SophonError:
             return
         try:
@@ -73,7 +74,7 @@ class Prober(threading.Thread):
                 items=[item],
             )
         )
-        answer = connection.receive(self._timeout_s)
+        answer = connection.receive(self._options.dead_after_s)
         if answer is None:
             return False
         message = answer[0]

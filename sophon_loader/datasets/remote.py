@@ -60,7 +60,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         self.shared_targets = SharedArray(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
 
     def _listing(self) -> list[tuple[str, list[str]]]:
-        connection = Connection(self.address, window=1)
+        connection = Connection(self.address, 1, self.options)
         try:
             connection.greet(self.options.connect_timeout_s)
             tree = connection.listing(10 * self.options.dead_after_s)
@@ -113,7 +113,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
 
     def _own_connection(self) -> Connection:
         if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), Connection(self.address, window=1))
+            self._connection = (os.getpid(), Connection(self.address, 1, self.options))
         return self._connection[1]
 
     def __getstate__(self) -> dict[str, Any]:

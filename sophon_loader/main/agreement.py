@@ -102,7 +102,7 @@ class Handshake:
         self._chains = chains
         self._allowed = allowed
         terms = proposed(chains, address, options, seed)
-        self._connection = Connection(address, window=1)
+        self._connection = Connection(address, 1, options)
         try:
             self._welcome = welcome = self._connection.greet(options.connect_timeout_s)
             self._differ = unlike(welcome.software)

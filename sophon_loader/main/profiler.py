@@ -143,7 +143,7 @@ class Profiler:
         if self._agreement is not None:
             terms = self._agreement.terms
             keys = [self._agreement.locations.key_in_export(index) for index in spread_over(len(self._data))]
-            connection = Connection(terms.address, terms.options.window)
+            connection = Connection(terms.address, terms.options.window, terms.options)
             try:
                 with contextlib.suppress(AgentUnreachable):
                     found = measure_wire(connection, keys, terms.options.window)
@@ -163,7 +163,7 @@ class Profiler:
             for choice in self._probed_choices(source):
                 requests.append(ProbeRequest(index, choice.cut, choice.encoding, key, digest))
         if requests:
-            self._prober = Prober(terms.address, requests, terms.seed, terms.options.dead_after_s)
+            self._prober = Prober(terms.address, requests, terms.seed, terms.options)
             self._prober.start()
 
     def _probed_choices(self, source: int) -> list[Choice]:

@@ -72,7 +72,7 @@ class Instead:
         terms = self._terms
         assert terms is not None, "without an agent there is no answer of which nothing can be made"
         if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), Connection(terms.address, window=1))
+            self._connection = (os.getpid(), Connection(terms.address, 1, terms.options))
         return self._connection[1].file(wanted.key, terms.options.dead_after_s)
 
     def close(self) -> None:

@@ -24,32 +24,42 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 _START_AGAIN_S = 0.2
-"""The pause after there was no descriptor for a worker's start."""
+"""The pause after there was no descriptor for a worker's start: the agent's connections may take all of them."""
+
+_socket: int | None = None
+"""The file of the forkserver's socket, of which a process has one."""
 
 
 class Workers:
-    """Starts worker processes and calls `ended(number, exit code)`, from a thread, when one has ended.
+    """Starts worker processes and calls `started(number, channel)` and `ended(number, exit code)`, from a thread.
 
     The forkserver imports torch and torchvision once (some seconds); workers are forked from it and share that
-    memory. Each worker has a thread here that starts it and waits for its end, so nothing waits for a start.
+    memory. Each worker has a thread here that starts it, as soon as there are descriptors for that, and waits for its
+    end, so nothing waits for a start.
 
     Owned by the broker's thread, which calls every method. Stopping climbs: the channel closed (by the broker),
     `join` until the deadline, SIGKILL.
 
     Args:
         settings: of the agent.
+        started: called with the worker's number and the channel to it, before the worker speaks.
         ended: called with the worker's number and its exit code, or why it could not be started.
 
     Example:
-        >>> workers = Workers(settings, lambda number, exit_code: notices.put((number, exit_code)))
-        >>> number, channel = workers.start()
+        >>> put = lambda *notice: notices.put(notice)
+        >>> workers = Workers(settings, put, put)
+        >>> number = workers.start()
+        >>> number, channel = notices.take(1)[0]
         >>> channel.send([words.FORGET, b"digest"])
         >>> channel.close()
         >>> workers.stop(5.0, told=[number])
     """
 
-    def __init__(self, settings: Settings, ended: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, settings: Settings, started: Callable[[int, Channel], None], ended: Callable[[int, str], None]
+    ) -> None:
         self._settings = settings
+        self._started = started
         self._ended = ended
         self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
         self._spawner.set_forkserver_preload(["storage_agent.workers.body"])
@@ -60,48 +70,53 @@ class Workers:
         self._starting = threading.Lock()
         """Held while a process is started, which may start the forkserver, too."""
 
-    def start(self) -> tuple[int, Channel]:
-        """Start one more worker; its number, and the channel to it."""
+    def start(self) -> int:
+        """Start one more worker; its number."""
         self._serial += 1
         number = self._serial
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        process = self._spawner.Process(
-            target=_worker_main, args=(self._settings, theirs), name=f"sophon-worker-{number}"
-        )
-        self._processes[number] = process
-        thread = threading.Thread(
-            target=self._watch, args=(number, process, theirs), name=f"watch-worker-{number}", daemon=True
-        )
+        thread = threading.Thread(target=self._watch, args=(number,), name=f"watch-worker-{number}", daemon=True)
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
-        return number, Channel(ours)
+        return number
 
-    def _watch(self, number: int, process: BaseProcess, theirs: socket.socket) -> None:
+    def _watch(self, number: int) -> None:
         try:
-            self._start(process)
+            process = self._start(number)
         except (OSError, EOFError) as error:  # no process is left, or the forkserver is gone
             self._say_ended(number, f"{type(error).__name__}: {error}")
             return
-        finally:
-            theirs.close()
         if self._stopping.is_set():
             process.kill()
         process.join()
         self._say_ended(number, str(process.exitcode))
 
-    def _start(self, process: BaseProcess) -> None:
+    def _start(self, number: int) -> BaseProcess:
         """Start it, as soon as there are descriptors for that."""
         while True:
             try:
-                with self._starting:
-                    if self._stopping.is_set():
-                        raise EOFError("the agent ends")
-                    _start(process)
-                return
+                return self._start_now(number)
             except OSError as error:
                 if error.errno not in NONE_LEFT or self._stopping.wait(_START_AGAIN_S):
                     raise
+
+    def _start_now(self, number: int) -> BaseProcess:
+        """Start it, and hand over the channel to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._starting:
+                if self._stopping.is_set():
+                    raise EOFError("the agent ends")
+                process = self._spawner.Process(
+                    target=_worker_main, args=(self._settings, theirs), name=f"sophon-worker-{number}"
+                )
+                self._processes[number] = process
+                _start(process)
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        self._started(number, Channel(ours))
+        return process
 
     def _say_ended(self, number: int, exit_code: str) -> None:
         if not self._stopping.is_set():  # else nobody listens any more
@@ -121,7 +136,7 @@ class Workers:
     @property
     def pids(self) -> list[int]:
         """Process ids of the started workers."""
-        return [process.pid for process in self._processes.values() if process.pid is not None]
+        return [process.pid for process in list(self._processes.values()) if process.pid is not None]
 
     def stop(self, deadline_s: float, told: Collection[int]) -> None:
         """End all workers.
@@ -131,15 +146,16 @@ class Workers:
             told: their numbers; the others, still starting, are killed at once.
         """
         self._stopping.set()
-        for number, process in self._processes.items():
+        processes = dict(self._processes)
+        for number, process in processes.items():
             if number not in told and process.pid is not None and process.is_alive():
                 process.kill()
-        if any(process.pid is None for process in self._processes.values()):
+        if any(process.pid is None for process in processes.values()):
             _end_forkserver()
         end = time.monotonic() + deadline_s
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        for process in self._processes.values():
+        for process in dict(self._processes).values():
             if process.pid is not None and process.is_alive():
                 process.kill()
         _end_forkserver()
@@ -171,10 +187,14 @@ def _start(process: BaseProcess) -> None:
 
 
 def _hold_socket(folder: str) -> None:
-    """Reach the forkserver without the name of its socket, if it has one in this folder."""
+    """Reach the forkserver without the name of its socket, if it has one in this folder; the one before has ended."""
+    global _socket
     server: Any = forkserver._forkserver
     if server._forkserver_address.startswith(f"{folder}/"):
-        server._forkserver_address = f"/proc/self/fd/{os.open(server._forkserver_address, os.O_PATH)}"
+        before, _socket = _socket, os.open(server._forkserver_address, os.O_PATH)
+        server._forkserver_address = f"/proc/self/fd/{_socket}"
+        if before is not None:
+            os.close(before)
 
 
 def _end_forkserver() -> None:

@@ -184,6 +184,25 @@ def test_clients_that_never_read(victim: Agent, normal: Client) -> None:
         client.close()
 
 
+def test_connections_that_say_nothing_cost_nothing(victim: Agent, normal: Client) -> None:
+    """The broker sleeps, and so do its threads: nothing counts connections, or looks at them, by the clock."""
+    idle = [RawPeer(victim.endpoint) for _ in range(50)]
+    try:
+        idle[0].socket.sendall(b"\x01\x08half")
+        time.sleep(0.5)  # until what was said before has been dealt with
+        before = _turns_of(victim)
+        time.sleep(1.0)
+        assert _turns_of(victim) - before < 5, "it was 10 a second, with a question to the kernel about each connection"
+    finally:
+        for peer in idle:
+            peer.socket.close()
+
+
+def _turns_of(agent: Agent) -> int:
+    """How often the broker's thread has gone to sleep."""
+    return int(psutil.Process(agent.pid).num_ctx_switches().voluntary)
+
+
 def _let_in(agent: Agent) -> Client | None:
     """A new client that has been answered. One that was turned away has lost what it said, as a loader would find."""
     client = agent.client()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+from sophon_loader import RemoteImageFolder
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import MAX_DAMAGED, Connection
 from sophon_loader.errors import CorruptMessage
 from tests.support.agents import Agent
-from tests.support.loaders import QUICK, run_epoch, said, samples_of
+from tests.support.loaders import QUICK, said, samples_of
 from tests.support.pictures import folder, train_transform
 from tests.support.relay import SpoiltRelay, Strike
 
@@ -21,18 +20,6 @@ FILES = 32
 LOADER = {"batch_size": 4, "policy": "all-off", "seed": 3}
 Samples = list[tuple[str, Any]]
 without_the_warning = pytest.mark.filterwarnings("ignore:the agent at .* not with what can be used")
-
-
-@pytest.fixture
-def relay(agent: Agent) -> Iterator[SpoiltRelay]:
-    with SpoiltRelay(agent.endpoint, seed=5) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def expected(root: Path) -> Samples:
-    """What a loader without an agent gives."""
-    return run_epoch(OffloadingDataLoader(folder(root), 4, policy="no-off", seed=3))
 
 
 def remote(relay: SpoiltRelay) -> RemoteImageFolder:

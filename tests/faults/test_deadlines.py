@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 
 from bench.bed.relay import Passing
-from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader import OffloadOptions, RemoteImageFolder
+from sophon_loader.client.connection import Connection
 from sophon_loader.client.patience import MAX_RESENDS
+from sophon_loader.client.wanted import Wanted
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.main.agreement import proposed
+from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import (
@@ -33,6 +38,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
+from sophon_loader.workers.files import Instead
 from tests.support.agents import Agent, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder
@@ -47,11 +53,6 @@ BOUND_S = 60.0
 """On the busiest of machines; what is tested takes a few seconds."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
-
-
-@pytest.fixture(scope="module")
-def expected(root: Path) -> list[tuple[str, Any]]:
-    return samples_of(OffloadingDataLoader(folder(root), 3, policy="no-off", seed=3))
 
 
 @pytest.fixture
@@ -171,12 +172,6 @@ def test_a_pipeline_that_is_refused_in_mid_epoch_has_files_cross(
 # --- a connection that breaks -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def relay(agent: Agent) -> Iterator[SpoiltRelay]:
-    with SpoiltRelay(agent.ready().endpoint) as one:
-        yield one
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_connection_that_is_cut_costs_less_than_asking_again(
     relay: SpoiltRelay, make: Any, expected: Any, workers: int
@@ -191,6 +186,25 @@ def test_a_connection_that_is_cut_costs_less_than_asking_again(
     assert found == expected
     report = loader.report().as_dict()
     assert report["fallbacks"] == 0 and report["samples"] == FILES
+
+
+def test_every_connection_is_made_with_the_options_of_the_user(
+    root: Path, agent: Agent, make: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those for one question: the listing, the handshake, a file, the burst, dry runs."""
+    options = OffloadOptions(connect_timeout_s=20.0, dead_after_s=33.0)
+    seen: list[OffloadOptions] = []
+    monkeypatch.setattr(Connection, "_find_out_soon", lambda _, given: seen.append(given))
+    dataset = RemoteImageFolder(agent.ready().address(), folder(root).transform, options=options)
+    assert dataset[0][1] == 0
+    loader = make(dataset, policy="sophon", options=options)
+    assert samples_of(loader) == expected
+    terms = proposed([chain_of(None)], dataset.address, options, Seed(1))
+    instead = Instead(None, terms)  # type: ignore[arg-type]
+    assert instead.there(Wanted(0, 0, 0, "file", "class_0/000.jpg")) == (root / "class_0/000.jpg").read_bytes()
+    instead.close()
+    assert len(seen) > 5
+    assert all(one.dead_after_s == 33.0 for one in seen)
 
 
 class ForgetfulRelay(SpoiltRelay):

@@ -61,5 +61,14 @@ def test_a_message_without_an_end() -> None:
         came[0] += MAX_UNFINISHED_NBYTES // 4
         came[1] += MAX_UNFINISHED_NBYTES // 4
         connections.spoke(0, float(steps))
-        found = connections.unfinished(received)
+        found, quiet = connections.look([0, 1, 2], received)
+        assert quiet == [2]
     assert (found, steps) == ([1], 5)
+
+
+def test_a_message_that_pauses_is_still_the_same_one() -> None:
+    connections, came = _made(most=9, count=1), MAX_UNFINISHED_NBYTES // 2
+    assert connections.look([0], lambda _: came) == ([], [])
+    assert connections.look([0], lambda _: came) == ([], [0]), "need not be looked at until more comes"
+    assert connections.look([0], lambda _: 2 * came + 1) == ([0], [])
+    assert connections.look([7], lambda _: came) == ([], [7]), "has been closed"

@@ -13,6 +13,7 @@ import pytest
 from sophon_loader.client import dry_runs as module
 from sophon_loader.client.address import Address
 from sophon_loader.client.dry_runs import Prober
+from sophon_loader.client.options import OffloadOptions
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.probes import MAX_PROBES, Probe, ProbeRequest, op_ratios, spread_over
@@ -87,7 +88,7 @@ class AgentStandIn:
     answer: Any = None
     fails: Any = None
 
-    def __init__(self, address: Address, window: int) -> None:
+    def __init__(self, address: Address, window: int, options: OffloadOptions) -> None:
         self.address, self.closed, self.fetches = address, False, []
         AgentStandIn.made.append(self)
 
@@ -123,7 +124,7 @@ REQUESTS = [ProbeRequest(index, 2, "webp", f"k{index}", "digest") for index in r
 
 
 def probed(requests: list[ProbeRequest] = REQUESTS) -> list[Probe]:
-    prober = Prober(ADDRESS, requests, seed=Seed(7), timeout_s=0.1)
+    prober = Prober(ADDRESS, requests, seed=Seed(7), options=OffloadOptions(dead_after_s=0.1))
     prober.start()
     found = prober.finish(10.0)
     assert not prober.is_alive()
@@ -181,7 +182,7 @@ def test_it_can_be_told_to_end(agent: type[AgentStandIn]) -> None:
         return dry(item)
 
     agent.answer = staticmethod(slow)
-    prober = Prober(ADDRESS, REQUESTS, seed=Seed(7), timeout_s=0.1)
+    prober = Prober(ADDRESS, REQUESTS, seed=Seed(7), options=OffloadOptions(dead_after_s=0.1))
     prober.start()
     assert begun.wait(10)
     assert prober.finish(0.01) == []
@@ -194,7 +195,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, so that no other process gets it, and not listening
         address = Address.parse(f"tcp://127.0.0.1:{taken.getsockname()[1]}/d")
-        prober = Prober(address, REQUESTS, seed=Seed(7), timeout_s=0.1)
+        prober = Prober(address, REQUESTS, seed=Seed(7), options=OffloadOptions(dead_after_s=0.1))
         prober.start()
         assert prober.finish(10.0) == []
         assert not prober.is_alive()
