@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from bench.bed import Bed
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child
-from bench.loading import folder, our_loader, quiet, torch_loader
+from bench.loading import OPS, folder, our_loader, quiet, torch_loader
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide.policies.fastflow import FastFlow
 
@@ -24,6 +24,7 @@ FIRST_WARM = 1000
 """Epochs from this number on are not measured."""
 FASTFLOW_STEPS = 20
 """Steps per trial of fastflow: its paper's 50 would take several epochs of these small datasets each."""
+FASTFLOW = {one.name: one for one in (FastFlow(None, FASTFLOW_STEPS), FastFlow("every", FASTFLOW_STEPS))}
 TORCH: dict[str, Any] = {
     "policy": "torch",
     "payload_bytes": None,
@@ -86,7 +87,7 @@ def loader_of_policy(address: str, **settings: Any) -> Iterator[Orders]:
         1,
         told.batch_size,
         agent=address,
-        policy=FastFlow(trial_steps=FASTFLOW_STEPS) if told.policy == "fastflow" else told.policy,
+        policy=FASTFLOW.get(told.policy, told.policy),
         encodings="auto" if told.policy == "auto" else told.encodings,
         profile=told.profile,
     )
@@ -186,11 +187,10 @@ def warm_up(loader: Child, epochs: int) -> None:
 
 
 def warm_epochs(settings: LoaderSettings) -> int:
-    """Epochs of a policy to leave out: fastflow's three trials; one for the others, in which rates settle."""
-    if settings.policy != "fastflow":
-        return 1
+    """Epochs of a policy to leave out: those of fastflow's trials; one for the others, in which rates settle."""
+    trials = {"fastflow": 3, "fastflow-every": 2 + OPS}.get(settings.policy, 0)
     pictures = sum(1 for _ in Path(settings.data).glob("*/*")) * settings.repeat
-    return math.ceil(3 * (FASTFLOW_STEPS + 5) * settings.batch_size / pictures) + 1
+    return math.ceil(trials * (FASTFLOW_STEPS + 5) * settings.batch_size / pictures) + 1
 
 
 def measured_epoch(bed: Bed, loader: Child, number: int) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader import LocalAgent, OffloadingDataLoader
 
+OPS = 5
+"""Of `training_pipeline`, with Decode."""
+
 
 def training_pipeline() -> Callable[[Any], Any]:
     """The usual ImageNet training transforms."""

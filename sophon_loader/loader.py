@@ -50,8 +50,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
             the loader itself, and `"auto"` does not wait for it to start, nor starts it where the loader's processes
             may use every core), or None (no agent: files are read on this host).
         policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
-            `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and `plan(facts)`, or
-            with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).
+            `"fastflow-every"`, `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and
+            `plan(facts)`, or with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).
         encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
             pixels, array), or a list of names; `file` always may.
         seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.policy import PricingPolicy
+from sophon_loader.decide.policy import PricingPolicy, TryingPolicy
 from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
@@ -153,18 +153,20 @@ class Engine:
                 agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
         self._planner = self._plan = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
-        if agreement is not None and not isinstance(settings.policy, PricingPolicy):
-            self._planner = Planner(settings.policy, len(self.data))
-            self._plan = SharedPlan(len(self.data), encoding_names())
+        planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
         profiler = Profiler(
             self.data,
             divided.chains,
             agreement,
             self._processes,
             settings.profile,
-            per_sample=self._plan is not None,
+            per_sample=planned,
             agent="none" if late is None else str(agent),
         )
+        if planned and not isinstance(settings.policy, PricingPolicy):
+            kept = profiler.reuse_trials() if isinstance(settings.policy, TryingPolicy) else None
+            self._planner = Planner(settings.policy, len(self.data), kept, profiler.keep_trials)
+            self._plan = SharedPlan(len(self.data), encoding_names())
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
 
     def wanted(self) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.facts import Rates
+from sophon_loader.decide.facts import Choice, Rates
+from sophon_loader.decide.policy import Trial
+from sophon_loader.errors import PlanError
+from sophon_loader.main.trials import KeptTrials
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.samples import SampleProfile
-from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
+from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, replacing, save
 from sophon_loader.wire.frames import content_hash
+
+TRIALS_FORMAT = 1
+"""Counted up when the same text would mean something else."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Kept:
 
     Args:
         calibration: what is the same for all samples.
-        rates: wire and GPU as they were then, the cores as they are now.
+        rates: the wire as it was then, the others as they are now: the training step may be another model's.
     """
 
     calibration: Calibration
@@ -77,8 +85,7 @@ class ProfileFile:
         try:
             calibration = Calibration.from_plain(found.figures["calibration"])
             calibration.check(samples.ops)
-            wire_bytes_s, gpu_samples_s = float(found.figures["wire_bytes_s"]), float(found.figures["gpu_samples_s"])
-            rates = replace(rates, wire_bytes_s=wire_bytes_s, gpu_samples_s=gpu_samples_s)
+            rates = replace(rates, wire_bytes_s=float(found.figures["wire_bytes_s"]))
             samples.load(found.arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"the profile at {self.path} does not fit: {error!r}"
@@ -91,15 +98,11 @@ class ProfileFile:
         Args:
             samples: what is known of each sample.
             calibration: what is the same for all of them.
-            rates: of which those of wire and GPU are kept.
+            rates: of which that of the wire is kept.
         """
         if samples.coverage <= self._saved_coverage:
             return ""
-        figures: dict[str, Any] = {
-            "calibration": calibration.to_plain(),
-            "wire_bytes_s": rates.wire_bytes_s,
-            "gpu_samples_s": rates.gpu_samples_s,
-        }
+        figures: dict[str, Any] = {"calibration": calibration.to_plain(), "wire_bytes_s": rates.wire_bytes_s}
         self._saved_coverage = samples.coverage  # also if it fails: the next epoch would most likely fail, too
         try:
             save(self.path, self._key, StoredProfile(dict(samples.arrays()), figures))
@@ -123,6 +126,55 @@ class ProfileFile:
             save(self.path, self._key, StoredProfile(kept.arrays, {"live": kept.figures}))
         except OSError as error:
             return f"cannot save the profile at {self.path}: {error}"
+        return ""
+
+
+class TrialFile:
+    """Where a run keeps what it has tried: a file beside that of its profile (FastFlow calls this its metric store).
+
+    Example:
+        >>> TrialFile(Path("run.npz"), key, {"processes": 2.0}).reuse()
+        'there are no trials at run.npz.trials yet'
+
+    Args:
+        profile: the path of the profile's file.
+        key: what the trials depend on.
+        conditions: figures that must be the same, by name.
+    """
+
+    def __init__(self, profile: Path, key: ProfileKey, conditions: Mapping[str, float]) -> None:
+        self.path = profile.with_name(f"{profile.name}.trials")
+        self._made_of = {"format": TRIALS_FORMAT, **asdict(key), **conditions}
+
+    def reuse(self) -> KeptTrials | str:
+        """What the file holds, or why it cannot be used."""
+        if not self.path.exists():
+            return f"there are no trials at {self.path} yet"
+        try:
+            found = json.loads(self.path.read_text())
+            if found["made_of"] != self._made_of:
+                return f"the trials at {self.path} were made under other conditions"
+            trials = [Trial(Choice(*choice), *figures) for choice, *figures in found["trials"]]
+            gpu_samples_s = float(found["gpu_samples_s"] or math.inf)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError, PlanError) as error:
+            return f"the trials at {self.path} are damaged: {error!r}"
+        if not trials or not gpu_samples_s > 0:
+            return f"the trials at {self.path} are damaged: they must have a trial and a rate above 0"
+        return KeptTrials(tuple(trials), gpu_samples_s)
+
+    def save(self, kept: KeptTrials) -> str:
+        """Write what was tried; returns why that failed, or ""."""
+        gpu_samples_s = kept.gpu_samples_s if math.isfinite(kept.gpu_samples_s) else None
+        trials = [
+            ((one.choice.cut, one.choice.encoding), one.share, one.samples_s, one.loader_cpu_s_per_sample)
+            for one in kept.trials
+        ]
+        text = json.dumps({"made_of": self._made_of, "gpu_samples_s": gpu_samples_s, "trials": trials}, indent=1)
+        try:
+            with replacing(self.path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            return f"cannot save the trials at {self.path}: {error}"
         return ""
 
 

@@ -13,7 +13,7 @@ from sophon_loader.decide.cost import EpochTime, moved
 from sophon_loader.decide.facts import FILE, Facts, Rates
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policy import Policy, TryingPolicy
-from sophon_loader.main.trials import TrialRunner
+from sophon_loader.main.trials import KeptTrials, TrialRunner
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,25 @@ class Planner:
     Args:
         policy: decides.
         samples: of the dataset.
+        kept: what an earlier run has tried, for a policy that tries plans out.
+        keep: is given what this one has tried, when it is done.
 
     Example:
         planner = Planner(policy, len(dataset))
         plan = planner.follow(Known(coverage, rates, facts), lag=0).plan
     """
 
-    def __init__(self, policy: Policy, samples: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        samples: int,
+        kept: KeptTrials | None = None,
+        keep: Callable[[KeptTrials], None] = lambda _: None,
+    ) -> None:
         self._policy = policy
         self._samples = samples
+        self._kept = kept
+        self._keep = keep
         self._trials: TrialRunner | None = None
         self._known: Known | None = None
         self._made_from: tuple[float, Rates] | None = None  # coverage and rates of the policy's newest plan
@@ -89,7 +99,7 @@ class Planner:
             return self._set(self._without("this epoch measures, without offloading"))
         if isinstance(self._policy, TryingPolicy):
             # Decided by trying; the table only serves to predict.
-            self._trials = self._trials or TrialRunner(self._policy, self._facts, lag)
+            self._trials = self._trials or TrialRunner(self._policy, self._facts, lag, self._kept)
             return self._set(self._trials.plan)
         return self._planned(known)
 
@@ -118,6 +128,8 @@ class Planner:
         if self._trials is None or self._trials.done:
             return None
         plan = self._trials.delivered(seconds, samples, loader_cpu_s, loaded)
+        if plan is not None and self._trials.found is not None:
+            self._keep(self._trials.found)
         return None if plan is None else self._set(plan)
 
     @property

@@ -20,7 +20,8 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
 from sophon_loader.main.agreement import Agreement
-from sophon_loader.main.keeping import KeptLive, ProfileFile, profile_key
+from sophon_loader.main.keeping import KeptLive, ProfileFile, TrialFile, profile_key
+from sophon_loader.main.trials import KeptTrials
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_choices
 from sophon_loader.profiling.costs import CostModel
@@ -89,8 +90,12 @@ class Profiler:
         self._calibration: Calibration | None = None
         self.notes: tuple[str, ...] = ()
         self._file: ProfileFile | None = None
+        self._trials: TrialFile | None = None
         if path is not None:
-            self._file = ProfileFile(path, profile_key(data, chains, agreement.agent if agreement else agent))
+            key = profile_key(data, chains, agreement.agent if agreement else agent)
+            self._file = ProfileFile(path, key)
+            cores = {"loader_cores": loader_cores, "agent_cores": agreement.agent_cores if agreement else 0.0}
+            self._trials = TrialFile(path, key, {"processes": float(processes), **cores})
         if self._file is not None and per_sample:
             found = self._file.reuse(self.samples, self.learnt.rates)
             if isinstance(found, str):
@@ -112,8 +117,25 @@ class Profiler:
 
     def keep_live(self, kept: KeptLive) -> None:
         """Write what a plan that lives knows, if a profile is kept."""
-        if self._file is not None and (failure := self._file.save_live(kept)) and failure not in self.notes:
-            self.notes = (*self.notes, failure)
+        if self._file is not None:
+            self._note(self._file.save_live(kept))
+
+    def reuse_trials(self) -> KeptTrials | None:
+        """What an earlier run has tried out, for a policy that does; None without any, and `notes` then say why."""
+        if self._trials is None:
+            return None
+        found = self._trials.reuse()
+        self._note(f"trying anew: {found}" if isinstance(found, str) else f"reusing the trials at {self._trials.path}")
+        return None if isinstance(found, str) else found
+
+    def keep_trials(self, kept: KeptTrials) -> None:
+        """Write what was tried out, if a profile is kept."""
+        if self._trials is not None:
+            self._note(self._trials.save(kept))
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notes:
+            self.notes = (*self.notes, text)
 
     def resize(self, processes: int) -> None:
         """There is another number of loader processes now."""
@@ -222,8 +244,7 @@ class Profiler:
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
             if self._file is not None:
-                failure = self._file.save(self.samples, self.model().calibration, self.rates)
-                self.notes = (*self.notes, failure) if failure else self.notes
+                self._note(self._file.save(self.samples, self.model().calibration, self.rates))
 
     # --- planning ---------------------------------------------------------------------------------------------
 

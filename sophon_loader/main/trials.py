@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from sophon_loader.decide.facts import Facts
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policy import Trial, TryingPolicy
 
+PATIENCE = 3.0
+"""Times the first window's seconds after which a later one ends, however few of its steps it has seen: a candidate that
+makes the traffic grow tenfold is soon known to."""
+ALIKE = 1.3
+"""Times a kept rate, or a part of it, that still counts as the same job: FastFlow's own threshold."""
+
+
+@dataclass(frozen=True)
+class KeptTrials:
+    """What an earlier run has tried.
+
+    Args:
+        trials: all of them, oldest first.
+        gpu_samples_s: of the training step then; inf if it never limits.
+    """
+
+    trials: tuple[Trial, ...]
+    gpu_samples_s: float
+
+    def describes(self, trial: Trial, gpu_samples_s: float) -> bool:
+        """Whether a window of now is of the same job.
+
+        Args:
+            trial: the window.
+            gpu_samples_s: of the training step now. A rate that is far above all that was tried limits nothing, so
+                such rates are all alike.
+        """
+        same = [one for one in self.trials if (one.choice, one.share) == (trial.choice, trial.share)]
+        if same and not _alike(same[-1].samples_s, trial.samples_s):
+            return False
+        most = ALIKE * max(one.samples_s for one in self.trials)
+        return _alike(min(self.gpu_samples_s, most), min(gpu_samples_s, most))
+
+
+def _alike(one: float, other: float) -> bool:
+    return max(one, other) <= ALIKE * min(one, other)
+
 
 class TrialRunner:
     """Takes a trying policy through its windows, batch by batch, over as many epochs as that takes.
+
+    With trials of an earlier run the plan that they support is followed from the first batch on. One window of it shows
+    whether this still is the same job; if not, everything is tried anew.
 
     Example:
         >>> trials = TrialRunner(FastFlow(), current_facts, lag=4)
@@ -20,19 +62,37 @@ class TrialRunner:
         policy: is asked for a plan when it begins and whenever a window is full.
         facts: returns the facts as they are known now.
         lag: batches that were asked for before a new plan was set, and so do not count for it.
+        kept: of an earlier run; None, or too little for the policy to decide, and it begins from nothing.
 
     Attributes:
         done: whether the policy has seen enough.
+        tried_steps: batches that went to trying plans out.
     """
 
-    def __init__(self, policy: TryingPolicy, facts: Callable[[], Facts], lag: int) -> None:
+    def __init__(
+        self, policy: TryingPolicy, facts: Callable[[], Facts], lag: int, kept: KeptTrials | None = None
+    ) -> None:
         self._policy = policy
         self._facts = facts
         self._lag = lag
         self._trials: list[Trial] = []
-        self._plan = policy.next_trial(self._trials, facts())
+        self._kept: KeptTrials | None = None
+        self._patience_s = math.inf
+        self.tried_steps = 0
+        self._plan = self._supported(kept) or policy.next_trial(self._trials, facts())
         self.done = self._plan is None
         self._reset()
+
+    def _supported(self, kept: KeptTrials | None) -> Plan | None:
+        """The plan that trials of an earlier run support, if they are enough; they are then on probation."""
+        if kept is None:
+            return None
+        facts = self._facts()
+        facts = replace(facts, rates=replace(facts.rates, gpu_samples_s=kept.gpu_samples_s))
+        if self._policy.next_trial(kept.trials, facts) is not None:
+            return None
+        self._kept = kept
+        return self._policy.decide(kept.trials, facts)
 
     @property
     def plan(self) -> Plan:
@@ -40,6 +100,13 @@ class TrialRunner:
         if self._plan is None:
             return self._policy.decide(self._trials, self._facts())
         return self._plan
+
+    @property
+    def found(self) -> KeptTrials | None:
+        """What a later run should know of what was tried; None before all is, or with nothing to try."""
+        if not (self.done and self._trials):
+            return None
+        return KeptTrials(tuple(self._trials), self._facts().rates.gpu_samples_s)
 
     def delivered(self, seconds: float, samples: int, loader_cpu_s: float, loaded: int) -> Plan | None:
         """A batch has come.
@@ -56,16 +123,24 @@ class TrialRunner:
         if self.done or self._plan is None:
             return None
         self._batches += 1
+        self.tried_steps += self._kept is None
         if self._batches <= self._lag:
             return None
         self._seconds += seconds
         self._samples += samples
         self._loader_cpu_s += loader_cpu_s
         self._loaded += loaded
-        if self._batches < self._lag + self._policy.trial_steps:
+        if self._batches < self._lag + self._policy.trial_steps and self._seconds < self._patience_s:
             return None
         cpu_s_per_sample = self._loader_cpu_s / max(1, self._loaded)
-        self._trials.append(Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), cpu_s_per_sample))
+        trial = Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), cpu_s_per_sample)
+        kept, self._kept = self._kept, None
+        if kept is None:
+            self._patience_s = min(self._patience_s, PATIENCE * self._seconds)
+            self._trials.append(trial)
+        elif kept.describes(trial, self._facts().rates.gpu_samples_s):
+            self._trials, self._plan, self.done = list(kept.trials), None, True
+            return None
         self._plan = self._policy.next_trial(self._trials, self._facts())
         self.done = self._plan is None
         self._reset()

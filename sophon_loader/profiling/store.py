@@ -8,9 +8,11 @@ import struct
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,10 +68,24 @@ def save(path: Path, key: ProfileKey, profile: StoredProfile) -> None:
         OSError: it cannot be written; the old file is as it was.
     """
     header = json.dumps({"format": FORMAT, "key": asdict(key), "figures": profile.figures})
+    with replacing(path) as file:
+        np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **profile.arrays)  # type: ignore[arg-type]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of the one at `path` once it is whole; if that fails, none does.
+
+    Args:
+        path: of the file; folders are made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
-            np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **profile.arrays)  # type: ignore[arg-type]
+            yield file
             file.close()
             os.replace(file.name, path)
         except BaseException:

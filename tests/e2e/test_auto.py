@@ -257,6 +257,18 @@ def test_a_slow_training_step_leaves_nothing_to_offload(root: Path, make: Any, f
 
 
 @pytest.mark.alone
+def test_fastflow_tries_nothing_where_the_training_step_is_slow(root: Path, make: Any, fast: Agent) -> None:
+    """In the middle of the first epoch: its window of 4 steps, the 4 of the lag before it, and the decision."""
+    loader = make(Subset(folder(root), range(24)), batch_size=2, agent=fast, policy=FastFlow("every", 4), num_workers=1)
+    reasons = []
+    for _batch in loader:
+        time.sleep(0.15)
+        reasons.append(loader.report().plan_reason)
+    assert set(reasons[:8]) == {"trial of the local pipeline"}
+    assert "gpu / local is 1." in reasons[-1] and "nothing is offloaded" in reasons[-1]
+
+
+@pytest.mark.alone
 def test_a_loader_short_of_cpu(root: Path, make: Any, fast: Agent) -> None:
     dataset = Subset(folder(root, transform=heavy()), range(32))
     loader = make(dataset, agent=fast, policy="no-off", num_workers=1)
@@ -407,6 +419,19 @@ def test_a_step_that_fails_ends_the_profiling(make: Any) -> None:
     assert (first["epoch"], second["epoch"]) == (0, 1)
 
 
+def test_what_fastflow_has_tried_is_kept_for_the_next_loader(make: Any, tmp_path: Path) -> None:
+    profile = tmp_path / "run.npz"
+    loader = make(policy=FastFlow(trial_steps=1), tree="mixed", batch_size=4, profile=profile)
+    while not any(profile.parent.glob("*.trials")):
+        *_, report = epochs(loader, 1, key="mixed")
+    assert f"trying anew: there are no trials at {profile}.trials yet" in report["notes"]
+    decided, _, _ = loader.report().plan_reason.partition("; only")
+    again = make(policy=FastFlow(trial_steps=1), tree="mixed", batch_size=4, profile=profile)
+    next(iter(again))
+    assert again.report().plan_reason.startswith(decided)
+    assert f"reusing the trials at {profile}.trials" in again.report().notes
+
+
 # --- little and wrong input -----------------------------------------------------------------------------------
 
 
@@ -479,7 +504,8 @@ def test_prices_of_one_s_own(make: Any) -> None:
 
 
 def test_a_policy_that_nobody_knows(make: Any) -> None:
-    with pytest.raises(PlanError, match=r"no-off, all-off, resize-off, fastflow, sophon, auto.*got 'car'") as caught:
+    known = "no-off, all-off, resize-off, fastflow, fastflow-every, sophon, auto"
+    with pytest.raises(PlanError, match=f"{known}.*got 'car'") as caught:
         make(policy="car")
     assert "or pass a Policy object" in str(caught.value)
     for wrong in (object(), FastFlow, None):

@@ -25,6 +25,7 @@ POLICIES: dict[str, Callable[[], Policy | PricingPolicy]] = {
     "all-off": AllOff,
     "resize-off": ResizeOff,
     "fastflow": FastFlow,
+    "fastflow-every": lambda: FastFlow("every"),
     "sophon": Sophon,
     "auto": Auto,
 }

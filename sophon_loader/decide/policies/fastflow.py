@@ -5,6 +5,9 @@ candidate cut is tried on every sample for 50 to 100 training steps. How much: l
 at its own rate. It aims at CPU bottlenecks; it knows nothing of single samples, so where offloading all of them makes
 the traffic grow, it offloads nothing (SOPHON's evaluation finds the same).
 
+Two things differ from what its authors publish, unless the published form is asked for. The share is solved for and not
+a rule of thumb; and it is tried once more, and must beat the local pipeline, because the formula knows no wire.
+
 The trials are run by the loader; this is the state machine between them, and it holds no state: the trials so far are
 its argument. `next_trial` says what to measure next, None that enough is known; `decide` then makes the plan.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,7 +35,7 @@ MIN_GAIN = 1.05
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a candidate's measurements promise: the share to offload and the samples/s to expect."""
+    """What a candidate's measurements promise: a share to offload, and samples/s, by which candidates are compared."""
 
     choice: Choice
     share: float
@@ -44,9 +48,14 @@ class FastFlow:
     A `TryingPolicy`: the loader measures the plans of `next_trial`, and follows that of `decide`.
 
     Args:
-        cuts: candidate cuts, each >= 1; by default only the whole pipeline, because SOPHON's table 1 lists
-            FastFlow as selecting how much data to offload, but not which ops.
+        cuts: candidate cuts, each >= 1, or `"every"` for every stage that the agent can reach. By default only the
+            whole pipeline, because SOPHON's table 1 lists FastFlow as selecting how much data to offload, but not
+            which ops.
         trial_steps: training steps that the loader measures per trial.
+        published: take the share and the candidate by the authors' rules of thumb, and do not check what they promise.
+
+    Attributes:
+        name: "fastflow", or "fastflow-every" with every stage.
 
     Raises:
         PlanError: a cut is below 1.
@@ -55,15 +64,24 @@ class FastFlow:
         >>> loader = OffloadingDataLoader(dataset, agent="tcp://storage:5555/pictures", policy=FastFlow(cuts=[2, 4]))
     """
 
-    name = "fastflow"
     needs_profile = False
 
-    def __init__(self, cuts: Sequence[int] | None = None, trial_steps: int = 50) -> None:
-        if cuts is not None and any(cut < 1 for cut in cuts):
+    def __init__(
+        self,
+        cuts: Sequence[int] | Literal["every"] | None = None,
+        trial_steps: int = 50,
+        *,
+        published: bool = False,
+    ) -> None:
+        if isinstance(cuts, str) and cuts != "every":
+            raise PlanError(f"cuts must be numbers or 'every', got {cuts!r}; leave it out for the whole pipeline")
+        if cuts is not None and cuts != "every" and any(cut < 1 for cut in cuts):
             raise PlanError(f"cuts must be >= 1, got {list(cuts)}; local is always tried")
         if trial_steps < 1:
             raise PlanError(f"trial_steps must be >= 1, got {trial_steps}; the paper measures 50 to 100")
-        self._cuts = None if cuts is None else tuple(dict.fromkeys(cuts))
+        self.name = "fastflow-every" if cuts == "every" else "fastflow"
+        self._cuts = cuts if cuts is None or cuts == "every" else tuple(dict.fromkeys(cuts))
+        self._published = published
         self.trial_steps = trial_steps
 
     def next_trial(self, trials: Sequence[Trial], facts: Facts) -> Plan | None:
@@ -91,12 +109,12 @@ class FastFlow:
             if _find(trials, choice) is None:
                 return uniform_plan(self.name, facts.samples, choice, f"trial of {choice} on every sample")
         best = self._best(trials, facts)
-        if best is None or best.share in (0.0, 1.0) or _find_check(trials, best.choice) is not None:
+        if best is None or best.share in (0.0, 1.0) or _find_check(trials, best.choice) is not None or self._published:
             return None
         return self._mix(facts, best, f"check of {best.choice} on {best.share:.0%} of the samples")
 
     def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
-        """The plan that the trials support; nothing is offloaded unless the check trial beat the local one.
+        """The plan that the trials support; nothing is offloaded unless the check trial, if made, beat the local one.
 
         Args:
             trials: what was measured, in any order.
@@ -116,13 +134,15 @@ class FastFlow:
         best = self._best(trials, facts)
         if best is None or best.share == 0.0:
             return self._nothing(facts, "no candidate promises more than the local pipeline")
+        where = f"{best.choice} on {best.share:.0%} of the samples"
+        if self._published:
+            return self._mix(facts, best, f"gpu / local is {ratio:.2f}; {where}, unchecked{facts.caveats()}")
         check = _find(trials, best.choice) if best.share == 1.0 else _find_check(trials, best.choice)
         if check is None:
             return self._nothing(facts, f"{best.choice} has not been checked at its share")
         gain = check.samples_s / local.samples_s
         if gain < MIN_GAIN:
             return self._nothing(facts, f"{best.choice} ran {gain:.2f} times as fast as local when checked")
-        where = f"{best.choice} on {best.share:.0%} of the samples"
         reason = f"gpu / local is {ratio:.2f}; {where} ran {gain:.2f} times as fast as local{facts.caveats()}"
         return self._mix(facts, best, reason)
 
@@ -145,6 +165,8 @@ class FastFlow:
         return self.decide(trials, facts)
 
     def _candidates(self, facts: Facts) -> tuple[Choice, ...]:
+        if self._cuts == "every":
+            return tuple(choice_at(facts, cut) for cut in range(1, facts.max_cut + 1))
         cuts = self._cuts if self._cuts is not None else tuple({facts.max_cut} - {0})
         if any(cut > facts.max_cut for cut in cuts):
             raise PlanError(f"cuts must be <= max_cut = {facts.max_cut}, got {list(cuts)}; the agent cannot go further")
@@ -154,7 +176,8 @@ class FastFlow:
         """The candidate that promises most; of equal ones the one that offloads least."""
         local = _find(trials, FILE)
         remotes = [_find(trials, choice) for choice in self._candidates(facts)]
-        offers = [_offer(local, remote, facts) for remote in remotes if local is not None and remote is not None]
+        offer = _published_offer if self._published else _offer
+        offers = [offer(local, remote, facts) for remote in remotes if local is not None and remote is not None]
         return max(offers, key=lambda offer: (offer.samples_s, -offer.share), default=None)
 
     def _mix(self, facts: Facts, offer: _Offer, reason: str) -> Plan:
@@ -207,6 +230,25 @@ def _offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
         share = 0.0
         together = here
     return _Offer(remote.choice, round(share * facts.samples) / facts.samples, together)
+
+
+def _published_offer(local: Trial, remote: Trial, facts: Facts) -> _Offer:
+    """The share and the figure of merit that FastFlow's own code takes.
+
+    Where both together stay below the GPU's rate G, the share is R / (L + R). Else what to offload is D = (G - L) *
+    (1 + OCycle / PCycle) samples/s, averaged with R if the local pipeline is the faster one, else R if that is more.
+    Candidates are compared by R + L * (1 - OCycle / PCycle).
+    """
+    gpu, here, there = facts.rates.gpu_samples_s, local.samples_s, remote.samples_s
+    pcycle, ocycle = local.loader_cpu_s_per_sample, remote.loader_cpu_s_per_sample
+    overhead = ocycle / pcycle if pcycle > 0 else 0.0
+    if here + there < gpu:
+        share = there / (here + there)
+    else:
+        enough = (gpu - here) * (1 + overhead)
+        offloaded = (there + enough) / 2 if here > there else max(there, enough)
+        share = min(1.0, offloaded / gpu)
+    return _Offer(remote.choice, round(share * facts.samples) / facts.samples, there + here * (1 - overhead))
 
 
 def _predicted_trial(table: ChoiceTable, facts: Facts, plan: Plan) -> Trial:

@@ -105,7 +105,8 @@ def test_every_bench_is_among_them() -> None:
 
 def test_a_policy_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused("bench.policies", ["--policies", "nonsense"], capsys)
-    assert "must be one of no-off, all-off, resize-off, fastflow, sophon, auto, got 'nonsense'; or name torch" in said
+    known = "no-off, all-off, resize-off, fastflow, fastflow-every, sophon, auto"
+    assert f"must be one of {known}, got 'nonsense'; or name torch" in said
 
 
 def test_a_folder_without_classes_is_no_imagefolder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

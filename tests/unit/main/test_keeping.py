@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sophon_loader.decide.facts import Rates
-from sophon_loader.main.keeping import Kept, ProfileFile
+from sophon_loader.decide.facts import FILE, Choice, Rates
+from sophon_loader.decide.policy import Trial
+from sophon_loader.main.keeping import Kept, ProfileFile, TrialFile
+from sophon_loader.main.trials import KeptTrials
 from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.probes import Upkeep
 from sophon_loader.profiling.samples import SampleProfile
@@ -46,7 +49,7 @@ def test_what_was_kept_is_taken_over(path: Path, kept: SampleProfile) -> None:
     found = ProfileFile(path, KEY).reuse(samples, NOW)
     assert isinstance(found, Kept)
     assert found.calibration == CALIBRATION
-    assert found.rates == Rates(100.0, 3000.0, 4.0, 0.5), "the cores are those of now"
+    assert found.rates == replace(NOW, wire_bytes_s=3000.0), "cores and training step are those of now"
     for name, array in kept.arrays().items():
         assert np.array_equal(samples.arrays()[name], array)
 
@@ -98,8 +101,8 @@ WRONG = {
     "no calibration": _wrong(lambda arrays, figures: figures.pop("calibration")),
     "no rate": _wrong(lambda arrays, figures: figures.pop("wire_bytes_s")),
     "a rate is zero": _wrong(lambda arrays, figures: figures.update(wire_bytes_s=0.0)),
-    "a rate is not a number": _wrong(lambda arrays, figures: figures.update(gpu_samples_s=math.nan)),
-    "a rate is a text": _wrong(lambda arrays, figures: figures.update(gpu_samples_s="fast")),
+    "a rate is not a number": _wrong(lambda arrays, figures: figures.update(wire_bytes_s=math.nan)),
+    "a rate is a text": _wrong(lambda arrays, figures: figures.update(wire_bytes_s="fast")),
     "a calibration of nothing": _wrong(lambda arrays, figures: figures.update(calibration={})),
     "a calibration of a list": _wrong(lambda arrays, figures: figures.update(calibration=[1])),
     "fits in a list": _wrong(lambda arrays, figures: figures["calibration"].update(fits=[1])),
@@ -133,3 +136,62 @@ def test_a_profile_that_makes_no_sense_is_measured_anew(path: Path, kept: Sample
     assert not samples.known.any() and not samples.op_ms.any() and not samples.sides.any()
     assert file.save(photo_profile(), CALIBRATION, MEASURED) == ""
     assert isinstance(ProfileFile(path, KEY).reuse(empty(), NOW), Kept), "the next one is sound again"
+
+
+# --- trials -------------------------------------------------------------------------------------------------------
+
+TRIED = KeptTrials((Trial(FILE, 0.0, 8.0, 0.01), Trial(Choice(4, "pixels"), 0.5, 16.0, 0.0)), math.inf)
+CONDITIONS = {"processes": 2.0, "agent_cores": 1.0}
+
+
+@pytest.mark.parametrize("gpu_samples_s", [120.0, math.inf])
+def test_trials_are_taken_over(path: Path, gpu_samples_s: float) -> None:
+    kept, file = replace(TRIED, gpu_samples_s=gpu_samples_s), TrialFile(path, KEY, CONDITIONS)
+    assert "there are no trials at" in str(file.reuse())
+    assert file.save(kept) == "" and TrialFile(path, KEY, CONDITIONS).reuse() == kept
+    assert [one.name for one in path.parent.iterdir()] == ["p.npz.trials"], "and no other file"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [(replace(KEY, agent="tcp://other/d"), CONDITIONS), (KEY, {**CONDITIONS, "processes": 3.0}), (KEY, {})],
+    ids=["agent", "processes", "nothing"],
+)
+def test_trials_of_another_job_are_refused(path: Path, other: tuple[ProfileKey, dict[str, float]]) -> None:
+    TrialFile(path, KEY, CONDITIONS).save(TRIED)
+    assert "were made under other conditions" in str(TrialFile(path, *other).reuse())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "",
+        lambda text: "[" * 10_000,
+        lambda text: "[1]",
+        lambda text: text[:-3],
+        lambda text: text.replace("trials", "tries"),
+        lambda text: text.replace("8.0", "-8.0"),
+        lambda text: text.replace("8.0", "NaN"),
+        lambda text: text.replace('"pixels"', "7, 7"),
+        lambda text: text.replace('"gpu_samples_s": null', '"gpu_samples_s": -1'),
+        lambda text: text.replace('"gpu_samples_s": null', '"gpu_samples_s": "fast"'),
+    ],
+)
+def test_damaged_trials_are_refused(path: Path, change: Callable[[str], str]) -> None:
+    file = TrialFile(path, KEY, CONDITIONS)
+    file.save(TRIED)
+    text = file.path.read_text()
+    assert change(text) != text
+    file.path.write_text(change(text))
+    assert "are damaged" in str(file.reuse())
+
+
+def test_a_file_without_any_trial_is_refused(path: Path) -> None:
+    file = TrialFile(path, KEY, CONDITIONS)
+    file.save(KeptTrials((), math.inf))
+    assert "are damaged" in str(file.reuse())
+
+
+def test_trials_that_cannot_be_written_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot save the trials at" in TrialFile(tmp_path / "file" / "p.npz", KEY, CONDITIONS).save(TRIED)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
-from sophon_loader.decide.facts import FILE, ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies import NoOff, Sophon
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.decide.policy import Policy
+from sophon_loader.main.keeping import TrialFile
 from sophon_loader.main.planning import Known, Planner
+from sophon_loader.profiling.store import ProfileKey
 from tests.support.decide_tables import WIRE_BOUND, facts_of, random_table
 
 SAMPLES = 200
@@ -113,3 +116,29 @@ def test_nothing_is_told_to_a_policy_that_does_not_try() -> None:
     planner = Planner(Sophon(), SAMPLES)
     planner.follow(Knowledge().now(), lag=0)
     assert planner.delivered(1.0, 8, 0.08, 8) is None
+
+
+@pytest.mark.parametrize("lag", [1, 4, 25])
+def test_with_trials_of_an_earlier_run_at_most_a_tenth_of_its_steps_is_tried(tmp_path: Path, lag: int) -> None:
+    """FastFlow's metric store, through its file; the later run has no lag that would have to pass."""
+    key, found = ProfileKey("d", "p", "local", {}), []
+
+    def run() -> int:
+        file = TrialFile(tmp_path / "run.npz", key, {"processes": 1.0})
+        kept = file.reuse()
+        planner = Planner(
+            FastFlow(), SAMPLES, None if isinstance(kept, str) else kept, lambda kept: found.append(file.save(kept))
+        )
+        followed, tried = planner.follow(Knowledge(table=None).now(), lag), 0
+        while planner.trying:
+            where = followed.plan.reason
+            tried += where.startswith(("trial of", "check of"))
+            seconds = 0.02 if len(followed.plan.counts()) == 1 else 0.01  # side by side they are faster than either
+            cpu_s = 0.0 if FILE not in followed.plan.counts() else 0.08
+            followed = planner.delivered(seconds, 8, cpu_s, 8) or followed
+        assert followed.plan.counts() == {FILE: 100, Choice(4, "pixels"): 100}
+        return tried
+
+    first, again = run(), run()
+    assert first == 3 * (50 + lag) and again <= first / 10
+    assert found == [""], "kept once"

@@ -255,7 +255,8 @@ def test_a_profile_is_taken_up_again(root: Path, path: Path, kept: Profiler) -> 
     again = profiler_of(root, path)
     assert again.notes == (f"reusing the profile at {path}",)
     assert not again.samples.recording
-    assert again.rates.wire_bytes_s == pytest.approx(3000) and again.rates.gpu_samples_s == 100
+    assert again.rates.wire_bytes_s == pytest.approx(3000)
+    assert kept.rates.gpu_samples_s == 100 and math.isinf(again.rates.gpu_samples_s), "of what may be another model"
     assert again.calibration == kept.calibration
     for ours, theirs in zip(_numbers(again), _numbers(kept), strict=True):
         assert np.array_equal(ours, theirs)

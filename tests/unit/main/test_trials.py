@@ -10,8 +10,8 @@ from sophon_loader.decide.facts import FILE, Choice, Facts, Rates
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies import NoOff
 from sophon_loader.decide.policies.fastflow import FastFlow
-from sophon_loader.decide.policy import TryingPolicy
-from sophon_loader.main.trials import TrialRunner
+from sophon_loader.decide.policy import Trial, TryingPolicy
+from sophon_loader.main.trials import KeptTrials, TrialRunner
 
 BATCH = 8
 ALL = Choice(4, "pixels")
@@ -122,3 +122,71 @@ def test_cpu_seconds_count_for_the_samples_that_they_were_spent_on() -> None:
     trials.delivered(1.0, BATCH, 0.2, 20)
     (local,) = trials._trials
     assert local.loader_cpu_s_per_sample == pytest.approx(0.01)
+
+
+def test_a_window_under_a_plan_that_is_far_slower_ends_early() -> None:
+    """Local: 5 s for 5 batches. Remote takes 8 s a batch; 15 s are enough to know that."""
+    trials = runner(lag=0, steps=5)
+    deliver(trials, 5, 1.0)
+    first, second = deliver(trials, 2, 8.0)
+    assert first is None and second is not None and second.counts() == {FILE: 400}
+    assert trials._trials[1].samples_s == pytest.approx(1.0)
+
+
+# --- trials of an earlier run ---------------------------------------------------------------------------------
+
+LOCAL, REMOTE, CHECK = Trial(FILE, 0.0, 8.0, 0.01), Trial(ALL, 1.0, 16.0, 0.0), Trial(ALL, 267 / 400, 26.0, 0.003)
+KEPT = KeptTrials((LOCAL, REMOTE, CHECK), math.inf)
+
+
+def again(kept: KeptTrials = KEPT, **known: float) -> TrialRunner:
+    return TrialRunner(FastFlow(trial_steps=5), lambda: facts(**known), 3, kept)  # type: ignore[arg-type]
+
+
+def test_what_was_found_is_followed_from_the_first_batch_on() -> None:
+    trials = again()
+    plan = trials.plan
+    assert plan.counts() == {FILE: 133, ALL: 267} and not trials.done
+    assert deliver(trials, 8, BATCH / 26.0) == [None] * 8
+    assert trials.done and trials.tried_steps == 0 and trials.plan.counts() == plan.counts()
+
+
+@pytest.mark.parametrize("samples_s", [26.0 / 1.4, 26.0 * 1.4], ids=["slower", "faster"])
+def test_under_another_load_everything_is_tried_anew(samples_s: float) -> None:
+    trials = again()
+    *none, plan = deliver(trials, 8, BATCH / samples_s)
+    assert none == [None] * 7 and plan is not None and plan.reason == "trial of the local pipeline"
+    deliver(trials, 24, 1.0, cpu_s=0.0)
+    assert trials.done and trials.tried_steps > 0
+
+
+def test_under_another_model_everything_is_tried_anew() -> None:
+    """Its step takes 20 samples/s, and the rate is what it was: the old one was a limit nowhere."""
+    trials = again(gpu_samples_s=20.0)
+    assert deliver(trials, 8, BATCH / 26.0)[-1] is not None
+
+
+def test_a_step_that_limits_neither_then_nor_now_is_the_same() -> None:
+    trials = again(KeptTrials(KEPT.trials, 1000.0), gpu_samples_s=100.0)
+    assert deliver(trials, 8, BATCH / 26.0)[-1] is None and trials.done
+
+
+def test_what_is_not_enough_for_the_policy_is_tried_anew() -> None:
+    """Trials of a policy with other candidates, say."""
+    trials = again(KeptTrials((LOCAL,), math.inf))
+    assert trials.plan.reason == "trial of the local pipeline"
+
+
+def test_a_job_that_the_gpu_limited_is_still_known_to() -> None:
+    trials = again(KeptTrials((LOCAL,), 9.0), gpu_samples_s=9.0)
+    assert trials.plan.counts() == {FILE: 400} and "gpu / local is 1.12" in trials.plan.reason
+    assert deliver(trials, 8, 1.0)[-1] is None and trials.done and trials.tried_steps == 0
+
+
+def test_only_what_is_complete_is_to_be_kept() -> None:
+    trials = runner(lag=0, steps=2)
+    for seconds in (1.0, 0.5, 0.3):
+        assert trials.found is None
+        deliver(trials, 2, seconds, cpu_s=0.01 if seconds == 1.0 else 0.0)
+    assert trials.found is not None and len(trials.found.trials) == 3
+    assert runner(max_cut=0).found is None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan, Rates, Trial
+from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan, Rates, Trial, policy_named
 from sophon_loader.errors import PlanError
 from tests.support.decide_tables import facts_of, random_table, table_of
 
@@ -58,6 +58,43 @@ def test_the_order_of_trials() -> None:
 
 def test_the_default_candidate_is_the_whole_pipeline() -> None:
     assert FastFlow().next_trial([local()], facts()).counts() == {ALL: 1000}
+
+
+def test_every_boundary_is_a_candidate_by_name() -> None:
+    policy = policy_named("fastflow-every")
+    assert isinstance(policy, FastFlow) and policy.name == FastFlow("every").name == "fastflow-every"
+    trials = [local()]
+    while (plan := policy.next_trial(trials, facts())) is not None and len(plan.counts()) == 1:
+        trials.append(trial_of(plan, 100 * len(trials), 0.0))
+    assert [str(trial.choice) for trial in trials[1:]] == ["pixels@1", "pixels@2", "pixels@3", "pixels@4"]
+    assert plan is not None and plan.counts() == {FILE: 200, ALL: 800}, "the best of them, 100 : 400"
+    assert plan.policy == "fastflow-every"
+
+
+@pytest.mark.parametrize(
+    ("local_s", "remote_s", "ocycle", "gpu", "share"),
+    [
+        (100, 300, 0.0, 1000, 0.75),  # below the GPU: R / (L + R), whatever receiving costs
+        (100, 300, 0.005, 1000, 0.75),
+        (100, 300, 0.0, 200, 1.0),  # R is more than the D = 100 that is lacking, and more than the GPU takes
+        (100, 120, 0.005, 200, 0.75),  # D = 100 * 1.5
+        (140, 80, 0.0, 200, 0.35),  # local is faster: between R = 80 and D = 60
+    ],
+)
+def test_published_shares_by_hand(local_s: float, remote_s: float, ocycle: float, gpu: float, share: float) -> None:
+    """As `calculate_ratio_local_optimal` of FastFlow's code has them, there as the share that stays local."""
+    policy, known = FastFlow(published=True), facts(gpu)
+    trials = [local(local_s), remote(remote_s, ocycle)]
+    assert policy.next_trial(trials, known) is None, "nothing is checked"
+    plan = policy.decide(trials, known)
+    assert plan.counts().get(ALL, 0) == 1000 * share and "unchecked" in plan.reason
+
+
+def test_the_published_form_compares_candidates_by_what_they_leave_to_the_loader() -> None:
+    """R + L * (1 - OCycle / PCycle): 210 + 100 * 0.5 is less than 200 + 100."""
+    policy = FastFlow(cuts=[2, 4], published=True)
+    trials = [local(), remote(210, 0.005, HALFWAY), remote(200, 0.0)]
+    assert ALL in policy.decide(trials, facts()).counts()
 
 
 @pytest.mark.parametrize(("gpu", "goes_on"), [(130.0, False), (130.1, True)])
@@ -141,6 +178,8 @@ def test_cuts_are_checked() -> None:
         FastFlow([0, 2])
     with pytest.raises(PlanError, match=r"cuts must be <= max_cut = 4, got \[5\]"):
         FastFlow([5]).next_trial([], facts())
+    with pytest.raises(PlanError, match=r"cuts must be numbers or 'every', got 'all'"):
+        FastFlow("all")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

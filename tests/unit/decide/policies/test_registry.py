@@ -62,7 +62,7 @@ def test_an_object_is_its_own_policy(policy: Policy | PricingPolicy) -> None:
 def test_unknown_names_are_answered_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("outside", "nowhere:X", "sophon_loader.policies")]
     monkeypatch.setattr(package, "entry_points", lambda group: points)
-    known = "no-off, all-off, resize-off, fastflow, sophon, auto, outside"
+    known = "no-off, all-off, resize-off, fastflow, fastflow-every, sophon, auto, outside"
     with pytest.raises(PlanError, match=f"^policy must be one of {known}, got 'best'"):
         policy_named("best")
 
