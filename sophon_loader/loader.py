@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,15 +22,15 @@ from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
+from sophon_loader.main.inner import inner_of
 from sophon_loader.main.place import Place
+from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.unused import watched
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
-from sophon_loader.workers.init import WorkerInit
-from sophon_loader.workers.tickets import QueuedTickets
 
 OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "shard", "options")
 """The arguments that torch's class does not have."""
@@ -236,10 +235,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if self._engine is None:
             return PlainIterator(super().__iter__(), order)
         if not keep:
-            self._inner = self._make_inner(self._engine)
+            seed = Seed(self._place.drawn_seed())
+            self._inner, self._tickets = inner_of(self, self._engine, seed, order)
             self._inner_workers = self.num_workers
         assert self._inner is not None
-        self._tickets.epoch = epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring)
+        self._tickets.epoch = epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=self._share)
         epoch.partial = order.start.samples > 0
         batches = iter(self._inner)
         length = len(self) if _has_length(self._index_sampler) else None
@@ -334,9 +334,22 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 )
             return measured_headspace(found, step, batches, self._lag)
 
-    def report(self) -> Report:
-        """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines."""
-        return self._plain_report.snapshot() if self._engine is None else self._engine.report()
+    def report(self, all_ranks: bool = False) -> Report:
+        """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines.
+
+        Args:
+            all_ranks: the sum over the ranks of `torch.distributed`, of this rank's last epoch. Any rank may ask when
+                it has ended; in the middle of one all must, at the same step. A rank that tells nothing is waited for
+                30 s and left out, with a note. A plain DataLoader counts nothing that could be added up.
+
+        Raises:
+            ConfigError: `all_ranks` without an initialised `torch.distributed`.
+        """
+        if all_ranks:
+            needs_group()
+        if self._engine is None:
+            return self._plain_report.snapshot()
+        return self._engine.report_of_ranks() if all_ranks else self._engine.report()
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""
@@ -353,42 +366,16 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._inner = None
 
     @property
+    def _share(self) -> float:
+        """Of the samples, that an epoch delivers here; 1 where the sampler does not tell."""
+        source, samples = self._place.order.source, len(self._engine.data) if self._engine else 0
+        known = self._place.order.by_index and samples and _has_length(source)
+        return min(1.0, len(source) / samples) if known else 1.0
+
+    @property
     def _lag(self) -> int:
         """Batches that workers have asked for when one is delivered."""
         return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1
-
-    def _make_inner(self, engine: Engine) -> DataLoader[Any]:
-        batched, workers = self._auto_collation, self.num_workers
-        dataset = engine.prepare(Seed(self._place.drawn_seed()), self.collate_fn, max(1, workers))
-        # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
-        depth = self.prefetch_factor or 2
-        dataset.queued = QueuedTickets(workers * depth) if workers and self.in_order and depth > 1 else None
-        tickets = TicketSampler(self._place.order, len(engine.data), dataset.queued)
-        self._tickets = tickets
-        of_workers: dict[str, Any] = {}
-        if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
-            of_workers = {
-                "prefetch_factor": depth,
-                "persistent_workers": self.persistent_workers,
-                "multiprocessing_context": self.multiprocessing_context,
-                "timeout": self.timeout,
-                "worker_init_fn": WorkerInit(self.worker_init_fn, self.dataset, self.multiprocessing_context),
-            }
-        with warnings.catch_warnings():  # super().__init__ has already warned of too many workers
-            warnings.simplefilter("ignore")
-            return DataLoader(
-                dataset,
-                batch_size=None if not batched else 1,
-                sampler=None if batched else tickets,
-                batch_sampler=tickets if batched else None,  # type: ignore[arg-type]
-                num_workers=workers,
-                collate_fn=engine.collate_fn,
-                pin_memory=self.pin_memory,
-                pin_memory_device=self.pin_memory_device,
-                generator=self.generator,
-                in_order=self.in_order,
-                **of_workers,
-            )
 
 
 def _has_length(sampler: Any) -> bool:

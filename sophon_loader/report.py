@@ -36,6 +36,9 @@ class Report:
         totals: what was counted.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
             loader learns and plans anew. `bottleneck` is then that of the last pass, `predicted_seconds` of one.
+        ranks: of which this is the sum. Then counters are sums, and so are the rates that all of them know (cores that
+            several ranks of a host share count for each); times are those of the slowest; `limits`, `would_bring` and
+            `weighed` are means.
 
     Example:
         >>> print(loader.report())  # a table
@@ -56,6 +59,7 @@ class Report:
     predicted_seconds: float | None = None
     totals: Totals = NO_TOTALS
     passes: int = 0
+    ranks: int = 1
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come.
@@ -95,6 +99,7 @@ class Report:
             "seconds": self.seconds,
             "samples": totals.samples,
             "passes": self.passes,
+            "ranks": self.ranks,
             "bottleneck": self.bottleneck,
             "verdict": self.verdict,
             "limits": dict(self.limits),
@@ -123,7 +128,7 @@ class Report:
         table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
         for name, value in self.as_dict().items():
             elsewhere = name in ("epoch", "policy", "limits", "would_bring", "weighed")  # in the title or the verdict
-            empty = value in (None, "", [], {}) or (name in _IF_ANY and value == 0)
+            empty = value in (None, "", [], {}) or (name, value) == ("ranks", 1) or (name in _IF_ANY and value == 0)
             if not elsewhere and not empty:
                 table.add_row(name.replace("_", " "), _text(value))
         out = io.StringIO()

@@ -14,21 +14,21 @@ from torch.utils.data import default_collate
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, TryingPolicy
-from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.live import LivePlan
+from sophon_loader.main.gathering import Gathering, met
+from sophon_loader.main.live import LivePlan, live_plan
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
+from sophon_loader.main.ranks import ToldReports
 from sophon_loader.main.revival import Revival
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.profiling.live import Conditions
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
@@ -66,6 +66,8 @@ class Engine:
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
         self._iterations = 0
+        self._reports: ToldReports | None = None
+        self._gathering: Gathering | None = None
         self._warned_of_silence = False
 
     # --- before an epoch --------------------------------------------------------------------------------------
@@ -100,37 +102,11 @@ class Engine:
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        self._live = self._live_plan(run)
+        self._live = live_plan(
+            self._settings, run, self._agent, self._statistics, self._processes, len(self.data), self._live
+        )
         self._dataset = run.dataset(self._plan, self._statistics, self._live.shared if self._live else None)
         return self._dataset
-
-    def _live_plan(self, run: Run) -> LivePlan | None:
-        """What sets prices; it goes on from what has been learnt with another number of processes."""
-        policy, agreement, agent = self._settings.policy, run.agreement, self._agent
-        if agent is None or not isinstance(policy, PricingPolicy) or (agreement is None and run.late is None):
-            return None
-        rates, most = run.profiler.rates, agent.cores(self._processes)
-        if self._live is None:
-            cores = most if agreement is None else min(agreement.agent_cores, most)
-            conditions = Conditions.at_first(rates.loader_cores, cores)
-        else:
-            conditions = replace(self._live.conditions, max_loader_cores=rates.loader_cores)
-        conditions = replace(conditions, max_agent_cores=most)
-        options = self._settings.options
-        live = LivePlan(
-            policy,
-            len(self.data),
-            self._statistics,
-            self._processes,
-            encoding_names(),
-            conditions,
-            Traffic(options.traffic_weight, options.cost_per_gb),
-            files_here=agent.files_here,
-        )
-        kept = run.profiler.reuse_live() if self._live is None else self._live.kept()
-        if kept is not None:
-            live.take_over(kept)
-        return live
 
     def _why_alone(self, processes: int) -> str:
         """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent."""
@@ -151,7 +127,7 @@ class Engine:
                 late = SharedTerms(agent.proposed(divided.chains, seed))
             else:
                 agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        self._planner = self._plan = None
+        self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
         profiler = Profiler(
@@ -223,13 +199,14 @@ class Engine:
 
     # --- an epoch ---------------------------------------------------------------------------------------------
 
-    def begin(self, number: int, lag: int, *, measuring: bool = False) -> Epoch:
+    def begin(self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0) -> Epoch:
         """A new iteration starts: measure what is still unknown, and plan it.
 
         Args:
             number: of the epoch.
             lag: batches that workers ask for ahead of the one being delivered.
             measuring: run without offloading, and plan for the epochs to come.
+            share: of the samples, that it is to deliver; what is predicted is for so many.
         """
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
@@ -239,11 +216,20 @@ class Engine:
         self._iterations += 1
         report = Report(policy=self._settings.policy.name, notes=run.notes)
         self._epoch = epoch = Epoch(
-            self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
+            self._iterations,
+            number,
+            pass_length=len(self.data),
+            measuring=measuring,
+            lag=lag,
+            report=report,
+            share=share,
         )
+        if self._reports is None:
+            plans = self._planner is not None and self._planner.needs_profile
+            self._reports, self._gathering = met(self.data, profiler.samples if plans else None)
         report.rates = profiler.rates.measured()
         if self._live is not None:
-            self._live.begin()
+            self._live.begin(share)
             self._live.tell(epoch.report)
         elif self._planner is not None:
             if self._planner.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
@@ -253,6 +239,8 @@ class Engine:
 
     def _follow_plan(self, epoch: Epoch, planner: Planner) -> None:
         profiler = self.run.profiler
+        if self._gathering is not None and not epoch.measuring and self._gathering.take():
+            profiler.grown()
         if profiler.samples.recording and (epoch.measuring or planner.by_cost):
             profiler.start_probing()
         known = Known(
@@ -270,7 +258,7 @@ class Engine:
             self._plan.set(now.plan, self.run.agreement.encodings)
             log.info("epoch %d follows %s: %s", epoch.number, now.plan.policy, now.plan.reason)
         epoch.report.plan_reason = now.plan.reason
-        epoch.report.predicted_seconds = now.predicted.seconds if now.predicted else None
+        epoch.report.predicted_seconds = now.predicted.seconds * epoch.share if now.predicted else None
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         """Bring the report up to date, and what is followed, where that goes by the moment.
@@ -333,6 +321,8 @@ class Engine:
         self.step_clock.pause()
         self._end_epoch(epoch, whole=True)
         report = epoch.report
+        if self._reports is not None:
+            self._reports.tell(epoch.iteration, self.report())
         log.info("epoch %d: %d samples in %.3g s, bottleneck %s", epoch.number, epoch.delivered, report.seconds,
                  report.bottleneck)  # fmt: skip
 
@@ -356,6 +346,8 @@ class Engine:
         as_planned = whole and not odd and not epoch.replanned
         followed = self._planner.current if self._planner else None
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
+        if self._gathering is not None:
+            self._gathering.tell()
         report.bottleneck = measure.bottleneck(profiler.rates)
         report.rates = profiler.rates.measured()
         busy = gpu_utilisation()
@@ -370,6 +362,12 @@ class Engine:
             self._epoch.report.would_bring = self._live.would_bring()
             self._epoch.report.weighed = self._live.weighed()
         return self._epoch.report.snapshot()
+
+    def report_of_ranks(self) -> Report:
+        """The sum of the ranks' reports of this rank's newest epoch; see `ToldReports`."""
+        if self._reports is None or self._epoch is None:
+            return self.report()
+        return self._reports.summed(self._epoch.iteration, self.report(), ended=self._epoch.learnt)
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Epoch:
         measuring: whether it runs without offloading, to measure only.
         lag: batches that workers ask for ahead of the one being delivered.
         report: of the epoch; grows with it.
+        share: of the samples of the dataset, that it is to deliver, as far as that is known.
 
     Attributes:
         sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
@@ -50,7 +51,15 @@ class Epoch:
     """
 
     def __init__(
-        self, iteration: int, number: int, *, pass_length: int, measuring: bool, lag: int, report: Report
+        self,
+        iteration: int,
+        number: int,
+        *,
+        pass_length: int,
+        measuring: bool,
+        lag: int,
+        report: Report,
+        share: float = 1.0,
     ) -> None:
         self.iteration = iteration
         self.number = number
@@ -58,6 +67,7 @@ class Epoch:
         self.measuring = measuring
         self.lag = lag
         self.report = report
+        self.share = share
         self.sizes: deque[int] = deque()
         self.reading: Reading | None = None
         self.partial = False

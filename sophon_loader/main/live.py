@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
+from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.agent import Agent
 from sophon_loader.main.keeping import KeptLive
+from sophon_loader.main.run import Run
+from sophon_loader.main.settings import Settings
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.report import Report
@@ -117,6 +121,7 @@ class LivePlan:
         self._verdict: Verdict | None = None
         self._guard = Guard()
         self._windows = 0
+        self._of_samples = 1.0
         self._samples_s = 0.0
         self._share()
 
@@ -139,8 +144,13 @@ class LivePlan:
         wire_bytes_s = self.conditions.rates.wire_bytes_s if self.conditions.wire_seen else 0.0
         return KeptLive({"wire_bytes_s": wire_bytes_s, **self.beside.figures()}, self.shared.offers.arrays())
 
-    def begin(self) -> None:
-        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over."""
+    def begin(self, share: float = 1.0) -> None:
+        """An iteration begins; its counters start from nothing. What the last one left of a window is carried over.
+
+        Args:
+            share: of the samples of the dataset, that it is to deliver.
+        """
+        self._of_samples = share
         if self._mark is not None and self._latest is not None:
             self._carried = self._carried.with_what_passed(self._mark, self._latest)
         self._mark = self._latest = None
@@ -161,7 +171,7 @@ class LivePlan:
         verdict = self._verdict
         if verdict is None or verdict.seconds is None:
             return None
-        return verdict.seconds * self._samples / verdict.facts.samples
+        return verdict.seconds * self._of_samples * self._samples / verdict.facts.samples
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
@@ -273,6 +283,44 @@ class LivePlan:
         each_s = max((one["agent_s"] for one in verdict.weighed().values()), default=0.0)
         used = self._samples_s * each_s  # cores, if all samples were offloaded
         return min(TRIED_SHARE, TRIED_OF_AGENT * cores / used) if used > 0 else TRIED_SHARE
+
+
+def live_plan(
+    settings: Settings,
+    run: Run,
+    agent: Agent | None,
+    statistics: Statistics,
+    processes: int,
+    samples: int,
+    before: LivePlan | None,
+) -> LivePlan | None:
+    """What sets prices in a run; None where nothing does.
+
+    Args:
+        settings: of the loader.
+        agent: of the loader.
+        statistics: what the workers count.
+        processes: of the loader.
+        samples: of the dataset.
+        before: of the same run with another number of processes, from what that has learnt it goes on; None at first.
+    """
+    policy, agreement = settings.policy, run.agreement
+    if agent is None or not isinstance(policy, PricingPolicy) or (agreement is None and run.late is None):
+        return None
+    rates, most = run.profiler.rates, agent.cores(processes)
+    if before is None:
+        cores = most if agreement is None else min(agreement.agent_cores, most)
+        conditions = Conditions.at_first(rates.loader_cores, cores)
+    else:
+        conditions = replace(before.conditions, max_loader_cores=rates.loader_cores)
+    conditions = replace(conditions, max_agent_cores=most)
+    traffic = Traffic(settings.options.traffic_weight, settings.options.cost_per_gb)
+    names, here = encoding_names(), agent.files_here
+    live = LivePlan(policy, samples, statistics, processes, names, conditions, traffic, files_here=here)
+    kept = run.profiler.reuse_live() if before is None else before.kept()
+    if kept is not None:
+        live.take_over(kept)
+    return live
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:

@@ -243,8 +243,17 @@ class Profiler:
                 self._prober = None
             self._calibration = None
             self.samples.recording = self.samples.coverage < 1
-            if self._file is not None:
-                self._note(self._file.save(self.samples, self.model().calibration, self.rates))
+            self._keep()
+
+    def grown(self) -> None:
+        """More samples are known, from elsewhere: make use of them, and keep the profile."""
+        self._calibration = None
+        self.samples.recording = self.samples.coverage < 1
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._file is not None:
+            self._note(self._file.save(self.samples, self.model().calibration, self.rates))
 
     # --- planning ---------------------------------------------------------------------------------------------
 

@@ -114,6 +114,20 @@ class SampleProfile:
         self.sides[index] = measured.sides
         self.nbytes[index] = measured.nbytes
 
+    def add(self, indices: NDArray[np.uint32], rows: dict[str, NDArray[Any]]) -> None:
+        """Take over what was measured elsewhere of samples that are not known here.
+
+        Args:
+            indices: uint32[n], of the samples.
+            rows: their rows of `arrays`, by name.
+
+        Raises:
+            KeyError, ValueError, IndexError: an array is missing, or does not fit.
+        """
+        new = ~self.known[indices]
+        for name, array in self.arrays().items():
+            array[indices[new]] = rows[name][new]
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything, by name, for saving."""
         return {"nbytes": self.nbytes, "op_ms": self.op_ms, "sides": self.sides}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -99,6 +100,14 @@ class Totals:
             **scalars,
             cuts=_added(self.cuts, before.cuts),
             encodings=_added(self.encodings, before.encodings),
+        )
+
+    def plus(self, other: Totals) -> Totals:
+        """The sums of both."""
+        return replace(
+            self.scalars_with(other),
+            cuts=dict(Counter(self.cuts) + Counter(other.cuts)),
+            encodings=dict(Counter(self.encodings) + Counter(other.encodings)),
         )
 
     def scalars_with(self, other: Totals) -> Totals:

@@ -1,13 +1,15 @@
-"""Under torchrun: all ranks have rank 0's seed, and what one has begun others go on with, each index once."""
+"""Under torchrun: all ranks have rank 0's seed, what some have begun others go on with, and a killed one ends all."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import distributed
@@ -15,20 +17,26 @@ from torch import distributed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
 from sophon_loader.main import seeding
-from tests.support.agents import ROOT
+from tests.support.agents import ROOT, Agent, until
 from tests.support.pictures import train_transform
 from tests.support.ranks import BATCH, Indexed, seen, sharded
 
 FILES = 26
 PICTURES = FILES - 1
 """One of the files is a PNG, which `Indexed` leaves out."""
+ENDS_WITHIN_S = 30.0
 
 
-def run(ranks: int, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """What each rank has seen."""
+def launched(ranks: int, what: str, root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """torchrun, to its end."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [sys.executable, *launcher, "-m", "tests.support.ranks", str(root), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, *launcher, "-m", "tests.support.ranks", what, str(root), str(folder)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def run(ranks: int, what: str, root: Path, folder: Path) -> list[dict[str, Any]]:
+    """What each rank has seen."""
+    done = launched(ranks, what, root, folder)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(told) == ranks, done.stdout + done.stderr
@@ -36,8 +44,8 @@ def run(ranks: int, root: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(700)
-def test_two_ranks_and_what_three_make_of_it(root: Path, tmp_path: Path) -> None:
-    two = run(2, root, tmp_path)
+def test_two_ranks_and_what_four_make_of_it(root: Path, agent: Agent, tmp_path: Path) -> None:
+    two = run(2, "begin", root, tmp_path)
     assert two[0]["seed"] == two[1]["seed"]
     dataset = Indexed(root, train_transform())
     alone = dict(seen(OffloadingDataLoader(dataset, 4, seed=two[0]["seed"])))
@@ -51,12 +59,37 @@ def test_two_ranks_and_what_three_make_of_it(root: Path, tmp_path: Path) -> None
     begun = [one for told in two for one in told["sharded"]]
     assert len(begun) == 2 * 2 * BATCH == state["samples"]
     assert sorted(begun) == sorted(expected[: len(begun)])
-    three = run(3, root, tmp_path)
-    assert {told["steps"] for told in three} == {2}
-    assert sorted(begun + [one for told in three for one in told["sharded"]]) == sorted(expected)
+    (tmp_path / "address").write_text(agent.address())
+    four = run(4, "go_on", root, tmp_path)
+    assert {told["steps"] for told in four} == {2}
+    assert sorted(begun + [one for told in four for one in told["sharded"]]) == sorted(expected)
     here = sharded(root)
     here.load_state_dict(state)
     assert seen(here) == expected[len(begun) :]
+
+    one = sharded(root, seed=1, agent=agent.address(), policy="resize-off")
+    assert sorted(sample for told in four for sample in told["offloaded"]) == sorted(seen(one))
+    predicted = one.report().as_dict()
+    for told in four:
+        summed = told["all"]
+        assert (summed["ranks"], summed["samples"], summed["offloading"]) == (4, PICTURES, True)
+        assert (summed["choices"], summed["file_bytes"]) == (predicted["choices"], predicted["file_bytes"])
+        assert summed["wire_bytes"] == sum(one["own"]["wire_bytes"] for one in four)
+        assert summed["wire_bytes"] == pytest.approx(predicted["wire_bytes"], rel=0.01)
+        assert not any("left out" in note for note in summed["notes"])
+        assert told["known"] == 1.0 and "only" not in told["planned"]["plan_reason"], told["planned"]["plan_reason"]
+        assert told["planned"]["samples"] < PICTURES
+
+
+@pytest.mark.timeout(400)
+def test_a_rank_that_is_killed_ends_the_job_with_the_reason(root: Path, tmp_path: Path) -> None:
+    done = launched(2, "killed", root, tmp_path)
+    took_s = time.time() - float((tmp_path / "killed").read_text())
+    assert done.returncode != 0 and took_s < ENDS_WITHIN_S, (took_s, done.stderr)
+    assert "Signal 9 (SIGKILL)" in done.stderr, done.stderr
+    pids = [pid for rank in range(2) for pid in json.loads((tmp_path / f"pids of {rank}").read_text())]
+    assert len(pids) == 4
+    until(lambda: not any(map(psutil.pid_exists, pids)), "ranks and their workers end")
 
 
 def test_rank_0_that_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import distributed
 from torch.utils.data import DistributedSampler
@@ -17,6 +22,7 @@ from tests.support.loaders import PlainPictures, digest_of
 from tests.support.pictures import train_transform
 
 BATCH = 3
+KILLED_AT = 3
 
 
 class Indexed(PlainPictures):
@@ -39,31 +45,66 @@ def sharded(root: Path, **more: Any) -> Any:
     return OffloadingDataLoader(Indexed(root, train_transform()), BATCH, shuffle=True, shard=True, **more)
 
 
-def main(root: Path, folder: Path) -> None:
-    """Ranks that begin with generators of their own; the sharded epoch is stopped, or gone on with."""
-    distributed.init_process_group("gloo")
-    rank = distributed.get_rank()
-    torch.manual_seed(rank)
-    state = folder / "state.json"
-    found: dict[str, Any] = {"rank": rank}
+def begin(root: Path, folder: Path) -> dict[str, Any]:
+    """Ranks with generators of their own; the sharded epoch is stopped after two steps."""
+    torch.manual_seed(distributed.get_rank())
+    dataset = Indexed(root, train_transform())
+    dealt = OffloadingDataLoader(dataset, BATCH, sampler=DistributedSampler(dataset))
     loader = sharded(root)
-    if state.exists():
-        loader.load_state_dict(json.loads(state.read_text()))
-        batches = list(loader)
-        found["steps"] = len(batches)
-        found["sharded"] = seen(batches)
-    else:
-        dataset = Indexed(root, train_transform())
-        dealt = OffloadingDataLoader(dataset, BATCH, sampler=DistributedSampler(dataset))
-        found["dealt"] = seen(dealt)
-        found["seed"] = dealt.state_dict()["seed"]
-        found["sharded"] = seen(itertools.islice(loader, 2))
-        if rank == 1:
-            state.write_text(json.dumps(loader.state_dict()))
-    sys.stdout.write(json.dumps(found) + "\n")  # in one piece, as the ranks share it
+    found = {"dealt": seen(dealt), "seed": dealt.state_dict()["seed"], "sharded": seen(itertools.islice(loader, 2))}
+    if distributed.get_rank() == 1:
+        (folder / "state.json").write_text(json.dumps(loader.state_dict()))
+    return found
+
+
+def go_on(root: Path, folder: Path) -> dict[str, Any]:
+    """The rest of that epoch; then an agent, whose address is there too, under two policies."""
+    loader = sharded(root)
+    loader.load_state_dict(json.loads((folder / "state.json").read_text()))
+    batches = list(loader)
+    address = (folder / "address").read_text()
+    offloading = sharded(root, seed=1, agent=address, policy="resize-off")
+    offloaded = seen(offloading)
+    planned = sharded(root, seed=1, agent=address, policy="sophon")
+    for _ in range(2):
+        list(planned)
+    return {
+        "steps": len(batches),
+        "sharded": seen(batches),
+        "offloaded": offloaded,
+        "own": offloading.report().as_dict(),
+        "all": offloading.report(all_ranks=True).as_dict(),
+        "planned": planned.report().as_dict(),
+        "known": planned._engine.run.profiler.samples.coverage,
+    }
+
+
+def killed(root: Path, folder: Path) -> dict[str, Any]:
+    """Rank 1 is killed in the middle of an epoch, and nobody tells the others."""
+    loader = sharded(root, num_workers=1)
+    for number, _ in enumerate(itertools.chain.from_iterable(itertools.repeat(loader))):
+        distributed.all_reduce(torch.ones(1))
+        if number == KILLED_AT:
+            pids = [one.pid for one in (psutil.Process(), *psutil.Process().children())]
+            (folder / f"pids of {distributed.get_rank()}").write_text(json.dumps(pids))
+            distributed.all_reduce(torch.ones(1))
+            if distributed.get_rank() == 1:
+                (folder / "killed").write_text(str(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {"begin": begin, "go_on": go_on, "killed": killed}
+
+
+def main(what: str, root: Path, folder: Path) -> None:
+    """Do one of `DOES`, and say what was seen."""
+    distributed.init_process_group("gloo")
+    told = json.dumps({"rank": distributed.get_rank(), **DOES[what](root, folder)})
+    sys.stdout.write(told + "\n")  # in one piece, as the ranks share it
     sys.stdout.flush()
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

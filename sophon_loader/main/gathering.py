@@ -1,0 +1,107 @@
+"""Profiles of samples that ranks have measured apart, put together at each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.errors import warn_user
+from sophon_loader.main.ranks import Ranks, ToldReports
+from sophon_loader.main.seeding import rank_of_all
+from sophon_loader.profiling.samples import SampleProfile
+
+WAIT_S = 10.0
+"""How long an epoch's beginning waits for the other ranks' profiles, once; later ones take what has come since."""
+ROWS = 1 << 16
+"""Samples in a message, of at most 66 bytes each: the store takes messages of up to 8 MiB."""
+MAX_SAMPLES = 4_000_000
+"""Of the dataset: beyond, the store's process would hold over 256 MB for a while, and each rank keeps to its own."""
+KEPT_EPOCHS = 2
+"""Epochs for which a rank's profile stays in the store."""
+_ARRAYS = (("indices", np.uint32), ("nbytes", np.uint32), ("op_ms", np.float16), ("sides", np.uint16))
+
+
+class Gathering:
+    """Has each rank plan over all samples, of which each measures its own in the first epoch.
+
+    Nothing of it is a collective. A rank tells what it has measured when its epoch has ended, and takes what the others
+    have told when its next one begins. One that tells nothing is waited for once, `WAIT_S` at most.
+
+    Args:
+        ranks: of the loader.
+        samples: of this rank; what is missing there is filled in.
+    """
+
+    def __init__(self, ranks: Ranks, samples: SampleProfile) -> None:
+        self._ranks = ranks
+        self._samples = samples
+        self._missing = set(ranks.others)
+        self._told: int | None = None  # messages, once this rank has told its profile
+        self._epochs = 0  # since then
+
+    def tell(self) -> None:
+        """An epoch has ended: tell the others what this rank has measured, if it has not."""
+        if self._told is not None or len(self._samples.nbytes) > MAX_SAMPLES:
+            return
+        indices = np.flatnonzero(self._samples.known).astype(np.uint32)
+        self._told = -(-len(indices) // ROWS)
+        for number in range(self._told):
+            some = indices[number * ROWS : (number + 1) * ROWS]
+            rows = {"indices": some, **{name: array[some] for name, array in self._samples.arrays().items()}}
+            self._ranks.put(f"profile {number}", msgpack.packb({name: rows[name].tobytes() for name, _ in _ARRAYS}))
+        self._ranks.put("profile", msgpack.packb(self._told))  # last: what it counts is there
+
+    def take(self) -> bool:
+        """An epoch begins: take what the others have told; whether any of it is new here."""
+        if self._told is None:
+            return False
+        before = self._samples.coverage
+        if before < 1 and self._missing:
+            found = self._ranks.gather(self._look, 0.0 if self._epochs else WAIT_S)
+            self._missing -= found.keys()
+            if self._missing and not self._epochs and self._samples.coverage < 1:
+                warn_user(
+                    f"ranks {sorted(self._missing)} have not told what they measured within {WAIT_S:g} s: samples that "
+                    "only they have met are planned as average ones until they do, or until this rank meets them"
+                )
+        self._epochs += 1
+        if self._epochs == KEPT_EPOCHS:
+            for what in ("profile", *(f"profile {number}" for number in range(self._told))):
+                self._ranks.drop(what)
+        return self._samples.coverage > before
+
+    def _look(self, rank: int) -> bool | None:
+        """Take over a rank's profile, if it is there."""
+        if rank not in self._missing:
+            return True
+        head = self._ranks.take(rank, "profile")
+        parts = [self._ranks.take(rank, f"profile {n}") for n in range(msgpack.unpackb(head))] if head else [None]
+        for part in parts:
+            if part is None:
+                return None
+            self._samples.add(*self._unpacked(part))
+        return True
+
+    def _unpacked(self, part: bytes) -> tuple[Any, dict[str, Any]]:
+        told = msgpack.unpackb(part)
+        rows = {name: np.frombuffer(told[name], dtype) for name, dtype in _ARRAYS}
+        indices = rows.pop("indices")
+        here = self._samples.arrays()
+        return indices, {name: one.reshape(len(indices), *here[name].shape[1:]) for name, one in rows.items()}
+
+
+def met(data: Offloadable, profile: SampleProfile | None) -> tuple[ToldReports | None, Gathering | None]:
+    """What goes between the ranks that iterate over a loader; nothing where this process is the only one.
+
+    Args:
+        data: the dataset, taken apart.
+        profile: what is to be known of each sample; None where nothing is planned from that.
+    """
+    if rank_of_all()[1] == 1:
+        return None, None
+    owners = {type(owner).__name__ for owner in data.owners}
+    ranks = Ranks(f"{', '.join(sorted(owners))} of {len(data)}")
+    return ToldReports(ranks), None if profile is None else Gathering(ranks, profile)
