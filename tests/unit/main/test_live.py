@@ -263,7 +263,7 @@ def test_the_prediction_is_for_the_whole_dataset(driven: Driven) -> None:
     driven.progress(1.0, totals_of(100))
     assert driven.live.tariff.predicted is not None
     assert driven.live.predicted_s == pytest.approx(driven.live.tariff.predicted.seconds * SAMPLES / 20)
-    whole_s = driven.live.predicted_s
+    whole_s = driven.live.tariff.predicted.seconds * SAMPLES / 20
     driven.live.begin(share=1 / 4)
     assert driven.live.predicted_s == pytest.approx(whole_s / 4), "of one of four ranks, say"
 
