@@ -193,6 +193,7 @@ class EpochIterator(Iterator[Any]):
         since_s = time.perf_counter()
         try:
             batch = next(self._batches)
+            self._clock.batch_comes()
             if self._tail is not None:
                 batch = self._tail(batch)
             self.epoch.awaited_s += time.perf_counter() - since_s
