@@ -183,7 +183,8 @@ class Broker:
 
     def _send_due(self) -> None:
         """Send what is due, and make nothing more for clients that do not take what they have been sent."""
-        self._frontend.send_due(time.monotonic())
+        if self._frontend.replies:
+            self._frontend.send_due(time.monotonic())
         for client, full in self._frontend.changes():
             self._admission.turns.hold(client, full)
             self._readers.hold(client, full)

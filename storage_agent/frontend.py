@@ -21,7 +21,7 @@ from storage_agent.descriptors import Incoming, hang_up, received_nbytes, room_f
 from storage_agent.door import Door
 from storage_agent.keys import EVERYTHING, Grant
 from storage_agent.log import EventLog
-from storage_agent.pacing import Pacer, Waiting
+from storage_agent.pacing import Pacer
 from storage_agent.settings import Settings
 
 MAX_WAITING_MESSAGES = 16
@@ -264,13 +264,17 @@ class Frontend:
             self._drop(client, "the loader does not read")
 
     def reply(self, client: bytes, frames: Sequence[Payload]) -> None:
-        """Send an answer when its turn comes.
+        """Send an answer when its turn comes: at once if nobody's waits.
 
         Args:
             client: to whom.
             frames: header, and the payload if there is one.
         """
-        self._pacer.put(client, sum(len(frame) for frame in frames), frames)
+        nbytes, now_s = sum(len(frame) for frame in frames), time.monotonic()
+        if self._pacer.is_free(now_s) and self._takes(client, nbytes) and self._send(client, frames):
+            self._pacer.passed(nbytes, now_s)
+        else:
+            self._pacer.put(client, nbytes, frames)
 
     def send_due(self, now_s: float) -> None:
         """Send the answers whose turn it is.
@@ -279,7 +283,7 @@ class Frontend:
             now_s: the time.
         """
         while (waiting := self._pacer.due(now_s)) is not None:
-            if self._takes(waiting) and self._send(waiting.client, waiting.reply):
+            if self._takes(waiting.client, waiting.nbytes) and self._send(waiting.client, waiting.reply):
                 self._pacer.sent(waiting, now_s)
             else:
                 self._pacer.returned(waiting, now_s)
@@ -297,12 +301,12 @@ class Frontend:
         """Seconds until the next answer is due; None when there is none."""
         return self._pacer.wait_s(now_s)
 
-    def _takes(self, waiting: Waiting[Sequence[Payload]]) -> bool:
+    def _takes(self, client: bytes, nbytes: int) -> bool:
         """Whether ZeroMQ has room for a reply, by its bytes: as many as it had before, or all of that is gone."""
-        handed = self._handed.get(waiting.client)
-        if not handed or sum(handed) + waiting.nbytes <= MAX_HANDED_NBYTES:
+        handed = self._handed.get(client)
+        if not handed or sum(handed) + nbytes <= MAX_HANDED_NBYTES:
             return True
-        descriptor = self._connections.descriptor(waiting.client)
+        descriptor = self._connections.descriptor(client)
         if descriptor is not None and unsent_nbytes(descriptor):
             return False
         handed.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 
 import msgpack
 
@@ -55,8 +56,23 @@ class FetchHeader:
     @cached_property
     def packed(self) -> bytes:
         """For the way to a worker; made once for all samples."""
-        packed: bytes = msgpack.packb(asdict(self), unicode_errors="surrogateescape")
+        packed: bytes = msgpack.packb(_HEADER(self), unicode_errors="surrogateescape")
         return packed
+
+    @staticmethod
+    def unpacked(packed: Payload, own_upkeep_s: float = 0.0) -> FetchHeader:
+        """The inverse of `packed`.
+
+        Args:
+            packed: what that gave.
+            own_upkeep_s: what the receiving process adds to `upkeep_s`.
+        """
+        header = FetchHeader(*msgpack.unpackb(packed, unicode_errors="surrogateescape"))
+        return replace(header, upkeep_s=header.upkeep_s + own_upkeep_s)
+
+
+_HEADER = attrgetter(*(one.name for one in fields(FetchHeader)))
+"""All its values, in their order."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +111,7 @@ class Job:
         Args:
             fetch: the packed header.
             item: the packed item.
-            own_upkeep_s: what the receiving process adds to the header's `upkeep_s`.
+            own_upkeep_s: see `FetchHeader.unpacked`.
         """
-        shared = msgpack.unpackb(fetch, unicode_errors="surrogateescape")
-        shared["upkeep_s"] += own_upkeep_s
-        return Job(FetchHeader(**shared), Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))
+        header = FetchHeader.unpacked(fetch, own_upkeep_s)
+        return Job(header, Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))

@@ -5,6 +5,7 @@ Pure: the clock is an argument.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +16,31 @@ from storage_agent.turns import Turns
 Reply = TypeVar("Reply")
 BURST_S = 0.005
 """A reply may leave this much before the wire is free for it, which then does not idle while the broker wakes up."""
-RETRY_S = 0.005
-"""The pause after a client did not take a reply."""
+RETRY_S, MAX_RETRY_S = 0.005, 0.08
+"""The pause after a client did not take a reply, and the longest, of a client that took next to none after the last."""
+FEW, MANY = 2, 4
+"""Replies that a client took between two pauses: up to so few, and its pauses grow; from so many, they shrink again."""
 FULL_NBYTES = 4 << 20
 """Replies of one client that may wait before nothing more is made for it: some 30 pictures ahead of its wire."""
 ALL_NBYTES = 256 << 20
 """Replies of all clients that may wait; if that is less, each may have its share of it."""
+
+
+@dataclass
+class Pauses:
+    """How long a client is left alone after it did not take a reply, s, and the replies that it took since the last."""
+
+    pause_s: float = RETRY_S
+    taken: int = MANY
+
+    def next_s(self) -> float:
+        """It did not take one again: how long this time, so that it then has room for a few."""
+        if self.taken <= FEW:
+            self.pause_s = min(2 * self.pause_s, MAX_RETRY_S)
+        elif self.taken > MANY:
+            self.pause_s = max(self.pause_s / 2, RETRY_S)
+        self.taken = 0
+        return self.pause_s
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,10 @@ class Pacer(Generic[Reply]):
         self._nbytes: dict[bytes, int] = {}
         """What waits of each client that has something waiting."""
         self._paused: dict[bytes, float] = {}
-        """Clients that did not take a reply, and when they are tried again, the first to be tried first."""
+        """Clients that did not take a reply, and when they are tried again."""
+        self._retries: list[tuple[float, bytes]] = []
+        """The same as a heap, with entries that hold no more."""
+        self._pauses: dict[bytes, Pauses] = {}
         self._full: set[bytes] = set()
         self._changes: deque[tuple[bytes, bool]] = deque()
 
@@ -80,18 +103,29 @@ class Pacer(Generic[Reply]):
 
     def due(self, now_s: float) -> Waiting[Reply] | None:
         """The next reply, if the wire is free for it at `now_s`; say then whether it was `sent` or `returned`."""
-        while self._paused and next(iter(self._paused.values())) <= now_s:
-            client = next(iter(self._paused))
-            del self._paused[client]
-            self._turns.hold(client, False)
+        while self._retries and self._retries[0][0] <= now_s:
+            at_s, client = heapq.heappop(self._retries)
+            if self._paused.get(client) == at_s:
+                del self._paused[client]
+                self._turns.hold(client, False)
         if now_s < self._free_at_s - BURST_S:
             return None
         turn = self._turns.pop()
         return turn[1] if turn else None
 
+    def is_free(self, now_s: float) -> bool:
+        """Whether a reply that comes now may go at once: no other waits, and the wire is free."""
+        return not self._turns and now_s >= self._free_at_s - BURST_S
+
+    def passed(self, nbytes: int, now_s: float) -> None:
+        """A reply of so many bytes has gone that has not waited. It costs nobody a turn."""
+        self._free_at_s = max(now_s, self._free_at_s) + nbytes * self._s_per_byte
+
     def sent(self, waiting: Waiting[Reply], now_s: float) -> None:
         """A reply has gone, or there is nobody for it."""
-        self._free_at_s = max(now_s, self._free_at_s) + waiting.nbytes * self._s_per_byte
+        self.passed(waiting.nbytes, now_s)
+        if (pauses := self._pauses.get(waiting.client)) is not None:
+            pauses.taken += 1
         self._turns.spent(waiting.client, max(1, waiting.nbytes))
         self._count(waiting.client, -waiting.nbytes)
 
@@ -100,12 +134,14 @@ class Pacer(Generic[Reply]):
         self._turns.spent(waiting.client, 0.0)
         self._turns.push(waiting.client, waiting, first=True)
         self._turns.hold(waiting.client, True)
-        self._paused.setdefault(waiting.client, now_s + RETRY_S)
+        at_s = now_s + self._pauses.setdefault(waiting.client, Pauses()).next_s()
+        self._paused[waiting.client] = at_s
+        heapq.heappush(self._retries, (at_s, waiting.client))
 
     def drop(self, client: bytes) -> int:
         """A client has left: how many replies it will not get."""
         left = len(self._turns.drop(client))
-        for known in (self._nbytes, self._paused):
+        for known in (self._nbytes, self._paused, self._pauses):
             known.pop(client, None)
         self._full.discard(client)
         return left
@@ -119,7 +155,7 @@ class Pacer(Generic[Reply]):
         """Seconds until something may be due; None when nothing is queued."""
         if len(self._turns) > sum(map(self._turns.waiting_of, self._paused)):
             return max(0.0, self._free_at_s - BURST_S - now_s)
-        return max(0.0, next(iter(self._paused.values())) - now_s) if self._paused else None
+        return max(0.0, self._retries[0][0] - now_s) if self._retries else None
 
     def _count(self, client: bytes, nbytes: int) -> None:
         total = self._nbytes.get(client, 0) + nbytes

@@ -352,7 +352,7 @@ class Requests:
         return found
 
     def _fill(self, now_s: float) -> list[Instruction]:
-        """Ask for queued samples while the window is open, as few messages as batches and sources allow: a window that
+        """Ask for queued samples while the window is open, a message for each batch and source: a window that
         has been full is filled up again when a quarter of it is empty.
         """
         if now_s < self._pause_until_s:
@@ -361,17 +361,17 @@ class Requests:
         room = window - len(self._asked)
         if self._asked and room < min(window // 4, len(self._queue)):
             return []
-        asks: list[Ask] = []
+        asks: dict[tuple[BatchId, int], Ask] = {}
         while self._queue and len(self._asked) < window and not self.gone:
             number = self._queue.popleft()
             request = self._requests.get(number)
             if request is None:
                 continue
             self._asked[number] = self._window.asked(len(self._asked), now_s, again=request.again)
-            if not asks or (asks[-1].batch, asks[-1].source) != (request.batch, request.wanted.source):
-                asks.append(Ask(request.batch, request.wanted.source, []))
-            asks[-1].items.append((number, self._to_ask(request.wanted, now_s)))
-        return list(asks)
+            batch, source = request.batch, request.wanted.source
+            ask = asks.setdefault((batch, source), Ask(batch, source, []))
+            ask.items.append((number, self._to_ask(request.wanted, now_s)))
+        return list(asks.values())
 
     def _to_ask(self, wanted: Wanted, now_s: float) -> Wanted:
         """What is asked for in place of what is wanted."""

@@ -27,7 +27,9 @@ from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VA
 def decode(data: Any) -> Image.Image:
     """Op 0: a file's bytes to PIL RGB, as torchvision's default loader does it."""
     with Image.open(io.BytesIO(data)) as image:
-        decoded: Image.Image = image.convert("RGB")
+        image.load()
+        # Of an RGB image `convert` gives a copy; this one's pixels are nobody else's, so they need not be copied.
+        decoded: Image.Image = image._new(image.im) if image.mode == "RGB" else image.convert("RGB")
     return decoded
 
 

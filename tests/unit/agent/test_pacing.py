@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_agent.pacing import ALL_NBYTES, BURST_S, FULL_NBYTES, RETRY_S, Pacer
+from storage_agent.pacing import ALL_NBYTES, BURST_S, FULL_NBYTES, MAX_RETRY_S, RETRY_S, Pacer
 
 C = b"client"
 
@@ -102,6 +102,40 @@ def test_a_client_that_does_not_take_its_reply_waits_while_others_go_on() -> Non
     assert pacer.due(0.0) is None and pacer.wait_s(0.0) == pytest.approx(RETRY_S) and len(pacer) == 2
     assert [_due(pacer, RETRY_S) for _ in range(3)] == [0, 1, None], "in their order"
     assert pacer.wait_s(1.0) is None
+
+
+@pytest.mark.parametrize("per_s", [10, 50, 400])
+def test_a_slow_client_is_not_asked_over_and_over(per_s: int) -> None:
+    """A client that has room for one more reply every so often: it is tried about once for every few that it takes,
+    and never has room for long."""
+    pacer: Pacer[int] = Pacer(None)
+    for n in range(1000):
+        pacer.put(C, 10, n)
+    now_s, taken, tried, most_room = 0.0, 0, 0, 0
+    while now_s < 2.0:
+        while (waiting := pacer.due(now_s)) is not None:
+            tried += 1
+            room = int(now_s * per_s) - taken
+            most_room = max(most_room, room)
+            if not room:
+                pacer.returned(waiting, now_s)
+            else:
+                pacer.sent(waiting, now_s)
+                taken += 1
+        now_s += pacer.wait_s(now_s) or 0.0
+    assert taken >= 2.0 * per_s - 10
+    assert most_room <= max(8, per_s * RETRY_S), "of the 32 that ZeroMQ may have"
+    assert tried - taken <= max(taken, 2.0 / MAX_RETRY_S + 5), "once for a reply, or as rarely as may be"
+
+
+def test_what_waits_for_nobody_goes_at_once() -> None:
+    pacer: Pacer[int] = Pacer(8.0)
+    assert pacer.is_free(0.0)
+    pacer.passed(500_000, 0.0)
+    assert not pacer.is_free(0.4), "the wire is busy"
+    assert pacer.is_free(0.5)
+    pacer.put(C, 1, 0)
+    assert not pacer.is_free(0.5), "another is first"
 
 
 def test_nothing_more_is_made_for_a_client_that_has_enough_waiting() -> None:

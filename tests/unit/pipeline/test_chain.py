@@ -178,6 +178,22 @@ def test_decoding_equals_torchvisions_loader(wrap: Any, tmp_path: Any) -> None:
     assert same_value(decode(wrap(_file("JPEG"))), pil_loader(str(tmp_path / "a.jpg")))
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "1", "I;16"])
+def test_a_decoded_image_is_what_convert_makes_of_it(mode: str) -> None:
+    """Also where the conversion is left out: its class, mode and info, and pixels that can be changed."""
+    kind = "JPEG" if mode == "CMYK" else "PNG"
+    file = io.BytesIO()
+    picture = Image.new(mode, (9, 7), 1)
+    picture.save(file, kind, dpi=(72, 72))
+    with Image.open(file) as image:
+        expected = image.convert("RGB")
+    found = decode(file.getvalue())
+    assert type(found) is type(expected) is Image.Image and found.info == expected.info and same_value(found, expected)
+    assert found.readonly == expected.readonly == 0
+    found.putpixel((0, 0), (1, 2, 3))
+    assert found.getpixel((0, 0)) == (1, 2, 3)
+
+
 def test_a_failing_op_is_named() -> None:
     chain = chain_of(v1.Compose([v1.Resize(8), v1.RandomCrop(9)]))
     with pytest.raises(ValueError, match="Required crop size") as caught:
