@@ -292,6 +292,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
 
         A policy that plans for each sample offloads nothing in it. `auto` needs no such pass; it measures as it goes.
+        The report's `throughput` is SOPHON's stage 1: samples/s of GPU, I/O and CPU by themselves.
 
         Args:
             step: the training step, called with every batch, so that the GPU's rate is measured too. Use a copy of the
@@ -310,8 +311,10 @@ class OffloadingDataLoader(DataLoader[T_co]):
                     if step is not None:
                         step(batch)
                     progress.update(batches.epoch.delivered - progress.n)
-                    if batches.epoch.delivered >= len(self._engine.data):  # an endless sampler
+                    if batches.epoch.delivered >= len(self._engine.data):  # maybe of an endless sampler
                         break
+            if not batches.epoch.learnt:
+                self._engine.finished(batches.epoch)
         return self.report()
 
     def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:

@@ -28,6 +28,8 @@ class Report:
         seconds: since it began, or as long as it took.
         bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
+        throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the wire) and `cpu` (the loader's) could do
+            by themselves, if nothing was offloaded; those that are known.
         limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
         would_bring: how many times as many images/s twice of each resource would give, by the cost model.
         weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at
@@ -53,6 +55,7 @@ class Report:
     seconds: float = 0.0
     bottleneck: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
+    throughput: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     would_bring: dict[str, float] = field(default_factory=dict)
     weighed: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -106,6 +109,7 @@ class Report:
             "would_bring": dict(self.would_bring),
             "weighed": {choice: dict(means) for choice, means in self.weighed.items()},
             "rates": dict(self.rates),
+            "throughput": dict(self.throughput),
             "file_bytes": totals.file_bytes,
             "wire_bytes": totals.wire_bytes,
             "choices": dict(totals.encodings),

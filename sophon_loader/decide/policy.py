@@ -52,6 +52,14 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class StagedPolicy(Protocol):
+    """A policy for which samples are measured only once their first steps have shown that I/O limits."""
+
+    stage_one_steps: int
+    """Training steps of an epoch that show it; 0: samples are measured from the first one on, whatever limits."""
+
+
+@runtime_checkable
 class PricingPolicy(Protocol):
     """Decides at which prices agents choose for each sample. Pure, as `Policy` is, and in place of one.
 

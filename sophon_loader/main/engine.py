@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.policy import PricingPolicy, TryingPolicy
+from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.main.agent import Agent, Joining
@@ -138,6 +138,7 @@ class Engine:
             settings.profile,
             per_sample=planned,
             agent="none" if late is None else str(agent),
+            stage_one_steps=settings.policy.stage_one_steps if isinstance(settings.policy, StagedPolicy) else 0,
         )
         if planned and not isinstance(settings.policy, PricingPolicy):
             kept = profiler.reuse_trials() if isinstance(settings.policy, TryingPolicy) else None
@@ -232,8 +233,8 @@ class Engine:
             self._live.begin(share)
             self._live.tell(epoch.report)
         elif self._planner is not None:
-            if self._planner.needs_profile and profiler.samples.known.any() and not profiler.knows_wire:
-                profiler.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
+            if self._planner.needs_profile:
+                profiler.make_ready()
             self._follow_plan(epoch, self._planner)
         return epoch
 
@@ -290,7 +291,9 @@ class Engine:
             seconds: since the batch before.
             samples: in the batch.
         """
-        planner = self._planner
+        planner, profiler = self._planner, self.run.profiler
+        if profiler.in_stage_one and (found := profiler.first_steps(epoch.this_pass()[1])):
+            epoch.report.plan_reason = found
         if epoch.measuring or planner is None or not planner.trying:
             return
         since = epoch.counted()
@@ -350,6 +353,7 @@ class Engine:
             self._gathering.tell()
         report.bottleneck = measure.bottleneck(profiler.rates)
         report.rates = profiler.rates.measured()
+        report.throughput = profiler.throughput(totals, measured=epoch.measuring)
         busy = gpu_utilisation()
         if busy is not None:
             report.rates["gpu_busy_share"] = busy

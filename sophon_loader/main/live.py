@@ -162,6 +162,7 @@ class LivePlan:
         report.rates = self.conditions.rates.measured()
         if not self.conditions.wire_seen:
             del report.rates["wire_bytes_s"]
+        report.throughput = {} if self._verdict is None else self._verdict.throughput
         report.limits = self.limits()
         report.bottleneck = next(iter(report.limits), None)
 

@@ -31,6 +31,7 @@ from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, Upk
 from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
+from sophon_loader.profiling.stages import Throughput
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.workers.counters import Totals
@@ -55,6 +56,7 @@ class Profiler:
         path: where profiles are kept, or None.
         per_sample: whether to keep what each sample takes; otherwise nothing grows with the dataset.
         agent: which one a profile is of, where that is known before the agreement; see `Agreement.agent`.
+        stage_one_steps: of an epoch, which show whether samples are to be measured; 0: they are, whatever limits.
 
     Attributes:
         learnt: what epochs have shown.
@@ -74,6 +76,7 @@ class Profiler:
         *,
         per_sample: bool = True,
         agent: str = "none",
+        stage_one_steps: int = 0,
     ) -> None:
         self._data = data
         self._agreement = agreement
@@ -104,7 +107,10 @@ class Profiler:
                 self.notes = (f"reusing the profile at {path}",)
                 self._calibration = found.calibration
                 self.learnt = replace(self.learnt, rates=found.rates, overhead_s=found.calibration.overhead_s)
-        self.samples.recording = agreement is not None and self.samples.coverage < 1
+        self.samples.recording = agreement is not None and self.samples.coverage < 1 and not stage_one_steps
+        self._stage_one_steps = stage_one_steps
+        self._stage_one_left = 0
+        self._unoffloaded: Totals | None = None  # the newest of a pass without offloading
 
     def reuse_live(self) -> KeptLive | None:
         """What an earlier run has kept for a plan that lives; None without any, and `notes` then say why."""
@@ -172,6 +178,57 @@ class Profiler:
             finally:
                 connection.close()
         self.learnt = self.learnt.after_burst(found)
+
+    def make_ready(self) -> None:
+        """An epoch begins whose policy plans by what samples take: see that the wire's rate is known if it must be."""
+        staged = self._stage_one_steps > 0 and self.samples.coverage < 1 and not self.samples.recording
+        self._stage_one_left = self._stage_one_steps if staged and self._agreement is not None else 0
+        if (self._stage_one_left or self.samples.known.any()) and not self.knows_wire:
+            self.measure_wire()  # the last epoch did not wait for the wire, so it has not shown its limit
+
+    @property
+    def in_stage_one(self) -> bool:
+        """Whether it is still open what limits, and `first_steps` is to be told."""
+        return self._stage_one_left > 0
+
+    def first_steps(self, totals: Totals) -> str:
+        """A batch has come, `in_stage_one`, which decides whether samples are measured from now on.
+
+        Args:
+            totals: of the epoch so far, without offloading.
+
+        Returns:
+            What stage 1 has found, in words, once its last step is done; else "".
+        """
+        self._stage_one_left -= 1
+        found = self._throughput(totals)
+        if self._stage_one_left or found is None:
+            return ""
+        if found.bottleneck != "io":
+            return f"stage 1: {found.bottleneck} limits ({found}): samples are not measured, and nothing is offloaded"
+        self.samples.recording = True
+        self.start_probing()
+        return f"stage 1: io limits ({found}): this epoch measures, without offloading"
+
+    def throughput(self, totals: Totals, *, measured: bool) -> dict[str, float]:
+        """Stage 1 after a pass: samples/s of GPU, I/O and CPU by themselves, those that are known, by name.
+
+        Args:
+            totals: of the pass.
+            measured: whether the wire is to be measured now, if it is not known.
+        """
+        if measured and not self.knows_wire:
+            self.measure_wire()
+        if not totals.offloaded:
+            self._unoffloaded = totals
+        found = None if self._unoffloaded is None else self._throughput(self._unoffloaded)
+        return {} if found is None else found.measured()
+
+    def _throughput(self, totals: Totals) -> Throughput | None:
+        if not totals.samples:
+            return None
+        rates = replace(self.rates, gpu_samples_s=self.clock.samples_s)
+        return Throughput.of(rates, totals.samples, totals.file_bytes, totals.loader_cpu_s)
 
     def start_probing(self) -> None:
         """Have the agent run a few samples dry, at the same time as the epoch."""

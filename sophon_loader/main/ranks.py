@@ -165,6 +165,7 @@ def summed(reports: Sequence[Report]) -> Report:
         seconds=max(one.seconds for one in reports),
         bottleneck=next(iter(limits), None) or next((name for name, _ in held_up.most_common(1)), None),
         rates=_summed_rates([one.rates for one in reports]),
+        throughput=_summed_rates([one.throughput for one in reports]),
         limits=limits,
         would_bring=_means(one.would_bring for one in reports),
         weighed={

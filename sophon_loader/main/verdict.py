@@ -67,6 +67,15 @@ class Verdict:
         """That the known samples take under the tariff; None where the policy does not say."""
         return None if self.predicted is None else max(self.predicted.seconds, self.disk_s)
 
+    @property
+    def throughput(self) -> dict[str, float]:
+        """SOPHON's stage 1: samples/s of `gpu`, `io` and `cpu` by themselves without offloading, where they limit."""
+        time, samples = self.without, self.facts.samples
+        if time is None:
+            return {}
+        busy = {"gpu": samples / self.rates.gpu_samples_s, "io": time.wire_s, "cpu": time.loader_cpu_s}
+        return {name: samples / seconds for name, seconds in busy.items() if seconds > 0}
+
     def limits(self, *, offloading: bool = True) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty where nothing is predicted.
 

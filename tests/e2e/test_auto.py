@@ -24,6 +24,7 @@ from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
 from sophon_loader.decide.plan import Plan, uniform_plan
 from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.tariff import NO_TRAFFIC, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
@@ -254,6 +255,23 @@ def test_a_slow_training_step_leaves_nothing_to_offload(root: Path, make: Any, f
     assert "the bottleneck is gpu, not the wire: nothing is offloaded" in report["plan_reason"]
     assert 10 < report["rates"]["gpu_samples_s"] < 1.1 * BATCH / 0.2
     assert report["rates"]["wire_bytes_s"] > 1e6, "no epoch waited for it, so a burst has measured it"
+
+
+@pytest.mark.alone
+def test_with_stages_a_slow_training_step_leaves_nothing_to_measure(root: Path, make: Any, fast: Agent) -> None:
+    loader = make(Subset(folder(root), range(24)), batch_size=2, agent=fast, policy=Sophon(6), num_workers=1)
+    for _batch in loader:
+        time.sleep(0.1)
+    report = loader.report().as_dict()
+    assert report["plan_reason"].startswith("stage 1: gpu limits (gpu ")
+    assert not loader._engine.run.profiler.samples.known.any()
+    assert set(report["throughput"]) == {"gpu", "io", "cpu"} and "throughput" in str(loader.report())
+
+
+def test_the_first_stage_is_a_part_of_what_measuring_finds(make: Any) -> None:
+    report = make(policy="sophon", tree="mixed", batch_size=2).measure(lambda _: time.sleep(0.01))
+    assert set(report.throughput) == {"gpu", "io", "cpu"} and report.bottleneck is not None
+    assert 0 < report.throughput["gpu"] <= 2 / 0.01
 
 
 @pytest.mark.alone

@@ -66,7 +66,12 @@ def crop_transform(px: int = 16) -> Any:
 
 
 def profiler_of(
-    root: Path, path: Path | None = None, transforms: tuple[Any, ...] = (None,), port: int = 1, **changes: Any
+    root: Path,
+    path: Path | None = None,
+    transforms: tuple[Any, ...] = (None,),
+    port: int = 1,
+    stage_one_steps: int = 0,
+    **changes: Any,
 ) -> Profiler:
     """A profiler that has agreed with an agent where nobody listens."""
     parts = [ImageFolder(str(root), crop_transform() if one is None else one) for one in transforms]
@@ -89,7 +94,8 @@ def profiler_of(
         "notes": (),
         "agent": "local",
     } | changes
-    return Profiler(data, chains, Agreement(terms, Locations(data, terms.address), **arguments), 1, path)
+    agreement = Agreement(terms, Locations(data, terms.address), **arguments)
+    return Profiler(data, chains, agreement, 1, path, stage_one_steps=stage_one_steps)
 
 
 def fill(profiler: Profiler, file_nbytes: int = 5000) -> None:

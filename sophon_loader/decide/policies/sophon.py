@@ -21,13 +21,31 @@ from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloa
 from sophon_loader.decide.facts import BLOCK, FILE, PAPER_ENCODINGS, ChoiceTable, Facts, Rates, blocks
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
+from sophon_loader.errors import PlanError
 
 
 class Sophon:
-    """Offload the samples that save most bytes per agent second, while the wire is the bottleneck."""
+    """Offload the samples that save most bytes per agent second, while the wire is the bottleneck.
+
+    Args:
+        stage_one_steps: training steps, from which the loader tells whether I/O limits; only then is it to measure
+            samples, as published. 0: it measures them from the first one on, which costs little, so that an epoch later
+            there is a plan for whatever limits then.
+
+    Raises:
+        PlanError: `stage_one_steps` is negative.
+
+    Example:
+        >>> loader = OffloadingDataLoader(dataset, agent="tcp://storage:5555/pictures", policy=Sophon(50))
+    """
 
     name = "sophon"
     needs_profile = True
+
+    def __init__(self, stage_one_steps: int = 0) -> None:
+        if stage_one_steps < 0:
+            raise PlanError(f"stage_one_steps must be >= 0, got {stage_one_steps}; 50 are enough to tell what limits")
+        self.stage_one_steps = stage_one_steps
 
     def plan(self, facts: Facts) -> Plan:
         """Choose by the paper's greedy; with ties in efficiency the smaller index goes first."""

@@ -41,6 +41,60 @@ def epoch(**changes: Any) -> EpochMeasure:
     return EpochMeasure(**(values | {"gpu_samples_s": 100.0, "waiting": 0.9, "queueing": 0.0} | changes))
 
 
+# --- two stages -----------------------------------------------------------------------------------------------
+
+FIRST = replace(NO_TOTALS, samples=10, file_bytes=30_000, loader_cpu_s=0.1)  # 100/s of one core
+
+
+@pytest.fixture
+def bursts(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What bursts of files find, bytes/s."""
+    found = [30e6]
+    monkeypatch.setattr(
+        Profiler, "measure_wire", lambda self: setattr(self, "learnt", self.learnt.after_burst(found[0]))
+    )
+    monkeypatch.setattr(Profiler, "start_probing", lambda self: None)
+    return found
+
+
+@pytest.mark.parametrize(("wire_bytes_s", "limits"), [(30e3, "io"), (30e6, "cpu")])
+def test_samples_are_measured_only_if_the_first_steps_say_that_io_limits(
+    root: Path, bursts: list[float], wire_bytes_s: float, limits: str
+) -> None:
+    bursts[0] = wire_bytes_s
+    profiler = profiler_of(root, stage_one_steps=3)
+    profiler.make_ready()
+    assert profiler.in_stage_one and not profiler.samples.recording
+    assert [profiler.first_steps(FIRST) for _ in range(2)] == ["", ""]
+    said = profiler.first_steps(FIRST)
+    assert said.startswith(f"stage 1: {limits} limits (io {wire_bytes_s / 3000:.0f}/s, cpu ")
+    assert profiler.samples.recording is (limits == "io") and not profiler.in_stage_one
+    profiler.make_ready()
+    assert profiler.in_stage_one is (limits != "io"), "another epoch may show another limit"
+
+
+def test_without_stages_samples_are_measured_at_once(root: Path, bursts: list[float]) -> None:
+    profiler = profiler_of(root)
+    profiler.make_ready()
+    assert profiler.samples.recording and not profiler.in_stage_one and not profiler.knows_wire
+
+
+def test_a_whole_profile_needs_no_first_stage(root: Path, bursts: list[float]) -> None:
+    profiler = profiler_of(root, stage_one_steps=3)
+    fill(profiler)
+    profiler.make_ready()
+    assert not profiler.in_stage_one and profiler.knows_wire
+
+
+def test_throughput_is_that_of_a_pass_without_offloading(root: Path, bursts: list[float]) -> None:
+    profiler = profiler_of(root)
+    assert set(profiler.throughput(FIRST, measured=False)) == {"cpu"}
+    found = profiler.throughput(FIRST, measured=True)
+    assert found["io"] == pytest.approx(10_000) and found["cpu"] == pytest.approx(100 * profiler.rates.loader_cores)
+    assert profiler.throughput(replace(FIRST, offloaded=5, loader_cpu_s=0.01), measured=False) == found
+    assert profiler_of(root).throughput(NO_TOTALS, measured=False) == {}
+
+
 # --- learning -------------------------------------------------------------------------------------------------
 
 
