@@ -18,17 +18,19 @@ from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, warn_user
+from sophon_loader.host import cores_available
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
-from sophon_loader.main.inner import inner_of
+from sophon_loader.main.inner import Inner
 from sophon_loader.main.place import Place
 from sophon_loader.main.ranks import needs_group
-from sophon_loader.main.sampler import TicketSampler
+from sophon_loader.main.relay import Relay
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.unused import watched
+from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
 
@@ -60,6 +62,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
         tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
             sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
             to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
+        num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer where some are idle; at
+            most two per core. They change within an epoch (not under policies that plan for each sample) or between
+            two. The attribute is their number now. A dataset that cannot be offloaded has one per core.
         shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
             in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
@@ -95,7 +100,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -119,13 +124,16 @@ class OffloadingDataLoader(DataLoader[T_co]):
     ) -> None:
         if shard:
             sampler, shuffle = shard_sampler(dataset, sampler, batch_sampler, shuffle), None
+        number, self._workforce = asked_for(
+            num_workers, cores_available(), iterable=isinstance(dataset, IterableDataset)
+        )
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            num_workers,
+            number,
             collate_fn,
             pin_memory,
             drop_last,
@@ -143,9 +151,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
         samplers = self.sampler, self.batch_sampler
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
-        self._inner: DataLoader[Any] | None = None
-        self._tickets: TicketSampler
-        self._inner_workers = 0
+        self._inner: Inner | None = None
         self._compared = False
         self._take_apart()
         self._use = watched(self, agent)
@@ -190,6 +196,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
         device = self._settings.tail
         untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
         self._plain_report = Report(policy=self._settings.policy.name, offloading=False)
+        if isinstance(self.num_workers, AutoWorkers):  # whose number its random numbers depend on
+            self.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
+            untouched = (*untouched, f"num_workers is {self.num_workers}, by the cores, and stays so")
         self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
         log.info("runs as a plain DataLoader: %s", why)
         if warn and self._settings.agent is not None:
@@ -197,7 +206,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
-        left = ("_engine", "_inner", "_tickets", "_look", "_use")
+        left = ("_engine", "_inner", "_look", "_use")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -229,21 +238,30 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def _batches(self, measuring: bool) -> Any:
         order = self._place.order
-        keep = self._inner is not None and self.persistent_workers and self._inner_workers == self.num_workers > 0
+        workforce = self._workforce if isinstance(self.num_workers, AutoWorkers) and not measuring else None
+        if workforce is not None and self._engine is not None:
+            self.num_workers = AutoWorkers(workforce.at_epoch())
+        persist = self._inner is not None and self.persistent_workers
+        keep = self._inner is not None and persist and self._inner.workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
             return PlainIterator(super().__iter__(), order)
         if not keep:
             seed = Seed(self._place.drawn_seed())
-            self._inner, self._tickets = inner_of(self, self._engine, seed, order)
-            self._inner_workers = self.num_workers
+            unasked = persist and workforce is not None
+            if self._inner is not None and unasked:
+                self._inner.end()
+            self._inner = Inner(self, self._engine, seed, order, unasked=unasked)
         assert self._inner is not None
-        self._tickets.epoch = epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=self._share)
+        share = order.share_of(len(self._engine.data))
+        epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
         epoch.partial = order.start.samples > 0
-        batches = iter(self._inner)
-        length = len(self) if _has_length(self._index_sampler) else None
-        return EpochIterator(self._engine, epoch, batches, length, self._engine.run.split.tail)
+        if workforce is None:
+            batches = self._inner.begin(epoch)
+        else:
+            batches = Relay(workforce, epoch, self._inner, order.length, self._engine.may_change)
+        return EpochIterator(self._engine, epoch, batches, order.length, self._engine.run.split.tail)
 
     def _follow_dataset(self) -> None:
         """See that the dataset still is what was taken apart, and gives what its parts give."""
@@ -363,27 +381,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def _end_workers(self) -> None:
         """End those that persist, also while an iterator is held."""
-        workers: Any = getattr(self._inner, "_iterator", None)
-        if hasattr(workers, "_shutdown_workers"):
-            workers._shutdown_workers()
+        if self._inner is not None:
+            self._inner.end()
         self._inner = None
-
-    @property
-    def _share(self) -> float:
-        """Of the samples, that an epoch delivers here; 1 where the sampler does not tell."""
-        source, samples = self._place.order.source, len(self._engine.data) if self._engine else 0
-        known = self._place.order.by_index and samples and _has_length(source)
-        return min(1.0, len(source) / samples) if known else 1.0
 
     @property
     def _lag(self) -> int:
         """Batches that workers have asked for when one is delivered."""
         return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1
-
-
-def _has_length(sampler: Any) -> bool:
-    try:
-        len(sampler)
-    except (TypeError, NotImplementedError):
-        return False
-    return True

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
-_IF_ANY = ("passes", "corrupt", "malformed", "verified")
+_IF_ANY = ("passes", "workers", "corrupt", "malformed", "verified")
 """Counters that the table leaves out while they are 0."""
 
 
@@ -41,6 +41,7 @@ class Report:
         ranks: of which this is the sum. Then counters are sums, and so are the rates that all of them know (cores that
             several ranks of a host share count for each); times are those of the slowest; `limits`, `would_bring` and
             `weighed` are means.
+        workers: of the loader, as they were last; 0 where the main process loads.
 
     Example:
         >>> print(loader.report())  # a table
@@ -63,6 +64,7 @@ class Report:
     totals: Totals = NO_TOTALS
     passes: int = 0
     ranks: int = 1
+    workers: int = 0
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come.
@@ -103,6 +105,7 @@ class Report:
             "samples": totals.samples,
             "passes": self.passes,
             "ranks": self.ranks,
+            "workers": self.workers,
             "bottleneck": self.bottleneck,
             "verdict": self.verdict,
             "limits": dict(self.limits),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
@@ -29,7 +27,7 @@ from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.profiling.steps import StepClock, gpu_utilisation
+from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
@@ -62,7 +60,7 @@ class Engine:
         self._plan: SharedPlan | None = None
         self._planner: Planner | None = None
         self._run: Run | None = None
-        self._set_processes(1)
+        self._processes, self._statistics, self._memory = 1, Statistics(1, encoding_names()), BatchMemory(1)
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
         self._iterations = 0
@@ -130,6 +128,7 @@ class Engine:
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
+        whose = "none" if late is None else str(agent)
         profiler = Profiler(
             self.data,
             divided.chains,
@@ -137,7 +136,7 @@ class Engine:
             self._processes,
             settings.profile,
             per_sample=planned,
-            agent="none" if late is None else str(agent),
+            agent=whose,
             stage_one_steps=settings.policy.stage_one_steps if isinstance(settings.policy, StagedPolicy) else 0,
         )
         if planned and not isinstance(settings.policy, PricingPolicy):
@@ -169,6 +168,20 @@ class Engine:
             self.run.late.set(agreement.terms, agreement.reach)
             self._know(replace(self.run, agreement=agreement))
 
+    def may_change(self, processes: int) -> bool:
+        """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
+        plan, which is made and judged for those that there are."""
+        run, alone = self.run, self._why_alone(processes)
+        if self._planner is not None or self._epoch is None or self._epoch.measuring:
+            return False
+        return run.is_of(tuple(pipeline_of(owner) for owner in self.data.owners), run.collate_fn, run.seed, alone)
+
+    def goes_on(self, epoch: Epoch) -> None:
+        """Other processes have taken over; they count from nothing, and so does what is followed by the moment."""
+        epoch.carried = epoch.report.totals
+        if self._live is not None:
+            self._live.begin(epoch.share)
+
     def _know(self, run: Run) -> None:
         """Go on with the same run, of which more is known now."""
         self._run = run
@@ -176,8 +189,9 @@ class Engine:
             self._epoch.report.notes = run.notes
 
     def _set_processes(self, processes: int) -> None:
-        self._processes = processes
+        known, self._processes = self._statistics.absence.handed_on(processes), processes
         self._statistics = Statistics(processes, encoding_names())
+        self._statistics.absence = known
         self._memory = BatchMemory(processes)
 
     @property
@@ -217,14 +231,9 @@ class Engine:
         self._iterations += 1
         report = Report(policy=self._settings.policy.name, notes=run.notes)
         self._epoch = epoch = Epoch(
-            self._iterations,
-            number,
-            pass_length=len(self.data),
-            measuring=measuring,
-            lag=lag,
-            report=report,
-            share=share,
+            self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
+        epoch.share = share
         if self._reports is None:
             plans = self._planner is not None and self._planner.needs_profile
             self._reports, self._gathering = met(self.data, profiler.samples if plans else None)
@@ -268,20 +277,16 @@ class Engine:
             epoch: that goes on.
             seconds: since it began.
         """
-        totals = self._statistics.totals(epoch.iteration)
+        live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
         epoch.report.update(epoch.number, seconds, totals)
-        if self._live is not None and self._live.progressed(seconds, totals, epoch.awaited_s, self._gpu_samples_s()):
-            self._live.tell(epoch.report)
+        if live is not None and live.progressed(seconds, totals, epoch.awaited_s, self.step_clock.of_device_s):
+            live.tell(epoch.report)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
                 f"the agent at {self._agent} does not answer, or not with what can be used: files are read on this "
                 "host until it does; report() counts them as fallbacks"
             )
-
-    def _gpu_samples_s(self) -> float:
-        """The training step's rate where only its first steps can be measured, with the device synchronised."""
-        return self.step_clock.samples_s if torch.cuda.is_initialized() else math.inf  # type: ignore[no-untyped-call]
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -323,11 +328,10 @@ class Engine:
         """The epoch has delivered its last batch."""
         self.step_clock.pause()
         self._end_epoch(epoch, whole=True)
-        report = epoch.report
         if self._reports is not None:
             self._reports.tell(epoch.iteration, self.report())
-        log.info("epoch %d: %d samples in %.3g s, bottleneck %s", epoch.number, epoch.delivered, report.seconds,
-                 report.bottleneck)  # fmt: skip
+        log.info("epoch %d: %d samples in %.3g s, bottleneck %s", epoch.number, epoch.delivered, epoch.report.seconds,
+                 epoch.report.bottleneck)  # fmt: skip
 
     def _end_epoch(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
@@ -351,12 +355,7 @@ class Engine:
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
         if self._gathering is not None:
             self._gathering.tell()
-        report.bottleneck = measure.bottleneck(profiler.rates)
-        report.rates = profiler.rates.measured()
-        report.throughput = profiler.throughput(totals, measured=epoch.measuring)
-        busy = gpu_utilisation()
-        if busy is not None:
-            report.rates["gpu_busy_share"] = busy
+        profiler.tell(report, measure, totals, measured=epoch.measuring)
 
     def report(self) -> Report:
         """The report of the newest epoch as it is now; it does not change any more."""

@@ -37,13 +37,14 @@ class Epoch:
         measuring: whether it runs without offloading, to measure only.
         lag: batches that workers ask for ahead of the one being delivered.
         report: of the epoch; grows with it.
-        share: of the samples of the dataset, that it is to deliver, as far as that is known.
 
     Attributes:
         sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
         reading: how its samplers are read; None before they are.
         partial: whether it went on in the middle, from a state.
         delivered: samples so far.
+        share: of the samples of the dataset, that it is to deliver, as far as that is known.
+        carried: what workers have counted that others have taken the place of.
         awaited_s: seconds so far for which the training has waited for batches.
         superseded: whether a newer epoch has begun; this one is told of no more.
         learnt: whether its measurements have been made use of, or may not be.
@@ -51,15 +52,7 @@ class Epoch:
     """
 
     def __init__(
-        self,
-        iteration: int,
-        number: int,
-        *,
-        pass_length: int,
-        measuring: bool,
-        lag: int,
-        report: Report,
-        share: float = 1.0,
+        self, iteration: int, number: int, *, pass_length: int, measuring: bool, lag: int, report: Report
     ) -> None:
         self.iteration = iteration
         self.number = number
@@ -67,7 +60,8 @@ class Epoch:
         self.measuring = measuring
         self.lag = lag
         self.report = report
-        self.share = share
+        self.share = 1.0
+        self.carried = NO_TOTALS
         self.sizes: deque[int] = deque()
         self.reading: Reading | None = None
         self.partial = False
@@ -87,6 +81,10 @@ class Epoch:
         """Seconds and totals of the pass that is running, or has just ended."""
         seconds, totals = self._before
         return self.report.seconds - seconds, self.report.totals.since(totals)
+
+    def with_carried(self, totals: Totals) -> Totals:
+        """What the workers of now have counted, and those before them."""
+        return totals if self.carried is NO_TOTALS else self.carried.plus(totals)
 
     def counted(self) -> Totals:
         """What workers have counted since this was asked the last time."""

@@ -3,60 +3,119 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from sophon_loader.main.engine import Engine
+from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
-from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.main.workforce import AutoWorkers
+from sophon_loader.pipeline.randomness import Seed, op_seed
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 
+_WORKERS = -2
+"""In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
 
-def inner_of(
-    loader: DataLoader[Any], engine: Engine, seed: Seed, order: Order
-) -> tuple[DataLoader[Any], TicketSampler]:
-    """What reads the samples of a loader, with the same workers, and what gives it tickets.
+
+class Inner:
+    """What reads the samples of a loader, with workers as that was given them.
 
     Args:
-        loader: the user's.
+        outer: the user's loader.
         engine: of that.
         seed: of the run.
         order: of the loader's samplers.
+        unasked: whether torch's loader would have gone on with its workers where this one is made, and drawn no number.
+
+    Attributes:
+        loader: torch's.
+        tickets: what it reads.
+        workers: their number.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
     """
-    batched, workers = loader._auto_collation, loader.num_workers
-    dataset = engine.prepare(seed, loader.collate_fn, max(1, workers))
-    # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
-    depth = loader.prefetch_factor or 2
-    dataset.queued = QueuedTickets(workers * depth) if workers and loader.in_order and depth > 1 else None
-    tickets = TicketSampler(order, len(engine.data), dataset.queued)
-    of_workers: dict[str, Any] = {}
-    if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
-        of_workers = {
-            "prefetch_factor": depth,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "timeout": loader.timeout,
-            "worker_init_fn": WorkerInit(loader.worker_init_fn, loader.dataset, loader.multiprocessing_context),
-        }
-    with warnings.catch_warnings():  # the user's own has already warned of too many workers
-        warnings.simplefilter("ignore")
-        inner: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_size=None if not batched else 1,
-            sampler=None if batched else tickets,
-            batch_sampler=tickets if batched else None,  # type: ignore[arg-type]
-            num_workers=workers,
-            collate_fn=engine.collate_fn,
-            pin_memory=loader.pin_memory,
-            pin_memory_device=loader.pin_memory_device,
-            generator=loader.generator,
-            in_order=loader.in_order,
-            **of_workers,
-        )
-    return inner, tickets
+
+    def __init__(
+        self, outer: DataLoader[Any], engine: Engine, seed: Seed, order: Order, *, unasked: bool = False
+    ) -> None:
+        self._outer, self._engine, self._seed, self._order = outer, engine, seed, order
+        self.tickets = TicketSampler(order, len(engine.data))
+        self.loader: DataLoader[Any]
+        self._make(self._generator(order.epoch, 0) if unasked else outer.generator)
+
+    def begin(self, epoch: Epoch) -> Iterator[Any]:
+        """The batches of an epoch."""
+        self.tickets.epoch = epoch
+        epoch.report.workers = self.workers
+        return iter(self.loader)
+
+    def change(self, number: int, epoch: Epoch) -> Iterator[Any]:
+        """Go on with the rest of an epoch, whose tickets have been stopped, with so many workers.
+
+        Args:
+            number: of workers; as many as before if a newer epoch has begun.
+            epoch: that goes on.
+        """
+        self.end()
+        generator = self._generator(epoch.number, epoch.delivered)
+        if epoch.superseded:
+            self.loader.generator = generator
+        else:
+            self._outer.num_workers = AutoWorkers(number)
+            self._make(generator)
+            self._engine.goes_on(epoch)
+        epoch.report.workers = self.workers
+        with self.tickets.going_on():
+            return iter(self.loader)
+
+    def end(self) -> None:
+        """End the workers that persist, also while an iterator is held."""
+        workers: Any = getattr(self.loader, "_iterator", None)
+        if hasattr(workers, "_shutdown_workers"):
+            workers._shutdown_workers()
+        self.loader._iterator = None
+
+    def _generator(self, epoch: int, delivered: int) -> torch.Generator:
+        """From which torch draws the seed of workers that it would not have started: of the user's nothing is drawn."""
+        generator = torch.Generator()
+        generator.manual_seed(op_seed(self._seed.draw(epoch, _WORKERS), delivered))
+        return generator
+
+    def _make(self, generator: torch.Generator | None) -> None:
+        outer, self.workers = self._outer, self._outer.num_workers
+        batched, workers = outer._auto_collation, self.workers
+        dataset = self._engine.prepare(self._seed, outer.collate_fn, max(1, workers))
+        # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
+        depth = outer.prefetch_factor or 2
+        dataset.queued = QueuedTickets(workers * depth) if workers and outer.in_order and depth > 1 else None
+        self.tickets.queued = dataset.queued
+        of_workers: dict[str, Any] = {}
+        if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
+            of_workers = {
+                "prefetch_factor": depth,
+                "persistent_workers": outer.persistent_workers,
+                "multiprocessing_context": outer.multiprocessing_context,
+                "timeout": outer.timeout,
+                "worker_init_fn": WorkerInit(outer.worker_init_fn, outer.dataset, outer.multiprocessing_context),
+            }
+        with warnings.catch_warnings():  # the user's own has already warned of too many workers
+            warnings.simplefilter("ignore")
+            self.loader = DataLoader(
+                dataset,
+                batch_size=None if not batched else 1,
+                sampler=None if batched else self.tickets,
+                batch_sampler=self.tickets if batched else None,  # type: ignore[arg-type]
+                num_workers=workers,
+                collate_fn=self._engine.collate_fn,
+                pin_memory=outer.pin_memory,
+                pin_memory_device=outer.pin_memory_device,
+                generator=generator,
+                in_order=outer.in_order,
+                **of_workers,
+            )

@@ -163,6 +163,16 @@ class Order:
     def __len__(self) -> int:
         return len(self.whole)
 
+    @property
+    def length(self) -> int | None:
+        """Batches of an epoch (or, without batches, samples); None if nobody knows."""
+        return _length(self.whole)
+
+    def share_of(self, samples: int) -> float:
+        """Of so many samples, what an epoch gives, as far as that is known; 1 if it is not."""
+        given = _length(self.source) if self.by_index and samples else None
+        return 1.0 if given is None else min(1.0, given / samples)
+
     def __iter__(self) -> Reading:
         self.newest = self._reading(self.start)
         return self.newest
@@ -287,6 +297,13 @@ def _rest(entries: Iterator[Any]) -> Iterator[Any]:
     iterator may then begin anew, as Lightning's for `predict` does."""
     while (entry := next(entries, _END)) is not _END:
         yield entry
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _hash() -> Any:

@@ -32,7 +32,8 @@ from sophon_loader.profiling.rates import EpochMeasure
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.stages import Throughput
-from sophon_loader.profiling.steps import StepClock
+from sophon_loader.profiling.steps import StepClock, gpu_utilisation
+from sophon_loader.report import Report
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.workers.counters import Totals
 
@@ -209,6 +210,21 @@ class Profiler:
         self.samples.recording = True
         self.start_probing()
         return f"stage 1: io limits ({found}): this epoch measures, without offloading"
+
+    def tell(self, report: Report, epoch: EpochMeasure, totals: Totals, *, measured: bool) -> None:
+        """Tell the report of an epoch, or of one pass of an endless one, what has been learnt from it.
+
+        Args:
+            report: to be told.
+            epoch, totals: what was used, and counted.
+            measured: whether it ran without offloading, to measure only.
+        """
+        report.bottleneck = epoch.bottleneck(self.rates)
+        report.rates = self.rates.measured()
+        report.throughput = self.throughput(totals, measured=measured)
+        busy = gpu_utilisation()
+        if busy is not None:
+            report.rates["gpu_busy_share"] = busy
 
     def throughput(self, totals: Totals, *, measured: bool) -> dict[str, float]:
         """Stage 1 after a pass: samples/s of GPU, I/O and CPU by themselves, those that are known, by name.

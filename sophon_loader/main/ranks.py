@@ -175,6 +175,7 @@ def summed(reports: Sequence[Report]) -> Report:
         predicted_seconds=max(predicted) if len(predicted) == len(reports) else None,
         totals=reduce(Totals.plus, (one.totals for one in reports)),
         passes=max(one.passes for one in reports),
+        workers=sum(one.workers for one in reports),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import index as as_int
 from typing import Any
 
@@ -64,25 +65,54 @@ class TicketSampler(Sampler[Ticket]):
     Args:
         order: what the user's samplers give: lists of indices, or, without batches, single ones.
         samples: of the dataset.
-        queued: where tickets are noted for workers to look ahead; None for no look-ahead.
+        queued: see below.
 
     Attributes:
         epoch: the one that the next iteration is; to be set before that begins.
+        queued: where tickets are noted for workers to look ahead; None for no look-ahead.
+        exhausted: whether the newest iteration has come to its end.
     """
 
     epoch: Epoch
+    exhausted = False
 
-    def __init__(self, order: Order, samples: int, queued: QueuedTickets | None) -> None:
+    def __init__(self, order: Order, samples: int, queued: QueuedTickets | None = None) -> None:
         self._order = order
         self._samples = samples
-        self._queued = queued
+        self.queued = queued
+        self._running: Iterator[Ticket] = iter(())
+        self._stopped = self._goes_on = False
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Ticket]:
         # The epoch is taken at once, not at the first `next`: another one may have begun by then.
-        return self._tickets(self.epoch, iter(self._order))
+        if not self._goes_on:
+            self._running = self._tickets(self.epoch, iter(self._order))
+            self.exhausted = self._stopped = False
+        return self._handed_out(self._running)
+
+    def stop(self) -> None:
+        """Have the running iteration give no more, as if that were all; see `going_on`."""
+        self._stopped = True
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """What is begun in here are not new iterations, but the rest of the one that was stopped."""
+        self._goes_on, self._stopped = True, False
+        try:
+            yield
+        finally:
+            self._goes_on = False
+
+    def _handed_out(self, tickets: Iterator[Ticket]) -> Iterator[Ticket]:
+        while not self._stopped:
+            ticket = next(tickets, None)
+            if ticket is None:
+                self.exhausted = True
+                return
+            yield ticket
 
     def _tickets(self, epoch: Epoch, reading: Reading) -> Iterator[Ticket]:
         epoch.reading = reading
@@ -101,6 +131,6 @@ class TicketSampler(Sampler[Ticket]):
             batch = BatchId(epoch.iteration, epoch.number, number)
             ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
             epoch.sizes.append(len(indices))
-            if self._queued is not None:
-                self._queued.put(ticket)
+            if self.queued is not None:
+                self.queued.put(ticket)
             yield ticket

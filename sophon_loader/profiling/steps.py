@@ -104,6 +104,11 @@ class StepClock:
         taken_s = sum(min(seconds, usual_s) for seconds in longest_s)
         return samples / taken_s if taken_s > 0 else math.inf
 
+    @property
+    def of_device_s(self) -> float:
+        """The rate where a device takes the steps, which go on there when the process has ended its part; else inf."""
+        return self.samples_s if _on_cuda() else math.inf
+
 
 def _on_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -39,6 +39,15 @@ class Absence:
         self._lost_s = SharedArray(np.zeros(workers))
         self._back_s = SharedArray(np.zeros(1))
 
+    def handed_on(self, workers: int) -> Absence:
+        """What is known of the agent, for another number of workers: what one has found out, all have."""
+        other = Absence(workers)
+        other._began_s = self._began_s
+        other._gave_up_s.array[:] = self._gave_up_s.array.max()
+        other._lost_s.array[:] = self._lost_s.array.max()
+        other._back_s.array[:] = self._back_s.array
+        return other
+
     def gone(self, worker: int) -> bool:
         """Whether a worker has given the agent up, and it has not answered since."""
         return bool(self._gave_up_s.array[worker] > self._back_s.array[0])

@@ -140,7 +140,7 @@ def test_the_sampler_is_read_as_far_ahead_as_by_torch(
 def test_pin_memory_device_is_handed_on(make: Any) -> None:
     loader = make(pin_memory_device="cpu")
     iter(loader)
-    assert loader._inner.pin_memory_device == "cpu"
+    assert loader._inner.loader.pin_memory_device == "cpu"
 
 
 def test_the_order_is_torch_s(root: Path, make: Any) -> None:

@@ -146,6 +146,21 @@ def test_its_iteration_is_the_one_it_was_begun_for() -> None:
     assert [next(first).batch, next(second).batch] == [BatchId(1, 0, 0), BatchId(2, 1, 0)]
 
 
+def test_an_iteration_that_was_stopped_goes_on_in_another() -> None:
+    sampler, queued = sampler_of([[n] for n in range(5)]), QueuedTickets(2)
+    sampler.epoch = epoch_of(1, 0)
+    assert [next(sampler_iterator).indices for sampler_iterator in [iter(sampler)] * 2] == [[0], [1]]
+    sampler.stop()
+    sampler.queued = queued
+    assert list(sampler._handed_out(sampler._running)) == [] and not sampler.exhausted
+    with sampler.going_on():
+        iter(sampler)  # DataLoader with workers begins two
+        rest = list(iter(sampler))
+    assert [ticket.batch.number for ticket in rest] == [2, 3, 4] and queued.get(1, 4) == rest[-1]
+    assert sampler.exhausted
+    assert len(list(sampler)) == 5 and sampler.exhausted, "a new iteration"
+
+
 def test_it_has_the_length_of_what_it_wraps() -> None:
     wrapped = BatchSampler(SequentialSampler(range(10)), 4, drop_last=False)
     assert len(sampler_of(wrapped)) == 3

@@ -44,3 +44,13 @@ def test_what_may_be_lost_is_counted_over_all_epochs(clock: FakeClock) -> None:
     assert absence.left_s(1, OPTIONS) == first_s
     clock.now_s += 100.0
     assert absence.left_s(0, OPTIONS) == pytest.approx(100.0 * LOST_SHARE)
+
+
+def test_workers_of_another_number_know_what_those_before_them_knew() -> None:
+    before, options = Absence(2), OffloadOptions()
+    before.note(1, gave_up_s=5.0, lost_s=7.0)
+    after = before.handed_on(3)
+    assert [after.gone(worker) for worker in range(3)] == [True] * 3 and after.gone_s == 5.0
+    assert after.left_s(0, options) == pytest.approx(before.left_s(1, options), abs=1.0)
+    after.back(6.0)
+    assert not after.gone(2) and after.handed_on(1).back_s == 6.0
