@@ -309,12 +309,17 @@ def costs(results: Results) -> str:
         rows.append((what, spread(result.rows["summary"]["sophon_ratio"], 3)))
     if (result := results.named("planner")) is not None:
         used.append(result)
-        found = result.rows["results"]
+        found = [one for one in result.rows["results"] if one["job"] != "making"]
         for policy, what in (("sophon", "a plan of `sophon` for {} samples"), ("auto", "prices of `auto` from {}")):
             slowest = max((one for one in found if one["policy"] == policy), key=lambda one: one["seconds_worst"])
             rows.append((f"{what.format(slowest['samples'])}, slowest", f"{1000 * slowest['seconds_worst']:.0f} ms"))
         most = max(one["bytes_per_sample"] for one in found if one["policy"] != "auto")
         rows.append(("memory of a plan, at most", f"{most:.0f} bytes/sample"))
+        for made in result.rows["results"]:
+            if made["job"] == "making":
+                text = f"{made['seconds_worst']:.1f} s, {made['bytes_per_sample']:.0f} bytes/sample"
+                what = "a plan of `sophon` with the making of its table, beyond the profile, slowest and at the peak"
+                rows.append((what, text))
     if (result := results.named("jpegcrop")) is not None:
         used.append(result)
         crop, totals = result.rows[0], result.rows[-1]

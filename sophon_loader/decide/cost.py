@@ -124,7 +124,10 @@ def epoch_work(table: ChoiceTable, chosen: NDArray[np.uint8]) -> EpochWork:
         raise PlanError(f"chosen must have shape ({table.samples},), got {chosen.shape}; one entry per sample")
     if chosen.size and int(chosen.max()) >= width:
         raise PlanError(f"chosen must be below {width}, got {int(chosen.max())}; use the table's own columns")
-    wire, loader, agent = chosen_sums((table.wire_bytes.T, table.loader_s.T, table.agent_s.T), chosen)
+    wire = loader = agent = 0.0
+    for part, costs in table.parts():
+        sums = chosen_sums(tuple(np.ascontiguousarray(values.T) for values in costs), chosen[part])
+        wire, agent, loader = wire + sums[0], agent + sums[1], loader + sums[2]
     if not math.isfinite(wire):
         raise PlanError("chosen must name choices that their samples have, got one of infinite size; see table.has()")
     return EpochWork(wire, loader, agent)
@@ -171,12 +174,11 @@ def time_without_offloading(table: ChoiceTable, rates: Rates) -> EpochTime:
         table: N samples; its first choice is the file.
         rates: what the four resources can do.
     """
-    files = EpochWork(
-        wire_bytes=float(table.wire_bytes[:, 0].sum(dtype=np.float64)),
-        loader_s=float(table.loader_s[:, 0].sum(dtype=np.float64)),
-        agent_s=float(table.agent_s[:, 0].sum(dtype=np.float64)),
-    )
-    return files.time(table.samples, rates)
+    wire = agent = loader = 0.0
+    for _, costs in table.parts():
+        sums = [float(values[:, 0].sum(dtype=np.float64)) for values in costs]
+        wire, agent, loader = wire + sums[0], agent + sums[1], loader + sums[2]
+    return EpochWork(wire_bytes=wire, loader_s=loader, agent_s=agent).time(table.samples, rates)
 
 
 def moved(old: Rates, new: Rates, tolerance: float = 0.10) -> tuple[str, ...]:

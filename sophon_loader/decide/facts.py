@@ -6,8 +6,10 @@ Plain data with its checks. Nothing here decides or measures anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,13 @@ from numpy.typing import NDArray
 from sophon_loader.errors import PlanError
 
 FloatTable = NDArray[np.float32]
+Costs = tuple[FloatTable, FloatTable, FloatTable]
+"""Bytes on the wire, CPU seconds at the agent, CPU seconds in the loader."""
 
 MAX_CHOICES = 256
 """A plan stores one byte per sample."""
-BLOCK = 1 << 15
-"""Samples per step of a pass over a table: the temporaries stay in the L2 cache."""
+BLOCK = 1 << 12
+"""Samples per step of a pass over a table: the temporaries stay in the L2 cache, and are few beside a large table."""
 
 
 @dataclass(frozen=True, order=True)
@@ -92,7 +96,6 @@ class Rates:
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
 
-@dataclass(frozen=True, eq=False)
 class ChoiceTable:
     """The cost of every choice of every sample.
 
@@ -119,29 +122,42 @@ class ChoiceTable:
         >>> ChoiceTable((FILE, Choice(2, "pixels")), wire_bytes=sizes, agent_s=times, loader_s=1 - times)
     """
 
-    choices: tuple[Choice, ...]
-    wire_bytes: FloatTable
-    agent_s: FloatTable
-    loader_s: FloatTable
-    repaired: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        _check_choices(self.choices)
-        names = ("wire_bytes", "agent_s", "loader_s")
-        arrays = [_column_major(name, getattr(self, name), len(self.choices)) for name in names]
+    def __init__(
+        self,
+        choices: tuple[Choice, ...],
+        wire_bytes: NDArray[np.floating],
+        agent_s: NDArray[np.floating],
+        loader_s: NDArray[np.floating],
+    ) -> None:
+        _check_choices(choices)
+        given = {"wire_bytes": wire_bytes, "agent_s": agent_s, "loader_s": loader_s}
+        arrays = [_column_major(name, values, len(choices)) for name, values in given.items()]
         if len({array.shape for array in arrays}) > 1:
-            shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(names, arrays, strict=True))
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(given, arrays, strict=True))
             raise PlanError(
                 f"wire_bytes, agent_s and loader_s must have one shape, got {shapes}; "
                 "give all three the shape [samples, choices]"
             )
+        self.choices = choices
+        self.repaired = 0
         if not _is_clean(*arrays):
-            arrays, repaired = _cleaned(*arrays)
-            object.__setattr__(self, "repaired", repaired)
-        for name, array in zip(names, arrays, strict=True):
-            frozen = array.view()
-            frozen.flags.writeable = False
-            object.__setattr__(self, name, frozen)
+            arrays, self.repaired = _cleaned(*arrays)
+        self._wire_bytes, self._agent_s, self._loader_s = map(_frozen, arrays)
+
+    @property
+    def wire_bytes(self) -> FloatTable:
+        """float32[N, C], bytes on the wire."""
+        return self._wire_bytes
+
+    @property
+    def agent_s(self) -> FloatTable:
+        """float32[N, C], CPU seconds at the agent."""
+        return self._agent_s
+
+    @property
+    def loader_s(self) -> FloatTable:
+        """float32[N, C], CPU seconds in the loader."""
+        return self._loader_s
 
     @property
     def samples(self) -> int:
@@ -154,7 +170,85 @@ class ChoiceTable:
 
     def has(self, column: int) -> NDArray[np.bool_]:
         """bool[N]: which samples have the choice in this column."""
-        return np.isfinite(self.wire_bytes[:, column])
+        found = np.empty(self.samples, np.bool_)
+        for part, (wire, _, _) in self.parts():
+            np.isfinite(wire[:, column], out=found[part])
+        return found
+
+    def parts(self) -> Iterator[tuple[slice, Costs]]:
+        """The table in blocks: which samples, and their (wire_bytes, agent_s, loader_s), float32[n, C] each."""
+        for part in blocks(self.samples):
+            yield part, (self.wire_bytes[part], self.agent_s[part], self.loader_s[part])
+
+    def picked(self, who: NDArray[Any], *columns: NDArray[Any] | int) -> list[Costs]:
+        """(wire_bytes, agent_s, loader_s) of one choice of each of some samples, float32[n] each.
+
+        Args:
+            who: int[n], the samples.
+            columns: of each its choice; several are several picks.
+        """
+        return [(self.wire_bytes[who, one], self.agent_s[who, one], self.loader_s[who, one]) for one in columns]
+
+
+class MadeTable(ChoiceTable):
+    """A table whose blocks are made when they are asked for, so that what is kept for a sample need not hold its costs.
+
+    Args:
+        choices: C distinct choices; `choices[0]` is `FILE`.
+        samples: N.
+        make: gives (wire_bytes, agent_s, loader_s) of some samples, by their indices, as a `ChoiceTable` takes them;
+            each sample's costs must not depend on which others are asked for.
+
+    Example:
+        >>> MadeTable((FILE,), 1_280_000, lambda rows: (sizes[rows], times[rows], times[rows])).samples
+        1280000
+    """
+
+    def __init__(self, choices: tuple[Choice, ...], samples: int, make: Callable[[NDArray[Any]], Costs]) -> None:
+        _check_choices(choices)
+        self.choices = choices
+        self.repaired = 0
+        self._samples = samples
+        self._make = make
+
+    @cached_property
+    def _whole(self) -> ChoiceTable:
+        return ChoiceTable(self.choices, *self._make(np.arange(self._samples)))
+
+    @property
+    def wire_bytes(self) -> FloatTable:
+        """float32[N, C], bytes on the wire; the whole table is made when any of the three is asked for."""
+        return self._whole.wire_bytes
+
+    @property
+    def agent_s(self) -> FloatTable:
+        """float32[N, C], CPU seconds at the agent."""
+        return self._whole.agent_s
+
+    @property
+    def loader_s(self) -> FloatTable:
+        """float32[N, C], CPU seconds in the loader."""
+        return self._whole.loader_s
+
+    @property
+    def samples(self) -> int:
+        """N, the number of samples."""
+        return self._samples
+
+    def parts(self) -> Iterator[tuple[slice, Costs]]:
+        """See `ChoiceTable`."""
+        for part in blocks(self._samples):
+            yield part, self._some(np.arange(part.start, part.stop))
+
+    def picked(self, who: NDArray[Any], *columns: NDArray[Any] | int) -> list[Costs]:
+        """See `ChoiceTable`."""
+        wire, agent, loader = self._some(who)
+        rows = np.arange(len(who))
+        return [(wire[rows, one], agent[rows, one], loader[rows, one]) for one in columns]
+
+    def _some(self, rows: NDArray[Any]) -> Costs:
+        made = ChoiceTable(self.choices, *self._make(rows))
+        return made.wire_bytes, made.agent_s, made.loader_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +334,12 @@ def _column_major(name: str, values: NDArray[np.floating], width: int) -> FloatT
         raise PlanError(f"{name} must have shape [samples, {width}], got {array.shape}; one column per choice")
     ordered: FloatTable = np.ascontiguousarray(array.T).T
     return ordered
+
+
+def _frozen(array: FloatTable) -> FloatTable:
+    view: FloatTable = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _is_clean(wire: FloatTable, agent: FloatTable, loader: FloatTable) -> bool:

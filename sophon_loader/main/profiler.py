@@ -352,7 +352,7 @@ class Profiler:
 
     def table(self, epoch: int) -> ChoiceTable | None:
         """The costs of every choice in an epoch; None while no sample is profiled."""
-        return self.model().table(self._shares.of_all(epoch))
+        return self.model().table(self._shares.in_turn(epoch))
 
     def facts(self, table: ChoiceTable | None) -> Facts:
         """What a policy plans from."""

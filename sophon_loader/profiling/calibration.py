@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,9 @@ def calibrated(
         crops_first: see `Calibration`.
     """
     plain = [probe for probe in probes if probe.encoding in PLAIN]
-    ratios = op_ratios(plain, profile.op_ms.astype(np.float64) / 1000, profile.known)
+    rows = sorted({probe.index for probe in plain})
+    tried = [replace(probe, index=rows.index(probe.index)) for probe in plain]
+    ratios = op_ratios(tried, profile.op_ms[rows].astype(np.float64) / 1000, profile.nbytes[rows, 0] > 0)
     fits = {}
     for name, estimate in fitted().items():
         fit = _fit(estimate, profile, [probe for probe in probes if probe.encoding == name], shares)
@@ -144,10 +146,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _fit(estimate: Fitted, profile: SampleProfile, probes: Sequence[Probe], shares: Mapping[int, float]) -> Fit | None:
-    known = profile.known
+    used = [probe for probe in probes if profile.nbytes[probe.index, 0]]
     if estimate.needs_px:
-        known = known & profile.sides.all(axis=1)
-    used = [probe for probe in probes if known[probe.index]]
+        used = [probe for probe in used if profile.sides[probe.index].all()]
     if not used:
         return None
     cut = used[0].cut

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
+from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Costs, MadeTable, blocks
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
@@ -24,7 +24,6 @@ from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
 
 HEADER_NBYTES = 90
 """Bytes of a reply apart from its payload."""
-Floats = NDArray[np.float32]
 
 
 def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
@@ -87,7 +86,7 @@ class CostModel:
                 choices.append(Choice(fit.cut, name))
         self.choices: tuple[Choice, ...] = tuple(choices)
 
-    def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> tuple[Floats, Floats, Floats]:
+    def costs(self, rows: NDArray[Any], share: NDArray[Any]) -> Costs:
         """(wire bytes, agent CPU seconds, loader CPU seconds), each float32[n, C].
 
         Args:
@@ -97,7 +96,7 @@ class CostModel:
         profile, calibration = self._profile, self.calibration
         op_s = profile.op_ms[rows].astype(np.float32) / 1000
         spent = np.cumsum(op_s * np.asarray(calibration.op_ratio, np.float32), axis=1)
-        left = op_s.sum(axis=1, keepdims=True) - np.cumsum(op_s, axis=1)
+        left = np.maximum(op_s.sum(axis=1, keepdims=True) - np.cumsum(op_s, axis=1), 0)  # rounding may take it below
         nbytes, px = profile.nbytes[rows], profile.sides[rows].astype(np.float64).prod(axis=1)
         there = (nbytes > 0) & (nbytes < UNKNOWN_NBYTES)  # 0: its pipeline ends before this stage
         wire, agent, loader = (np.empty((len(rows), len(self.choices)), np.float32) for _ in range(3))
@@ -146,19 +145,35 @@ class CostModel:
         return np.where(share < WORTH_SHARE, np.minimum(share + FIXED_SHARE + CUT_SHARE, 1), 1.0)
 
     def table(self, share: NDArray[Any]) -> ChoiceTable | None:
-        """The costs of all samples; None while none is profiled.
+        """The costs of all samples, made in blocks; None while none is profiled.
 
         A sample without a profile counts as an average one at stage 0 and has no other choice.
 
         Args:
-            share: float[N], see `costs`.
+            share: float[P], see `costs`; the samples have these in turn.
         """
-        known = self._profile.known
-        if not known.any():
+        profile = self._profile
+        samples, known = len(profile.nbytes), int(np.count_nonzero(profile.known))
+        if not known:
             return None
-        wire, agent, loader = self.costs(np.arange(len(known)), share)
-        for values, filler in ((wire, math.inf), (agent, 0.0), (loader, 0.0)):
-            if not known.all():
-                values[~known, 0] = values[known, 0].mean()
-                values[~known, 1:] = filler
-        return ChoiceTable(self.choices, wire, agent, loader)
+        means = self._means(share) if known < samples else (0.0, 0.0, 0.0)
+
+        def make(rows: NDArray[Any]) -> Costs:
+            found = self.costs(rows, share[rows % len(share)])
+            unknown = profile.nbytes[rows, 0] == 0
+            for values, mean, filler in zip(found, means, (math.inf, 0.0, 0.0), strict=True):
+                values[unknown, 0] = mean
+                values[unknown, 1:] = filler
+            return found
+
+        return MadeTable(self.choices, samples, make)
+
+    def _means(self, share: NDArray[Any]) -> tuple[float, ...]:
+        """(wire bytes, agent seconds, loader seconds) of a profiled sample that crosses as its file, the means."""
+        sums, count = np.zeros(3), 0
+        for part in blocks(len(self._profile.nbytes)):
+            rows = part.start + np.flatnonzero(self._profile.nbytes[part, 0])
+            costs = self.costs(rows, share[rows % len(share)])
+            sums += [values[:, 0].sum(dtype=np.float64) for values in costs]
+            count += len(rows)
+        return tuple((sums / count).tolist())

@@ -27,7 +27,7 @@ class CropShares:
     crop, and for samples that have not been profiled.
 
     Example:
-        >>> CropShares(pipelines, data.source_of.array, profile, seed=Seed(1)).of_all(epoch=0).shape
+        >>> CropShares(pipelines, data.source_of.array, profile, seed=Seed(1)).in_turn(epoch=0).shape
         (1000,)
 
     Args:
@@ -44,13 +44,17 @@ class CropShares:
         self._profile = profile
         self._seed = seed
 
-    def of_all(self, epoch: int) -> NDArray[np.float64]:
-        """float64[N]: exact for few samples, else distributed like those of `EXACT_SHARES` samples."""
+    def in_turn(self, epoch: int) -> NDArray[np.float64]:
+        """float64[P]: shares that the samples have in turn: exact ones of few samples, else of `EXACT_SHARES` of them.
+
+        Args:
+            epoch: whose random numbers to draw.
+        """
         count = len(self._source_of)
         if count <= EXACT_SHARES:
             return self.of(range(count), epoch)
         drawn = self.of([int(i) for i in np.linspace(0, count - 1, EXACT_SHARES)], epoch)
-        return np.resize(np.random.default_rng(0).permutation(drawn), count)
+        return np.random.default_rng(0).permutation(drawn)
 
     def of(self, rows: Sequence[int], epoch: int) -> NDArray[np.float64]:
         """float64[n]: the shares of some samples.

@@ -76,10 +76,10 @@ def smallest_choices(table: ChoiceTable) -> NDArray[np.uint8]:
     """uint8[N]: each sample's smallest choice in the paper's encodings; of equal ones the first."""
     best = np.zeros(table.samples, dtype=np.uint8)
     allowed = [c for c, choice in enumerate(table.choices) if c and choice.encoding in PAPER_ENCODINGS]
-    for part in blocks(table.samples):
-        least = table.wire_bytes[part, 0].copy()
+    for part, (wire, _, _) in table.parts():
+        least = wire[:, 0].copy()
         for column in allowed:
-            size = table.wire_bytes[part, column]
+            size = wire[:, column]
             np.copyto(best[part], column, where=size < least, casting="unsafe")
             np.minimum(least, size, out=least)
     return best
@@ -123,12 +123,9 @@ class _Steps:
 
 
 def _steps(table: ChoiceTable, smallest: NDArray[np.uint8], who: NDArray[np.uint32]) -> _Steps:
-    columns = smallest[who]
-    return _Steps(
-        wire=table.wire_bytes[who, columns].astype(np.float64) - table.wire_bytes[who, 0],
-        loader=table.loader_s[who, columns].astype(np.float64) - table.loader_s[who, 0],
-        agent=table.agent_s[who, columns].astype(np.float64) - table.agent_s[who, 0],
-    )
+    there, here = table.picked(who, smallest[who], 0)
+    wire, agent, loader = (one.astype(np.float64) - other for one, other in zip(there, here, strict=True))
+    return _Steps(wire, loader, agent)
 
 
 def _greedy(

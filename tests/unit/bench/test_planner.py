@@ -20,7 +20,8 @@ def test_a_small_run_writes_what_it_measured(tmp_path: Path, capsys: pytest.Capt
     assert written["command"] == "python -m bench.planner --samples 3000 --repeats 1"
     found = written["rows"]
     assert {(one["job"], one["policy"]) for one in found["results"]} == {
-        (job, policy) for job in planner.JOBS for policy in POLICIES
+        *((job, policy) for job in planner.JOBS for policy in POLICIES),
+        (planner.MAKING, "sophon"),
     }
     assert found["settings"]["samples"] == 3000
     assert {(one["policy"] == "auto", one["samples"]) for one in found["results"]} == {(False, 3000), (True, 2048)}
@@ -36,6 +37,7 @@ def test_missed_bars_are_named() -> None:
     ]
     assert planner.misses(replace(slow, policy="auto")) == ["wire/auto took 2.500 s, bar 0.05 s"]
     assert planner.misses(replace(slow, seconds_worst=0.9, bytes_per_sample=63.0)) == []
+    assert planner.misses(replace(slow, job=planner.MAKING, bytes_per_sample=63.0)) == []
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import BLOCK, Costs, MadeTable
 from sophon_loader.errors import PlanError, SophonError
 from tests.support.decide_tables import WIRE_BOUND, facts_of, random_table, table_of
 
@@ -111,7 +113,7 @@ def test_no_usable_file_at_all_is_refused() -> None:
 
 def test_a_float64_past_float32_is_a_missing_choice() -> None:
     values = np.array([[1.0, 1e300]])
-    table = ChoiceTable((FILE, Choice(1, "pixels")), values, np.zeros((1, 2)), np.zeros((1, 2)))  # type: ignore[arg-type]
+    table = ChoiceTable((FILE, Choice(1, "pixels")), values, np.zeros((1, 2)), np.zeros((1, 2)))
     assert table.has(1).tolist() == [False]
 
 
@@ -147,3 +149,50 @@ def test_facts_that_contradict_themselves_are_refused(change: Any, text: str) ->
 def test_caveats_name_the_profiled_share_and_never_round_it_up() -> None:
     assert facts_of(random_table(3)).caveats() == ""
     assert "only 99.9 % of the samples are profiled" in facts_of(random_table(3), profiled_share=0.99999).caveats()
+
+
+# --- tables that are made in blocks -------------------------------------------------------------------------------
+
+
+def made_of(table: ChoiceTable) -> MadeTable:
+    return MadeTable(
+        table.choices, table.samples, lambda rows: (table.wire_bytes[rows], table.agent_s[rows], table.loader_s[rows])
+    )
+
+
+def test_a_made_table_is_the_table() -> None:
+    samples = 2 * BLOCK + 3
+    table = random_table(samples)
+    made = made_of(table)
+    assert (made.samples, made.choices, made.repaired) == (samples, table.choices, 0)
+    assert made.index(table.choices[1]) == 1
+    for column in range(len(table.choices)):
+        assert np.array_equal(made.has(column), table.has(column))
+    for (part, costs), (same, others) in zip(made.parts(), table.parts(), strict=True):
+        assert part == same and all(map(np.array_equal, costs, others))
+    who, columns = np.array([samples - 1, 5, BLOCK]), np.array([1, 0, 2], np.uint8)
+    for ours, theirs in zip(made.picked(who, columns, 0), table.picked(who, columns, 0), strict=True):
+        assert all(map(np.array_equal, ours, theirs))
+    for name in ("wire_bytes", "agent_s", "loader_s"):
+        assert np.array_equal(getattr(made, name), getattr(table, name))
+
+
+def test_a_made_table_is_made_once_as_a_whole_and_only_if_asked_for() -> None:
+    table, made = random_table(10), []
+
+    def make(rows: NDArray[Any]) -> Costs:
+        made.append(len(rows))
+        return table.wire_bytes[rows], table.agent_s[rows], table.loader_s[rows]
+
+    lazy = MadeTable(table.choices, 10, make)
+    assert facts_of(lazy, WIRE_BOUND).caveats() == "" and made == []
+    assert lazy.wire_bytes.shape == lazy.agent_s.shape == lazy.loader_s.shape == (10, len(table.choices))
+    assert made == [10]
+
+
+def test_blocks_are_checked_as_tables_are() -> None:
+    half = np.array([[1.0], [np.nan]], np.float32)
+    made = MadeTable((FILE,), 2, lambda rows: (half[rows], half[rows], half[rows]))
+    with pytest.raises(PlanError, match="wire_bytes must have shape"):
+        MadeTable((FILE,), 2, lambda rows: (half[:, 0], half, half)).has(0)
+    assert made.has(0).tolist() == [True, True], "of an unusable file the mean is taken"

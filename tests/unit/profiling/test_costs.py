@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from torchvision import transforms as v1
 
-from sophon_loader.decide.facts import FILE, Choice
+from sophon_loader.decide.facts import BLOCK, FILE, Choice, ChoiceTable, Facts, MadeTable, Rates
+from sophon_loader.decide.policies.fastflow import FastFlow
+from sophon_loader.decide.policies.fixed import AllOff
+from sophon_loader.decide.policies.sophon import Sophon
+from sophon_loader.decide.policy import Policy
 from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, Fit
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.profiling.calibration import Calibration
+from sophon_loader.profiling.calibration import Calibration, calibrated
 from sophon_loader.profiling.costs import HEADER_NBYTES, CostModel, region_share
 from sophon_loader.profiling.samples import SampleProfile
-from tests.support.profiles import CROPPED_NBYTES, SHARES, calibration_of, photo_profile
+from tests.support.profiles import CROPPED_NBYTES, SHARES, calibration_of, photo_probes, photo_profile
 
 ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")
 PIXELS = [Choice(cut, "pixels") for cut in (1, 2, 3, 4)]
@@ -207,3 +215,87 @@ def test_the_share_of_a_picture_that_a_crop_reads() -> None:
         again = [region_share(drawn, sides(300, 200), Draw(3, 0, n)) for n in range(40)]
     assert shares == again and len(set(shares)) > 30
     assert all(0.07 < share <= 1.0 for share in shares)
+
+
+# --- plans from tables in blocks ----------------------------------------------------------------------------------
+
+NO_PROBES = Calibration((1.5, 1.5, 1.0, 1.0), read_s=2e-4, encode_s=1e-4, overhead_s=5e-4)
+
+
+def facts_of_profile(profile: SampleProfile, rates: Rates, share: NDArray[Any]) -> Facts:
+    table = CostModel(profile, NO_PROBES, 4, ALL).table(share)
+    return Facts(len(profile.nbytes), rates, table, 4, 2, profile.coverage)
+
+
+def sophon_by_hand(table: ChoiceTable, rates: Rates) -> list[int]:
+    """The paper's greedy, sample by sample, with Python's numbers."""
+    wire, agent, loader = (
+        values.astype(float).tolist() for values in (table.wire_bytes, table.agent_s, table.loader_s)
+    )
+    smallest = [min(range(len(row)), key=row.__getitem__) for row in wire]
+    chosen = [0] * len(wire)
+
+    def efficiency(row: int) -> float:
+        """Bytes saved per second, in the precision that the plan sorts by."""
+        column = smallest[row]
+        return float(np.float32((wire[row][column] - wire[row][0]) / (agent[row][column] - agent[row][0])))
+
+    for row in sorted((row for row, column in enumerate(smallest) if column), key=efficiency):
+        now = times_of(chosen, wire, agent, loader, rates)
+        if max(now, key=lambda name: now[name]) != "wire":
+            break
+        chosen[row] = smallest[row]
+        after = times_of(chosen, wire, agent, loader, rates)
+        if max(after.values()) > max(now.values()):
+            chosen[row] = 0
+            break
+    return chosen
+
+
+def times_of(chosen: list[int], *costs: Any) -> dict[str, float]:
+    *tables, rates = costs
+    wire, agent, loader = (math.fsum(one[row][column] for row, column in enumerate(chosen)) for one in tables)
+    gpu_s, wire_s = len(chosen) / rates.gpu_samples_s, wire / rates.wire_bytes_s
+    return {"gpu": gpu_s, "loader": loader / rates.loader_cores, "agent": agent / rates.agent_cores, "wire": wire_s}
+
+
+@pytest.mark.parametrize("agent_cores", [0.02, 0.1, 10.0], ids="{} cores".format)
+def test_a_plan_is_the_one_that_the_paper_s_greedy_finds(agent_cores: float) -> None:
+    facts = facts_of_profile(photo_profile(60), Rates(1e6, 1e6, 8.0, agent_cores), np.linspace(0.1, 1, 60))
+    assert facts.table is not None
+    plan = Sophon().plan(facts)
+    assert plan.chosen.tolist() == sophon_by_hand(facts.table, facts.rates) and plan.chosen.any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("unknown", [0.0, 0.3])
+@pytest.mark.parametrize("policy", [Sophon(), AllOff(), FastFlow("every")], ids=lambda one: one.name)
+def test_a_plan_in_blocks_is_the_one_from_the_whole_table(seed: int, unknown: float, policy: Policy) -> None:
+    rng = np.random.default_rng(seed)
+    samples = BLOCK + int(rng.integers(1, BLOCK))
+    profile = photo_profile(samples, seed)
+    profile.nbytes[rng.random(samples) < unknown] = 0
+    rates = Rates(1e6, 10 ** rng.uniform(5, 7), rng.uniform(1, 8), 10 ** rng.uniform(-2, 1))
+    facts = facts_of_profile(profile, rates, rng.uniform(0.1, 1, 7))
+    assert isinstance(facts.table, MadeTable)
+    table = facts.table
+    whole = replace(facts, table=ChoiceTable(table.choices, table.wire_bytes, table.agent_s, table.loader_s))
+    ours, direct = policy.plan(facts), policy.plan(whole)
+    assert np.array_equal(ours.chosen, direct.chosen) and ours.choices == direct.choices
+    assert (ours.reason, ours.predicted) == (direct.reason, direct.predicted)
+
+
+def test_a_plan_and_its_table_take_few_bytes_per_sample() -> None:
+    """From the profile on: calibration, table and plan at their peak, for 1.28 million samples the same."""
+    samples = 100_000
+    profile = photo_profile(samples)
+    tracemalloc.start()
+    try:
+        calibration = calibrated(profile, photo_probes(profile, SHARES), SHARES, 5e-4, crops_first=True)
+        table = CostModel(profile, calibration, 4, ALL).table(np.linspace(0.1, 1, 2000))
+        plan = Sophon().plan(Facts(samples, Rates(1e6, 5e6, 8.0, 10.0), table, 4, 2, 1.0))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(plan.counts()) > 1 and "the wire" in plan.reason
+    assert peak / samples < 64
