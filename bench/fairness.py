@@ -5,10 +5,12 @@
 
 Clients with windows of 8, 32, 128 and 512 samples in turn ask one agent with one worker, over loopback, for crops that
 its worker makes; each asks again for as many as have come. Told are the slowest one's share of what would be fair (all
-alike), and the memory of the agent's processes, at its highest. Bar: half of the fair share.
+alike), and the memory of the agent's processes, at its highest. Counted are the samples that the worker has made: what
+large windows ask for beyond the agent's queue goes out as files, which need no worker. Bar: half of the fair share.
 
-Then a normal client alone, and beside each attacker: headers of empty lists, listings without an end, slow ops, a
-client that never reads. Told is its rate as a part of that alone. Bar: half.
+Then a normal client alone, and beside each attacker: headers of empty lists, listings without an end, slow ops, large
+values, a client that never reads. Told is its rate as a part of that alone, files that go out while the worker is taken
+up with slow samples among them. Bar: half.
 """
 
 from __future__ import annotations
@@ -52,15 +54,19 @@ class Asker:
         digest: of its pipeline.
         window: samples.
         keys: of the pictures.
+        cut: that is asked for.
         samples: that have come.
+        worked: those of them that a worker has made.
     """
 
     socket: zmq.Socket[bytes]
     digest: str
     window: int
     keys: Sequence[str]
+    cut: int = 2
     asked: int = 0
     samples: int = 0
+    worked: int = 0
     unanswered: int = 0
 
     def ask(self) -> None:
@@ -69,7 +75,7 @@ class Asker:
         if room < max(1, self.window // 4):
             return
         numbers = range(self.asked, self.asked + room)
-        items = [Item(n, n, 0, 2, "pixels", self.keys[n % len(self.keys)]) for n in numbers]
+        items = [Item(n, n, 0, self.cut, "pixels", self.keys[n % len(self.keys)]) for n in numbers]
         self.socket.send(pack(Fetch(EXPORT, self.digest, 1, 0, False, False, ["pixels"], items)))
         self.asked += room
         self.unanswered += room
@@ -80,7 +86,9 @@ class Asker:
             message = unpack(self.socket.recv_multipart()[0])
             answered = len(message.ids) if isinstance(message, Failed) else 1
             self.unanswered -= answered
-            self.samples += isinstance(message, Sample)
+            if isinstance(message, Sample):
+                self.samples += 1
+                self.worked += message.cut == self.cut
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,7 +149,7 @@ def served(askers: Sequence[Asker], seconds: float, look: Callable[[], None] = l
     """Let clients ask for some seconds, from the moment when each has had something.
 
     Args:
-        askers: the clients; their `samples` are those of these seconds.
+        askers: the clients; what they count is of these seconds.
         seconds: how long.
         look: called once a second.
     """
@@ -159,7 +167,7 @@ def served(askers: Sequence[Asker], seconds: float, look: Callable[[], None] = l
         if not begun and all(asker.samples for asker in askers):
             begun, end_s = True, time.monotonic() + seconds
             for asker in askers:
-                asker.samples = 0
+                asker.samples = asker.worked = 0
         if time.monotonic() > look_s:
             look_s = time.monotonic() + 1.0
             look()
@@ -168,17 +176,17 @@ def served(askers: Sequence[Asker], seconds: float, look: Callable[[], None] = l
 def shares_of(
     context: zmq.Context[zmq.Socket[bytes]], endpoint: str, pid: int, keys: Sequence[str], clients: int, seconds: float
 ) -> tuple[list[float], float]:
-    """Each client's samples as a part of the fair share, and the agent's memory at its highest in MB."""
+    """Each client's samples of the worker as a part of the fair share, and the agent's memory at its highest in MB."""
     askers = []
     for number in range(clients):
         socket = connected(context, endpoint)
         askers.append(Asker(socket, registered(socket, CROP), WINDOWS[number % len(WINDOWS)], keys))
     seen_mb: list[float] = []
     served(askers, seconds, lambda: seen_mb.append(memory_of(pid)))
-    fair = sum(asker.samples for asker in askers) / clients
+    fair = sum(asker.worked for asker in askers) / clients
     for asker in askers:
         asker.socket.close()
-    return [asker.samples / fair if fair else 0.0 for asker in askers], max(seen_mb)
+    return [asker.worked / fair if fair else 0.0 for asker in askers], max(seen_mb)
 
 
 def memory_of(pid: int) -> float:
@@ -234,14 +242,18 @@ def _listings(socket: zmq.Socket[bytes], keys: Sequence[str]) -> Callable[[], No
     return lambda: socket.send(pack(AskListing(EXPORT, "")))
 
 
-def _slow_ops(socket: zmq.Socket[bytes], keys: Sequence[str]) -> Callable[[], None]:
-    asker = Asker(socket, registered(socket, SLOW), 512, keys)
+def _slow_ops(socket: zmq.Socket[bytes], keys: Sequence[str], cut: int = 3) -> Callable[[], None]:
+    asker = Asker(socket, registered(socket, SLOW), 512, keys, cut)
 
     def again() -> None:
         asker.take()
         asker.ask()
 
     return again
+
+
+def _large_values(socket: zmq.Socket[bytes], keys: Sequence[str]) -> Callable[[], None]:
+    return _slow_ops(socket, keys, cut=2)
 
 
 def _never_reads(socket: zmq.Socket[bytes], keys: Sequence[str]) -> Callable[[], None]:
@@ -252,6 +264,7 @@ ATTACKS: dict[str, Attack] = {
     "headers of empty lists": _empty_lists,
     "listings": _listings,
     "slow ops": _slow_ops,
+    "large values": _large_values,
     "a client that never reads": _never_reads,
 }
 

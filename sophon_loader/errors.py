@@ -4,6 +4,7 @@
     ├── ConfigError (ValueError)         an argument that cannot work
     │   └── PlanError                    facts or rates a policy cannot plan with
     ├── PipelineError (ValueError)       a pipeline description that cannot be built
+    │   └── TooManyPixels                an op that would make a larger image than an agent runs for others
     ├── EncodingError                    a value that cannot be encoded, a payload that cannot be decoded
     ├── WireError                        a message that breaks the protocol
     │   ├── MalformedMessage             not what docs/wire.md says
@@ -57,6 +58,10 @@ class PlanError(ConfigError):
 
 class PipelineError(SophonError, ValueError):
     """A pipeline description that names an unknown op or parameters the op refuses."""
+
+
+class TooManyPixels(PipelineError):
+    """An op that would make a larger image than an agent runs for others; a loader never raises it."""
 
 
 class EncodingError(SophonError):

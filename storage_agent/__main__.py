@@ -113,6 +113,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="that a worker may take beyond what all share; default %(default)s",
     )
     parser.add_argument(
+        "--max-megapixels",
+        type=float,
+        default=Settings.max_px / 1e6,
+        metavar="N",
+        help="of an image that an op makes here; larger ones are made at the loader; default %(default)g",
+    )
+    parser.add_argument(
         "--nice", type=int, default=Settings.nice, metavar="N", help="of workers, 0 to 19; default %(default)s"
     )
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
@@ -177,6 +184,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         max_queued=parsed.max_queued,
         job_s=parsed.job_seconds,
         worker_nbytes=parsed.worker_memory_mb << 20,
+        max_px=int(1e6 * min(parsed.max_megapixels, 1e9)),
         nice=parsed.nice,
     )
     exports = open_exports(settings)

@@ -291,7 +291,7 @@ class Broker:
         word, *said = message
         if word == words.ANSWER:
             self._upkeep.count(0.0)
-            job = self._staff.answered(number, now_s=time.monotonic())
+            job = self._staff.answered(number, sum(map(len, said)), now_s=time.monotonic())
             if job is not None:
                 kind, cpu_s = msgpack.unpackb(said[0])
                 self._answered(job.fetch.client, kind, cpu_s, said[1:])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sophon_loader.errors import MessageTooLong
 from sophon_loader.wire.messages import Failed, Failure
 from storage_agent.answers import Answer
-from storage_agent.turns import Turns
+from storage_agent.turns import NBYTES_PER_S, Turns
 
 SLICE_S = 0.02
 """How long one client has a thread before it is another one's turn, in seconds: a long listing takes many turns."""
@@ -101,7 +101,8 @@ class Readers:
 
     def _worked(self, task: Task, answer: Answer | None, took_s: float) -> None:
         self._room += 1
-        self.turns.spent(task.client, took_s)
+        nbytes = 0 if answer is None or answer.payload is None else len(answer.payload)
+        self.turns.spent(task.client, took_s + nbytes / NBYTES_PER_S)
         if answer is None:
             self.turns.push(task.client, task, first=True)
         self.assign()

@@ -35,6 +35,7 @@ class Settings:
         drain_s: how long a stop waits for work in flight.
         job_s: how long a worker may take for one sample; then it is replaced, and the file goes out.
         worker_nbytes: memory that a worker may take beyond what all of them share.
+        max_px: that an image may have behind an op, or a file's picture; larger ones are the loader's.
         nice: how much workers give way to other processes of this host.
 
     Example:
@@ -54,6 +55,7 @@ class Settings:
     drain_s: float = 10.0
     job_s: float = 30.0
     worker_nbytes: int = 2 << 30
+    max_px: int = 64_000_000
     nice: int = 0
     keys: Path | None = None
     insecure: bool = False
@@ -83,6 +85,8 @@ class Settings:
         if not self.worker_nbytes >= MIN_WORKER_NBYTES:
             least = MIN_WORKER_NBYTES >> 20
             raise ConfigError(f"worker-memory-mb must be at least {least}, got {self.worker_nbytes >> 20}")
+        if self.max_px < 1:
+            raise ConfigError(f"max-megapixels must be above 0, got {self.max_px / 1e6:g}")
         if not 0 <= self.nice <= 19:
             raise ConfigError(f"nice must be from 0 to 19, got {self.nice}")
         if not 0 <= self.drain_s < math.inf:

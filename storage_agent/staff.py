@@ -15,6 +15,7 @@ from storage_agent.instructions import Build, End, GiveUp, Instruction, Order, R
 from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
 from storage_agent.roster import Building, Task, Worker, epitaph
+from storage_agent.turns import NBYTES_PER_S
 from storage_agent.workers import words
 
 JOBS_PER_WORKER = 2
@@ -126,11 +127,12 @@ class Staff:
         self._builds.append(Building(build))
         return self.assign(now_s)
 
-    def answered(self, number: int, *, now_s: float) -> Job | None:
+    def answered(self, number: int, nbytes: int = 0, *, now_s: float) -> Job | None:
         """A worker has answered the oldest of its jobs: which that is, or None if another was faster.
 
         Args:
             number: the worker's.
+            nbytes: of the answer.
             now_s: the time.
         """
         worker = self._workers[number]
@@ -140,7 +142,7 @@ class Staff:
         worker.work.popleft()
         if task.answered:
             return None
-        self._finish(task, took_s)
+        self._finish(task, took_s + nbytes / NBYTES_PER_S)
         return task.job
 
     def built(self, number: int, *, now_s: float) -> Build:
@@ -156,10 +158,10 @@ class Staff:
         worker.since_s = now_s
         return building.build
 
-    def _finish(self, task: Task, took_s: float) -> None:
+    def _finish(self, task: Task, cost_s: float) -> None:
         """A job has its answer; who wanted it has had so many seconds of a worker."""
         task.answered = True
-        self._admission.turns.spent(task.job.fetch.client, took_s)
+        self._admission.turns.spent(task.job.fetch.client, cost_s)
 
     def died(self, number: int, exit_code: str, *, now_s: float) -> list[Instruction]:
         """A worker has died: its jobs go out as files (one of them may have killed it), another is started.

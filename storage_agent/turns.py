@@ -11,6 +11,11 @@ from typing import Generic, TypeVar
 Thing = TypeVar("Thing")
 _WEIGHT = 0.2
 """Of the newest cost in the running mean."""
+_SPARE = 64
+"""Entries of the line beyond two for each client: with more, those that go for nothing are taken out."""
+NBYTES_PER_S = 125e6
+"""A byte of a reply costs what it takes on a link of 1 Gbit/s: to pass it on takes the agent time, too, and it goes
+where the replies of others have to go."""
 
 
 @dataclass
@@ -23,7 +28,8 @@ class _Client(Generic[Thing]):
         mean: of what its things have cost lately; 0 before the first.
         charged: what was counted for each that has been taken and not been paid for.
         held: whether it has to wait for something other than its turn.
-        listed: whether it stands in line.
+        listed: number of the entry by which it stands in line; 0 for none.
+        start: of that entry.
     """
 
     waiting: deque[Thing] = field(default_factory=deque)
@@ -31,7 +37,8 @@ class _Client(Generic[Thing]):
     mean: float = 0.0
     charged: deque[float] = field(default_factory=deque)
     held: bool = False
-    listed: bool = False
+    listed: int = 0
+    start: float = 0.0
 
 
 class Turns(Generic[Thing]):
@@ -39,6 +46,7 @@ class Turns(Generic[Thing]):
     et al. 1996, all of equal weight).
 
     What a thing costs is known when it is done; until then the client's mean counts, or everyone's before its first.
+    What was counted too much is given back at once: who began with something dear does not wait long for the next.
     Who has waited for nothing does not save up: it begins where the others are.
 
     Example:
@@ -93,8 +101,10 @@ class Turns(Generic[Thing]):
         passed: list[tuple[bytes, _Client[Thing]]] = []
         found = None
         while found is None and self._line:
-            start, _, name, client = heapq.heappop(self._line)
-            client.listed = False
+            start, serial, name, client = heapq.heappop(self._line)
+            if client.listed != serial:  # it stands elsewhere
+                continue
+            client.listed = 0
             if self._clients.get(name) is not client or client.held or not client.waiting:
                 continue
             if client.served > start:  # it has had more since it was listed
@@ -120,10 +130,15 @@ class Turns(Generic[Thing]):
         return name, thing
 
     def _enlist(self, name: bytes, client: _Client[Thing]) -> None:
-        if client.waiting and not (client.held or client.listed):
-            self._serial += 1
-            client.listed = True
-            heapq.heappush(self._line, (max(self._now, client.served), self._serial, name, client))
+        start = max(self._now, client.served)
+        if not client.waiting or client.held or (client.listed and start >= client.start):
+            return
+        self._serial += 1
+        client.listed, client.start = self._serial, start
+        heapq.heappush(self._line, (start, self._serial, name, client))
+        if len(self._line) > 2 * len(self._clients) + _SPARE:
+            self._line = [entry for entry in self._line if entry[3].listed == entry[1]]
+            heapq.heapify(self._line)
 
     def spent(self, name: bytes, cost: float) -> None:
         """What a thing that was taken has cost; 0 if it was not done after all.
@@ -136,6 +151,7 @@ class Turns(Generic[Thing]):
         if client is None or not client.charged:
             return
         client.served += cost - client.charged.popleft()
+        self._enlist(name, client)
         if cost > 0:
             client.mean += (_WEIGHT if client.mean else 1.0) * (cost - client.mean)
             self._mean += (_WEIGHT if self._mean else 1.0) * (cost - self._mean)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +15,8 @@ import msgpack
 import torch
 from PIL import Image
 
-from sophon_loader.errors import PipelineError, add_note
+from sophon_loader.errors import PipelineError, TooManyPixels, add_note
+from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
 from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.presets import steps_of
@@ -24,9 +26,14 @@ from sophon_loader.wire.counting import holds_more
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS
 
 
-def decode(data: Any) -> Image.Image:
-    """Op 0: a file's bytes to PIL RGB, as torchvision's default loader does it."""
+def decode(data: Any, max_px: float = math.inf) -> Image.Image:
+    """Op 0: a file's bytes to PIL RGB, as torchvision's default loader does it.
+
+    Raises:
+        TooManyPixels: more than `max_px`, by the file's header.
+    """
     with Image.open(io.BytesIO(data)) as image:
+        _check_px("decode", image.width * image.height, max_px)
         image.load()
         # Of an RGB image `convert` gives a copy; this one's pixels are nobody else's, so they need not be copied.
         decoded: Image.Image = image._new(image.im) if image.mode == "RGB" else image.convert("RGB")
@@ -72,6 +79,10 @@ class Located:
 class Chain:
     """A pipeline: op 0 (Decode) and the user's transforms in order. Stage s is the value after s ops.
 
+    Args:
+        ops: of which the first is Decode.
+        max_px: that an image may have behind an op, or within it; what would have more does not run.
+
     Example:
         >>> chain = chain_of(v2.Compose([v2.RandomResizedCrop(224), v2.ToImage()]))
         >>> with chain.isolated():
@@ -79,6 +90,7 @@ class Chain:
     """
 
     ops: tuple[Op, ...]
+    max_px: float = math.inf
     draws: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,17 +173,20 @@ class Chain:
             The value at stage `stop`.
 
         Raises:
+            TooManyPixels: an op would make more than `self.max_px`; it has not run.
             Exception: whatever an op raises, with a note that names the op.
         """
         for position in range(start, stop):
             op = self.ops[position]
+            if op.growth is not None and self.max_px < math.inf:
+                _check_growth(op.label, op.growth, value, self.max_px)
             if op.draws:
                 seed_generators(op.draws, op_seed(draw, position))
             try:
                 if position == 1 and window is not None:
                     value = self._run_cropped(value, window, draw, located)
                 else:
-                    value = op.call(value)
+                    value = decode(value, self.max_px) if op is DECODE else op.call(value)
             except Exception as error:
                 add_note(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
@@ -220,6 +235,24 @@ class Chain:
             return None
         seed_generators(self.ops[1].draws, op_seed(draw, 1))
         return self.crop.locate(width, height)
+
+
+def _check_growth(label: str, growth: Growth, value: Any, max_px: float) -> None:
+    """See that an op makes no more px of its value, the sides being changed one after the other."""
+    if isinstance(value, Image.Image):
+        width, height = value.size
+    elif isinstance(value, torch.Tensor) and value.ndim >= 2:
+        height, width = value.shape[-2:]
+    else:
+        return
+    if width and height:
+        wider, higher = growth(width, height)
+        _check_px(label, max(width, wider) * max(height, higher), max_px)
+
+
+def _check_px(label: str, px: float, max_px: float) -> None:
+    if px > max_px:
+        raise TooManyPixels(f"an op must make at most {max_px:.0f} px here, {label} would make {px:.0f}")
 
 
 @contextmanager

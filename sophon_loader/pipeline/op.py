@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from sophon_loader.pipeline.growth import Growth, GrowthOf
+
 GENERATORS = ("torch", "numpy", "python")
 """The global random generators an op may draw from."""
 
@@ -95,6 +97,7 @@ class Op:
         shrinks: see `OpType`.
         makes: see `OpType`.
         on_batches: see `OpType`.
+        growth: how large an image it makes at most of one of a size; None for no larger than that.
     """
 
     label: str
@@ -105,6 +108,7 @@ class Op:
     shrinks: bool = False
     makes: Made | None = None
     on_batches: bool = False
+    growth: Growth | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class OpType:
         makes: "tensor" if it turns an image into a tensor, "image" if it turns a tensor into an image, else None.
         on_batches: whether it does to a batch of tensors [N, C, H, W], bit for bit, what it does to each of them (for
             an op that makes a tensor: to uint8 pixels what it does to the images); or a function of the transform.
+        growth: how large an image the transform makes at most; None for no larger than what it is given. For one that
+            holds others, that follows from `steps`.
     """
 
     name: str
@@ -133,6 +139,7 @@ class OpType:
     shrinks: bool = False
     makes: Made | None = None
     on_batches: bool | Callable[[Any], bool] = False
+    growth: GrowthOf | None = None
 
 
 def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:

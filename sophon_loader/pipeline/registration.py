@@ -6,7 +6,8 @@ agreed with the old one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import msgpack
 
@@ -50,8 +51,12 @@ class Registration:
     why: str
 
     @staticmethod
-    def from_bytes(data: bytes) -> Registration:
+    def from_bytes(data: bytes, max_px: float = math.inf) -> Registration:
         """The inverse of `registration_of`, on another host.
+
+        Args:
+            data: the bytes.
+            max_px: of the chain.
 
         Raises:
             PipelineError: it is none, or an op refuses its parameters.
@@ -65,7 +70,7 @@ class Registration:
             raise PipelineError(f"a registration must be [software, description]: {error}") from error
         if not isinstance(description, bytes):
             raise PipelineError(f"a description must be bytes, got {type(description).__name__}")
-        chain = chain_from(description)
+        chain = replace(chain_from(description), max_px=max_px)
         if differ:
             why = f"the loader has agreed with an agent of other software: {', '.join(differ)} differ from its own"
             return Registration(chain if DECODERS.issuperset(differ) else Chain((DECODE,)), 0, why)

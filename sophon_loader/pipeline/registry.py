@@ -10,10 +10,12 @@ from __future__ import annotations
 import reprlib
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.catalogue import add_op_type, op_type_named, op_type_of
+from sophon_loader.pipeline.growth import Growth, of_any_order
 from sophon_loader.pipeline.op import GENERATORS, Made, Op, OpSpec, OpType, attribute_parameters
 from sophon_loader.pipeline.plain import add_tag, check_plain, read_checked, to_plain
 from sophon_loader.pipeline.state import same_state
@@ -112,6 +114,18 @@ def draws_of(transform: Any) -> tuple[str, ...]:
     return tuple(name for name in GENERATORS if name in drawn)
 
 
+def growth_of(transform: Any) -> Growth | None:
+    """How large an image a transform makes at most; None for no larger than what it is given."""
+    op_type = op_type_of(transform)
+    if op_type is None:
+        return None
+    if op_type.growth is not None:
+        return partial(op_type.growth, transform)
+    held = op_type.steps(transform) if op_type.steps else ()
+    steps = [growth for step in held if (growth := growth_of(step)) is not None]
+    return partial(of_any_order, steps) if steps else None
+
+
 def _op(op_type: OpType, transform: Any, spec: OpSpec) -> Op:
     on_batches = op_type.on_batches
     return Op(
@@ -123,6 +137,7 @@ def _op(op_type: OpType, transform: Any, spec: OpSpec) -> Op:
         shrinks=op_type.shrinks,
         makes=op_type.makes,
         on_batches=on_batches(transform) if callable(on_batches) else on_batches,
+        growth=growth_of(transform),
     )
 
 

@@ -7,6 +7,7 @@ transform of timm is met, or named; nothing else imports timm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,6 +19,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1_functional
 
 from sophon_loader.errors import PipelineError
+from sophon_loader.pipeline.growth import GrowthOf, Size, to_size
 from sophon_loader.pipeline.op import Crop, Made, OpType, Region, attribute_parameters
 from sophon_loader.pipeline.region import CenterCropV1, RandomResizedCropV1
 
@@ -96,6 +98,34 @@ def _held_steps(augment: Any) -> list[Any]:
     return list(augment.ops)
 
 
+# --- how large they make images --------------------------------------------------------------------------------
+
+
+def _keep_ratio(transform: Any, width: float, height: float) -> Size:
+    rows, columns = transform.size
+    ratios, longest = (height / rows, width / columns), transform.longest
+    ratio = max(ratios) * longest + min(ratios) * (1 - longest)
+    factors, aspects = [1.0], [1.0]
+    if transform.random_scale_prob > 0:
+        factors += [f**-0.5 if transform.random_scale_area else f for f in transform.random_scale_range]
+    if transform.random_aspect_prob > 0:
+        aspects += [one for a in transform.random_aspect_range for one in (a**0.5, a**-0.5)]
+    most = max(factors) * max(aspects) / ratio if ratio > 0 else math.inf
+    return width * most, height * most
+
+
+def _random_pad(transform: Any, width: float, height: float) -> Size:
+    return max(width, transform.input_size[1]), max(height, transform.input_size[0])
+
+
+_GROWTHS: dict[str, GrowthOf] = {
+    "CenterCropOrPad": to_size,
+    "RandomCropOrPad": to_size,
+    "RandomPad": _random_pad,
+    "RandomResizedCropAndInterpolation": to_size,
+    "ResizeKeepRatio": _keep_ratio,
+}
+
 # --- the op types ---------------------------------------------------------------------------------------------
 
 _AUGMENT, _BASIC = auto_augment, transforms
@@ -152,4 +182,5 @@ def _op_type(cls_name: str, cls: type, draws: tuple[str, ...]) -> OpType:
         crop=_CROPS.get(cls_name),
         shrinks=cls_name in _SHRINKING,
         makes=_MAKES.get(cls_name),
+        growth=_GROWTHS.get(cls_name),
     )

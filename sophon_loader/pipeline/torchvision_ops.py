@@ -17,6 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
+from sophon_loader.pipeline.growth import GROWTHS
 from sophon_loader.pipeline.op import Crop, Made, OpType, attribute_parameters
 from sophon_loader.pipeline.region import (
     CenterCropV1,
@@ -239,6 +240,7 @@ def _op_type(name: str, cls: type, draws: tuple[str, ...]) -> OpType:
         shrinks=cls_name in _SHRINKING,
         makes=_MAKES.get(cls_name),
         on_batches=_ON_BATCHES.get(name, False),
+        growth=GROWTHS.get(cls_name),
     )
 
 

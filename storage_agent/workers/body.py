@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -23,7 +24,7 @@ import torch
 from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import encode, encodings, used_at
-from sophon_loader.errors import EncodingError, PipelineError
+from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
 from sophon_loader.pipeline.catalogue import load_ops
 from sophon_loader.pipeline.chain import Chain, Located
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
@@ -60,6 +61,9 @@ class Learnt:
 
     The broker decides how many there are, and which is forgotten.
 
+    Args:
+        max_px: that an image may have behind an op, see `Chain`.
+
     Example:
         >>> learnt = Learnt()
         >>> learnt.learn(content_hash(registration), registration)
@@ -67,7 +71,8 @@ class Learnt:
         3
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_px: float = math.inf) -> None:
+        self._max_px = max_px
         self._known: dict[str, bytes | Registration] = {}
         self._appraisers: dict[str, Appraiser] = {}
 
@@ -95,7 +100,7 @@ class Learnt:
         if known is None:
             raise PipelineError(f"pipeline must have been sent to this worker, got {digest!r}")
         if isinstance(known, bytes):
-            known = self._known[digest] = Registration.from_bytes(known)
+            known = self._known[digest] = Registration.from_bytes(known, self._max_px)
         return known
 
     def appraiser(self, digest: str) -> Appraiser:
@@ -139,11 +144,11 @@ def main(settings: Settings, broker: Channel) -> None:
         broker.send([words.READY])
     except OSError:  # it has stopped in the meantime
         return
-    _serve(broker, open_exports(settings), memory)
+    _serve(broker, open_exports(settings), Learnt(settings.max_px), memory)
 
 
-def _serve(broker: Channel, exports: Exports, memory: Memory) -> None:
-    upkeep, learnt = Upkeep(), Learnt()
+def _serve(broker: Channel, exports: Exports, learnt: Learnt, memory: Memory) -> None:
+    upkeep = Upkeep()
     for count in itertools.count(1):
         try:
             frames = broker.receive()
@@ -242,8 +247,9 @@ def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
         answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
         _ = answer.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
-        # Of its own choice nobody need know that no allowed encoding takes the value: nothing was asked for.
-        chosen = picture is not None and isinstance(error, EncodingError)
+        # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
+        # nothing was asked for.
+        chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
         return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
     return Done(answer, read.data, picture)
 
@@ -343,8 +349,9 @@ def _draw(job: Job) -> Draw:
 
 
 def _note_of(error: Exception) -> str:
-    # An encoding's text says it all, and may come with every sample.
-    shown = traceback.format_exception_only if isinstance(error, EncodingError) else traceback.format_exception
+    # These texts say it all, and may come with every sample.
+    says_all = isinstance(error, (EncodingError, TooManyPixels))
+    shown = traceback.format_exception_only if says_all else traceback.format_exception
     text = "".join(shown(error))
     if len(text) > 2 * _NOTE_LIMIT:
         text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import enum
+import itertools
+import math
 import pickle
 import random
 import warnings
@@ -96,6 +98,21 @@ def test_no_transform_is_both_registered_and_excluded() -> None:
     excluded = NOT_REGISTERED | {op_name(name): reason for name, reason in NOT_OF_TIMM.items()}
     assert set(registered()) & set(excluded) == set()
     assert all(len(reason) > 10 for reason in excluded.values())
+
+
+# --- how large an image it makes --------------------------------------------------------------------------------
+
+
+@every_example
+def test_an_image_is_never_larger_than_was_said_before(example: Example) -> None:
+    op = op_of(example.make())
+    sizes = [example.size] if example.size else [(21, 17), (10, 60), (33, 12)]
+    for height, width in sizes:
+        wider, higher = op.growth(width, height) if op.growth else (width, height)
+        for kind, seed in itertools.product(example.takes, range(8)):
+            value = _seeded(op.call, value_of(kind, height, width), op.draws, seed, 7)
+            found = value.size if isinstance(value, Image.Image) else (value.shape[-1], value.shape[-2])
+            assert found[0] <= math.ceil(wider) and found[1] <= math.ceil(higher)
 
 
 # --- description ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgpack
 import psutil
 import pytest
+from torchvision.transforms import v2
 
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.software import software
@@ -125,6 +126,27 @@ def test_slow_ops_of_one_client(victim: Agent, normal: Client, tmp_path: Path) -
     until(lambda: normal.status()["outstanding"] < 10, "nobody waits for these any more")
     gate.touch()
     until(lambda: normal.status()["workers"] == 2, "both workers are there")
+
+
+def test_an_op_that_would_make_a_vast_image(victim: Agent, normal: Client) -> None:
+    """Of a picture of some thousand px; it does not run, in a container neither."""
+    attacker = victim.client()
+    peaks = _peaks(normal)
+    for transform in (v2.Resize(9000), v2.RandomApply([v2.Pad(5000)], p=1.0)):
+        attacker.send(fetch([KEY], 2, attacker.register(chain_of(transform)), encoding="pixels"))
+        ((_, sample),) = attacker.samples(1).items()
+        assert sample.cut == 0 and "an op must make at most 64000000 px here" in sample.note
+    assert _peaks(normal) - peaks < 100 * MB, "it was 250 MB for the first of them"
+    _served(normal, 2)
+
+
+def _peaks(client: Client) -> int:
+    """The most memory that each worker has had, all together, in bytes."""
+    found = 0
+    for pid in client.status()["worker_pids"]:
+        words = Path(f"/proc/{pid}/status").read_text().split()
+        found += int(words[words.index("VmHWM:") + 1]) << 10
+    return found
 
 
 def test_an_op_that_wants_all_memory(victim: Agent, normal: Client) -> None:

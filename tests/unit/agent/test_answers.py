@@ -20,6 +20,7 @@ from storage_agent.answers import Answer, answer_question
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
 from storage_agent.workers import body, words
+from storage_agent.workers.body import Learnt
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.memory import Memory
 from tests.unit.agent.samples import (
@@ -56,7 +57,7 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
         for message in messages:
             Channel(ours).send(message)
         ours.shutdown(socket.SHUT_WR)
-        body._serve(Channel(theirs), exports, Memory(1 << 50))
+        body._serve(Channel(theirs), exports, Learnt(), Memory(1 << 50))
         theirs.shutdown(socket.SHUT_WR)
         said, channel = [], Channel(ours)
         with contextlib.suppress(EOFError):

@@ -21,7 +21,7 @@ def _settings(tmp_path: Path, **changed: Any) -> Settings:
 @pytest.mark.parametrize("changed", [
     {}, {"bind": "ipc:///tmp/x"}, {"bind": "tcp://[::1]:5"}, {"bind": "tcp://*:*", "insecure": True},
     {"limit_mbit": 0.5}, {"limit_mbit": None}, {"workers": 64, "readers": 1},
-    {"max_file_nbytes": MAX_PAYLOAD_NBYTES}, {"drain_s": 0.0},
+    {"max_file_nbytes": MAX_PAYLOAD_NBYTES}, {"max_px": 1}, {"drain_s": 0.0},
 ])  # fmt: skip
 def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
     settings = _settings(tmp_path, **changed)
@@ -36,6 +36,7 @@ def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
       for name in ("workers", "readers", "max_outstanding", "max_queued")),
     *(({"limit_mbit": n}, f"limit-mbit must be above 0, got {n}") for n in (0.0, -1.0, math.nan)),
     *(({"max_file_nbytes": n}, "max_file_nbytes must be from 1 to") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
+    ({"max_px": 0}, "max-megapixels must be above 0, got 0"),
     *(({"drain_s": n}, "drain_s must be") for n in (-1.0, math.nan, math.inf)),
 ])  # fmt: skip
 def test_settings_that_do_not(tmp_path: Path, changed: dict[str, Any], rule: str) -> None:

@@ -102,6 +102,23 @@ def test_until_a_cost_is_known_the_mean_counts() -> None:
     assert turns.pop() == (b"quick", "9")
 
 
+def test_a_dear_first_thing_is_paid_for_once() -> None:
+    """A worker's first sample takes many times as long as the next ones; each of those was paid for in advance by the
+    mean of what had been, and 64 others had their turns until that was worked off."""
+    turns: Turns[str] = Turns()
+    for name in [b"first", *(b"%d" % n for n in range(63))]:
+        for n in range(500):
+            turns.push(name, f"{n}")
+    had = Counter[bytes]()
+    for number in range(64 * 100):
+        turn = turns.pop()
+        assert turn is not None
+        turns.spent(turn[0], 20.0 if number == 0 else 1.0)
+        had[turn[0]] += 1
+    assert had[b"first"] > 75, "and not 20 less for each of the first ones"
+    assert len(turns._line) < 2 * 64 + 65
+
+
 def test_a_client_that_is_held_is_passed_over() -> None:
     turns: Turns[str] = Turns()
     turns.push(b"deaf", "1")

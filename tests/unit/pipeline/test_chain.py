@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import hashlib
 import io
 import pickle
 import random
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +26,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from sophon_loader.errors import PipelineError
+from sophon_loader.errors import PipelineError, TooManyPixels
 from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, decode, specs_of
 from sophon_loader.pipeline.op import GENERATORS
@@ -66,6 +68,12 @@ def noise() -> None:
 def _file(kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     value_of("pil").save(file, kind)
+    return file.getvalue()
+
+
+def _picture(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
     return file.getvalue()
 
 
@@ -208,6 +216,33 @@ def test_progress_is_reported_by_stage() -> None:
     with chain.isolated():
         chain.run(_file(), 0, 3, DRAW, after=lambda stage, value: seen.append((stage, type(value))))
     assert seen == [(1, Image.Image), (2, Image.Image), (3, torch.Tensor)]
+
+
+@pytest.mark.parametrize("transform", [
+    v1.Resize(64), v1.Pad([0, 30, 0, 30]),
+    v2.RandomApply([v2.Compose([v2.Identity(), v2.RandomZoomOut(side_range=(1, 3))])]),
+    v1.CenterCrop((20, 200)), v1.RandomRotation(5, expand=True),
+])  # fmt: skip
+def test_an_op_that_would_make_too_many_px_does_not_run(transform: Any) -> None:
+    """Of a picture of 40 x 30; at an agent, whose chains have a limit."""
+    free = chain_of(transform)
+    limited = dataclasses.replace(free, max_px=40 * 30)
+    data = _picture(40, 30)
+    with free.isolated():
+        free.run(data, 0, 2, DRAW)
+        limited.run(data, 0, 1, DRAW)
+        with pytest.raises(
+            TooManyPixels, match=rf"at most 1200 px here, {re.escape(free.ops[1].label)} would make \d+"
+        ):
+            limited.run(data, 0, 2, DRAW)
+        with pytest.raises(TooManyPixels, match="decode would make 1200"):
+            dataclasses.replace(free, max_px=1199).run(data, 0, 1, DRAW)
+
+
+def test_what_an_op_makes_of_a_tensor_counts_as_well() -> None:
+    limited = dataclasses.replace(chain_of(v2.Compose([v2.ToImage(), v2.Resize((90, 90))])), max_px=8000)
+    with pytest.raises(TooManyPixels, match=r"v2\.Resize would make 8100"):
+        limited.run(_picture(20, 20), 0, 3, DRAW)
 
 
 # --- what a chain is made of ----------------------------------------------------------------------------------
