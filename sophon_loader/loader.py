@@ -23,7 +23,7 @@ from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
-from sophon_loader.main.inner import Inner
+from sophon_loader.main.inner import Inner, undrawn
 from sophon_loader.main.place import Place
 from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import Relay
@@ -246,10 +246,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
-            return PlainIterator(super().__iter__(), order)
+            with undrawn(self, self._place.persisting):
+                return PlainIterator(super().__iter__(), order)
         if not keep:
             seed = Seed(self._place.drawn_seed())
-            unasked = persist and workforce is not None
+            unasked = (persist and workforce is not None) or self._place.persisting
             if self._inner is not None and unasked:
                 self._inner.end()
             self._inner = Inner(self, self._engine, seed, order, unasked=unasked)
@@ -289,10 +290,17 @@ class OffloadingDataLoader(DataLoader[T_co]):
         What has been prefetched, and not delivered, does not count. See docs/determinism.md.
 
         Raises:
-            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, or an iterable dataset
-                does not say where it stands.
+            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, an iterable dataset
+                does not say where it stands, or one that cannot be offloaded has a state in each of its workers.
         """
-        return self._place.state(self.num_workers, in_turn=self.in_order or self.num_workers < 2)
+        in_turn = self.in_order or self.num_workers < 2
+        workers = self._inner if self._engine is not None else self._iterator
+        return self._place.state(
+            self.num_workers,
+            in_turn=in_turn,
+            offloadable=self._engine is not None,
+            persisting=self.persistent_workers and workers is not None,
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.

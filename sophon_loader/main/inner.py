@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,19 @@ from sophon_loader.workers.tickets import QueuedTickets
 
 _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
+
+
+@contextmanager
+def undrawn(loader: DataLoader[Any], do: bool) -> Iterator[None]:
+    """Have torch draw the seed of the workers that it starts from a generator of their own, if told to."""
+    before = loader.generator
+    if do:
+        loader.generator = torch.Generator()
+        loader.generator.manual_seed(torch.initial_seed() + 1)
+    try:
+        yield
+    finally:
+        loader.generator = before
 
 
 class Inner:

@@ -35,6 +35,8 @@ class Place:
         next_epoch: the number of the next iteration.
         seed: of the run; None until it has been drawn.
         order: of the samplers.
+        persisting: whether the next iteration is to draw no seed for its workers, as there were some that would have
+            gone on when a state was taken.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Place:
         self.order = order_of(*samplers, generator, drop_last)
         self.seed = seed
         self.next_epoch = 0
+        self.persisting = False
 
     def __copy__(self) -> Place:
         other = Place.__new__(Place)
@@ -101,27 +104,30 @@ class Place:
         # DataLoader draws a number as an iteration begins. In the one that goes on it has done so before.
         with preserved(("torch",) if order.start.drawn is not None else ()):
             yield
+        self.persisting = False
         order.start, self.next_epoch = Position(), order.epoch + 1
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Iterate from the beginning, and leave the epoch count, the place and the generators as they were."""
-        order, epoch = self.order, self.next_epoch
+        order, epoch, persisting = self.order, self.next_epoch, self.persisting
         before, states = (order.start, order.newest, order.epoch), order.generators.take(("torch",))
         order.start = Position()
         try:
             yield
         finally:
-            self.next_epoch = epoch
+            self.next_epoch, self.persisting = epoch, persisting
             order.start, order.newest, order.epoch = before
             order.generators.put(states)
 
-    def state(self, workers: int, *, in_turn: bool) -> dict[str, Any]:
+    def state(self, workers: int, *, in_turn: bool, offloadable: bool, persisting: bool) -> dict[str, Any]:
         """Numbers and texts, a few KB whatever the dataset.
 
         Args:
             workers: of the loader.
             in_turn: whether batches come in the sampler's order.
+            persisting: whether there are workers that the next epoch goes on with.
+            offloadable: whether samples follow from the dataset's keys, and not from a state that it may have.
 
         Raises:
             ConfigError: the running epoch cannot be gone on with.
@@ -144,6 +150,8 @@ class Place:
             "own": None if drawn else order.own_state(),
             "sampler_epoch": next((one.epoch for one in _told_epochs(order) if isinstance(one.epoch, int)), None),
             "generators": packed(self._to_come(drawn)),
+            "persisting": drawn is None and (persisting or self.persisting),
+            "dataset": None if offloadable else _own_state(self._dataset, workers),
         }
 
     def _standing(self, *, in_turn: bool) -> tuple[int, Position]:
@@ -201,6 +209,9 @@ class Place:
             order.load_own_state(state["own"])
         self.seed = state["seed"] if self._given_seed is None else self._given_seed
         self.next_epoch = state["epoch"]
+        self.persisting = bool(state.get("persisting"))
+        if state.get("dataset") is not None:
+            dataset.load_state_dict(state["dataset"])
         # Another rank's samplers may give other indices.
         digest = state["digest"] if state["rank"] == rank_of_all()[0] else ""
         order.start, order.newest = Position(state["samples"], digest, state["drawn"] and Drawn(**state["drawn"])), None
@@ -223,6 +234,19 @@ def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
             "workers for theirs"
         )
     return {"version": _VERSION, "dataset": dataset.state_dict()}
+
+
+def _own_state(dataset: Any, workers: int) -> Any:
+    """What a map-style dataset says of itself, for torchdata's loader say; None if it says nothing."""
+    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
+        return None
+    if workers:
+        raise ConfigError(
+            f"dataset must have no state of its own, or be read with num_workers=0, for a state; got a "
+            f"{type(dataset).__name__} with state_dict() and num_workers={workers}: each worker's copy has another "
+            "one; let its samples depend on the index alone and take state_dict() away, or read it without workers"
+        )
+    return dataset.state_dict()
 
 
 def _load_iterable_state(dataset: Any, state: Any) -> None:

@@ -27,7 +27,7 @@ from torchvision import transforms as v1
 
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
-from tests.support.loaders import digest_of
+from tests.support.loaders import as_list, digest_of
 from tests.support.pictures import folder, make_tree
 
 FILES = 23
@@ -358,6 +358,61 @@ def test_a_dataset_that_cannot_be_offloaded(form: dict[str, Any]) -> None:
         assert list(other) == whole[cut:] and list(other) == following
         other.close()
     loader.close()
+
+
+# What torchdata's own tests ask of its loader for map-style datasets, where the ones above do not.
+
+
+@pytest.mark.parametrize(
+    "form", [{}, {"batch_size": None}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
+)
+@pytest.mark.parametrize("offloadable", [True, False])
+def test_the_loader_that_gave_a_state_takes_it_back(build: Any, offloadable: bool, form: dict[str, Any]) -> None:
+    """With an iterator open, behind the epoch, from its beginning, and each of them twice; through JSON."""
+    what = {} if offloadable else {"dataset": Numbers(), "collate_fn": as_list}
+    loader = build(**what, **form)
+    batches = iter(loader)
+    first = loader.state_dict()
+    begun = list(itertools.islice(batches, 3))
+    middle = json.loads(json.dumps(loader.state_dict()))
+    loader.load_state_dict(middle)
+    whole = begun + list(loader)
+    after = loader.state_dict()
+    following = list(loader)
+    next(iter(loader))
+    for state, expected in ((first, whole), (middle, whole[3:]), (after, following), (middle, whole[3:])):
+        loader.load_state_dict(state)
+        loader.load_state_dict(state)
+        assert list(loader) == expected
+
+
+class Drawing(Numbers):
+    """A map-style dataset with a state: it draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = seeded()
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * index + int(torch.randint(100, (), generator=self.generator))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+
+
+def test_a_map_style_dataset_with_a_state_of_its_own() -> None:
+    loader = OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=list)
+    batches = iter(loader)
+    next(batches)
+    state = kept(loader.state_dict())
+    other = OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=list)
+    other.load_state_dict(state)
+    assert list(other) == list(batches)
+    with pytest.raises(ConfigError, match=r"dataset must have no state of its own, or be read with num_workers=0"):
+        OffloadingDataLoader(Drawing(), 4, num_workers=1).state_dict()
 
 
 class Stream(IterableDataset[int]):
