@@ -25,6 +25,7 @@ from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner, undrawn
 from sophon_loader.main.place import Place
+from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import Relay
 from sophon_loader.main.settings import Settings
@@ -34,7 +35,7 @@ from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report import Report
 
-OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "shard", "options")
+OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "device_prefetch", "shard", "options")
 """The arguments that torch's class does not have."""
 T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
         num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer where some are idle; at
             most two per core. They change within an epoch (not under policies that plan for each sample) or between
             two. The attribute is their number now. A dataset that cannot be offloaded has one per core.
+        device_prefetch: so many batches are copied to the accelerator, and finished there, while the steps before them
+            run; they are delivered there, targets too. With `pin_memory=True` the host does not wait for the copies.
         shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
             in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
@@ -119,6 +122,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         seed: int | None = None,
         profile: str | Path | None = None,
         tail: str | torch.device = "loader",
+        device_prefetch: int = 0,
         shard: bool = False,
         options: OffloadOptions | None = None,
     ) -> None:
@@ -147,8 +151,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
             in_order=in_order,
         )
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
-        self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
-        self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, options)
+        self.profile, self.tail, self.device_prefetch = profile, tail, device_prefetch
+        self.shard, self.options = shard, options
+        self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, device_prefetch, options)
         samplers = self.sampler, self.batch_sampler
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
         self._inner: Inner | None = None
@@ -232,7 +237,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """The batches of the next epoch; `measuring` to run it without offloading."""
         self._use.is_known = True
         if isinstance(self.dataset, IterableDataset):
-            return super().__iter__()
+            return ahead(super().__iter__(), self._settings)
         with self._place.iterating():
             return self._batches(measuring)
 
@@ -247,7 +252,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
             self._follow_dataset()
         if self._engine is None:
             with undrawn(self, self._place.persisting):
-                return PlainIterator(super().__iter__(), order)
+                return PlainIterator(ahead(super().__iter__(), self._settings), order)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting
@@ -258,11 +263,13 @@ class OffloadingDataLoader(DataLoader[T_co]):
         share = order.share_of(len(self._engine.data))
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
         epoch.partial = order.start.samples > 0
+        tail = self._engine.run.split.tail
         if workforce is None:
             batches = self._inner.begin(epoch)
         else:
             batches = Relay(workforce, epoch, self._inner, order.length, self._engine.may_change)
-        return EpochIterator(self._engine, epoch, batches, order.length, self._engine.run.split.tail)
+        batches = ahead(batches, self._settings, tail)
+        return EpochIterator(self._engine, epoch, batches, order.length, None if self.device_prefetch else tail)
 
     def _follow_dataset(self) -> None:
         """See that the dataset still is what was taken apart, and gives what its parts give."""
@@ -395,5 +402,5 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     @property
     def _lag(self) -> int:
-        """Batches that workers have asked for when one is delivered."""
-        return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1
+        """Batches that have been asked for when one is delivered."""
+        return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1 + self._settings.device_prefetch

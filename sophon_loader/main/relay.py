@@ -45,6 +45,11 @@ class Relay(Iterator[Any]):
         self._mark: Shift | None = None
         self._stopped = False
 
+    @property
+    def of_torch(self) -> Iterator[Any]:
+        """The iterator of the workers that there are now."""
+        return self._batches
+
     def __next__(self) -> Any:
         if not self._stopped and not self._epoch.superseded:
             self._look()

@@ -30,6 +30,7 @@ class Settings:
         seed: of all random numbers; None to follow torch's.
         profile: the file in which profiles are kept, or None.
         tail: the device on which the last ops run, batch by batch; None to run all ops with the samples.
+        device_prefetch: batches that are on their way to the accelerator beside the one that is delivered.
     """
 
     agent: Address | LocalAgent | None
@@ -38,14 +39,21 @@ class Settings:
     seed: int | None
     profile: Path | None
     tail: torch.device | None
+    device_prefetch: int
     options: OffloadOptions
 
     @staticmethod
-    def checked(agent: Any, policy: Any, encodings: Any, seed: Any, profile: Any, tail: Any, options: Any) -> Settings:
-        """The settings that arguments mean.
-
-        Args:
-            agent, policy, encodings, seed, profile, tail, options: of an OffloadingDataLoader, as the user gave them.
+    def checked(
+        agent: Any,
+        policy: Any,
+        encodings: Any,
+        seed: Any,
+        profile: Any,
+        tail: Any,
+        device_prefetch: Any,
+        options: Any,
+    ) -> Settings:
+        """The settings that arguments of an OffloadingDataLoader mean, as the user gave them.
 
         Raises:
             ConfigError: one cannot work; the text names rule, value and remedy.
@@ -62,6 +70,7 @@ class Settings:
             _checked_seed(seed),
             _checked_profile(profile),
             device_of(tail),
+            _checked_depth(device_prefetch),
             options,
         )
 
@@ -106,6 +115,12 @@ def _checked_seed(seed: Any) -> int | None:
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise ConfigError(f"seed must be an integer, got {seed!r}; leave it out to follow torch.manual_seed")
     return as_int(seed)
+
+
+def _checked_depth(depth: Any) -> int:
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
+        raise ConfigError(f"device_prefetch must be a number of batches, got {depth!r}; 2 is enough, 0 is none")
+    return depth
 
 
 def _checked_profile(profile: Any) -> Path | None:

@@ -100,6 +100,28 @@ def test_the_tail_follows_the_device(make: Any) -> None:
     assert (images.device.type, targets.device.type) == (accelerator.type, "cpu")
 
 
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+@pytest.mark.parametrize("tail", ["cpu", "loader"])
+def test_batches_sent_ahead_are_the_same(root: Path, make: Any, tail: str, workers: Any) -> None:
+    """Also from a state that is taken while others are on their way, and of a dataset that is not offloaded."""
+    dataset = folder(root, train_transform(), target_transform=noisy_target)
+    loader = make(dataset, policy="all-off", num_workers=workers, tail=tail, device_prefetch=2)
+    whole = reference(dataset)
+    batches = iter(loader)
+    found = samples_of([next(batches) for _ in range(2)])
+    state = loader.state_dict()
+    assert found + samples_of(batches) == whole
+    other = make(dataset, policy="all-off", num_workers=workers, tail=tail, device_prefetch=1)
+    other.load_state_dict(state)
+    assert samples_of(other) == whole[len(found) :]
+
+
+@pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
+def test_other_datasets_are_sent_ahead_too(root: Path, make: Any) -> None:
+    dataset = OwnGetItem(str(root), eval_transform())
+    assert samples_of(make(dataset, device_prefetch=2, num_workers=1)) == samples_of(make(dataset))
+
+
 # --- what crosses ---------------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,20 @@ import pytest
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.client.address import Address
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.errors import OffloadWarning
+from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.main.settings import Settings
 
 
 def checked(**arguments: object) -> Settings:
     defaults = {"agent": None, "policy": "auto", "encodings": "auto", "seed": None, "profile": None, "tail": "loader"}
-    return Settings.checked(**{**defaults, "options": None, **arguments})
+    return Settings.checked(**{**defaults, "device_prefetch": 0, "options": None, **arguments})
+
+
+@pytest.mark.parametrize("depth", [-1, 1.5, True, "2", None], ids=str)
+def test_device_prefetch_is_a_number_of_batches(depth: object) -> None:
+    assert checked(device_prefetch=2).device_prefetch == 2
+    with pytest.raises(ConfigError, match="device_prefetch must be a number of batches"):
+        checked(device_prefetch=depth)
 
 
 def test_defaults() -> None:
