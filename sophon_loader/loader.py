@@ -66,8 +66,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer where some are idle; at
             most two per core. They change within an epoch (not under policies that plan for each sample) or between
             two. The attribute is their number now. A dataset that cannot be offloaded has one per core.
-        device_prefetch: so many batches are copied to the accelerator, and finished there, while the steps before them
-            run; they are delivered there, targets too. With `pin_memory=True` the host does not wait for the copies.
+        device_prefetch: batches that are copied to the accelerator, targets too, and finished there ahead of the step.
         shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
             in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
@@ -151,8 +150,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
             in_order=in_order,
         )
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
-        self.profile, self.tail, self.device_prefetch = profile, tail, device_prefetch
-        self.shard, self.options = shard, options
+        self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
+        self.device_prefetch = device_prefetch
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, device_prefetch, options)
         samplers = self.sampler, self.batch_sampler
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
@@ -263,13 +262,14 @@ class OffloadingDataLoader(DataLoader[T_co]):
         share = order.share_of(len(self._engine.data))
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
         epoch.partial = order.start.samples > 0
-        tail = self._engine.run.split.tail
         if workforce is None:
             batches = self._inner.begin(epoch)
         else:
             batches = Relay(workforce, epoch, self._inner, order.length, self._engine.may_change)
-        batches = ahead(batches, self._settings, tail)
-        return EpochIterator(self._engine, epoch, batches, order.length, None if self.device_prefetch else tail)
+        tail = self._engine.run.split.tail
+        if self.device_prefetch:
+            batches, tail = ahead(batches, self._settings, tail), None
+        return EpochIterator(self._engine, epoch, batches, order.length, tail)
 
     def _follow_dataset(self) -> None:
         """See that the dataset still is what was taken apart, and gives what its parts give."""
