@@ -45,6 +45,10 @@ TRIED_OF_AGENT = 1 / 32
 """Of its cores, at most, while nothing is offloaded: that is for knowing, and the agent has files to send."""
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
+OFFLOADS_FROM_CORES = 0.06
+"""Cores of each of the agent's workers from which on anything is offloaded. A quota gives its cores in periods of 100
+ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
+NO_CPU = "the agent has next to no CPU"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 
@@ -262,6 +266,9 @@ class LivePlan:
             return False
         facts = _facts_of(table, self.conditions)
         self.tariff = self._policy.tariff(facts, self._traffic)
+        if 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES:
+            without = self.tariff.without
+            self.tariff = Tariff((FILES,), f"{NO_CPU}: nothing is offloaded", without, without)
         self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
         self._share()
         return True
@@ -277,7 +284,7 @@ class LivePlan:
     def _tried_share(self) -> float:
         """Share of the samples that are offloaded while nothing need be: no burden, however small the agent is."""
         cores, verdict = self.conditions.rates.agent_cores, self._verdict
-        if cores < TRIED_FROM_CORES:
+        if cores < TRIED_FROM_CORES or 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES:
             return 0.0
         if verdict is None:
             return FIRST_TRIED_SHARE
@@ -341,8 +348,8 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
     """
     if files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    if rates.agent_cores < TRIED_FROM_CORES:
-        return Tariff((FILES,), "nothing has been measured yet, and the agent has next to no CPU")
+    if rates.agent_cores < OFFLOADS_FROM_CORES:
+        return Tariff((FILES,), f"nothing has been measured yet, and {NO_CPU}")
     reason = "nothing has been measured yet: all resources count as equally scarce"
     return Tariff((Part(1.0, _equally_scarce(rates)),), reason)
 

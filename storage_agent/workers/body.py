@@ -48,8 +48,8 @@ OFFERED_EVERY = 8
 bytes, which are a thousandth of the traffic then."""
 OFFERED_FIRST = 32
 """So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
-TRIED_FROM_CORES = 0.02
-"""Cores of a worker from which on samples are tried: of fewer, one trial would take longer than some 50 samples."""
+TRIED_FROM_CORES = 0.06
+"""Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
 _LOOK_EVERY = 16
 """Samples after which a worker looks how much memory it has taken; it does so whenever one has failed."""
 _NOTE_LIMIT = 2000

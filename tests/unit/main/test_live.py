@@ -22,7 +22,7 @@ from sophon_loader.main.live import (
     FIRST_WINDOW_S,
     MIN_OFFERS,
     MIN_WINDOW_SAMPLES,
-    TRIED_FROM_CORES,
+    OFFLOADS_FROM_CORES,
     TRIED_SHARE,
     WINDOW_S,
     LivePlan,
@@ -391,8 +391,22 @@ def test_what_is_tried_is_no_burden_to_a_small_agent(cores: float, share: float)
 
 
 def test_an_agent_with_next_to_no_cpu_is_asked_for_files_before_anything_is_known() -> None:
-    assert at_first(Conditions.at_first(1.0, 0.9 * TRIED_FROM_CORES).rates, files_here=False).parts == (FILES,)
-    assert at_first(Conditions.at_first(1.0, TRIED_FROM_CORES).rates, files_here=False).offloads
+    assert at_first(Conditions.at_first(1.0, 0.9 * OFFLOADS_FROM_CORES).rates, files_here=False).parts == (FILES,)
+    assert at_first(Conditions.at_first(1.0, OFFLOADS_FROM_CORES).rates, files_here=False).offloads
+
+
+def test_nothing_is_offloaded_to_workers_that_are_stopped_for_most_of_a_period(driven: Driven) -> None:
+    """One sample would take the files of a whole period along; with its cores the agent gets work again."""
+    driven.weigh()
+    driven.progress(1.0, totals_of(100))
+    assert driven.live.tariff.offloads
+    driven.statistics.per_worker.array[:] = 0.9 * OFFLOADS_FROM_CORES
+    driven.progress(2.0, totals_of(200))
+    assert not driven.live.tariff.offloads and driven.told.parts == (FILES,)
+    assert "next to no CPU" in driven.live.tariff.reason and driven.live.limits()
+    driven.statistics.per_worker.array[:] = 1.0
+    driven.progress(3.0, totals_of(300))
+    assert driven.live.tariff.offloads and driven.told.offloads
 
 
 def test_prices_say_for_how_many_cores_of_the_agent_they_were_worked_out(driven: Driven) -> None:
