@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOW = ("--policies", "no-off", "resize-off", "sophon", "auto", "--epochs", "4")
 _FREE = ("--link-mbit", "0", "--policies", "torch", "no-off", "auto")
 
 
@@ -76,12 +75,21 @@ BENCHES = (
         "each",
     ),
     Bench(
+        "policies-0.05",
+        "bench.policies",
+        "The same with next to no CPU at the agent",
+        "sophon and auto as fast as no-off",
+        15,
+        ("--agent-cores", "0.05", "--epochs", "2"),
+        data="each",
+    ),
+    Bench(
         "policies-0.25",
         "bench.policies",
         "The same with a quarter of a core at the agent",
         "",
-        1.5,
-        ("--agent-cores", "0.25", *_LOW),
+        6,
+        ("--agent-cores", "0.25", "--epochs", "4"),
         data="each",
     ),
     Bench(
@@ -89,9 +97,39 @@ BENCHES = (
         "bench.policies",
         "The same with half a core at the agent",
         "",
-        1.5,
-        ("--agent-cores", "0.5", *_LOW),
+        4,
+        ("--agent-cores", "0.5", "--epochs", "4"),
         data="each",
+    ),
+    Bench(
+        "utilisation",
+        "bench.utilisation",
+        "How long does the GPU wait, by policy, model and batch size?",
+        "",
+        12,
+        (),
+        ("--models", "alexnet", "--batch-sizes", "16", "--policies", "no-off", "auto", "--epochs", "1"),
+        "first",
+    ),
+    Bench(
+        "fastflow",
+        "bench.fastflow",
+        "What does each operator split and each share give, what does FastFlow decide, and what do its trials cost?",
+        "a share within 5 points of the sweep's best; with a metric store a tenth of the steps",
+        12,
+        (),
+        ("--repeat", "1", "--trial-steps", "4", "--shares", "2", "--job-epochs", "1"),
+        "first",
+    ),
+    Bench(
+        "overlap",
+        "bench.overlap",
+        "Who waits for whom where an all-reduce crosses the same link, and checkpoints are written beside it?",
+        "",
+        8,
+        (),
+        ("--prefetch", "2", "--steps", "10", "--warm-steps", "4"),
+        "first",
     ),
     Bench(
         "cpu-bound",

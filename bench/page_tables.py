@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench import paper_tables
 from bench.catalogue import BENCHES
 from bench.markdown import MISSING, Result, Results, middle, sources, spread, table
 
-CORES = {"0.25": "policies-0.25", "0.5": "policies-0.5", "1": "policies"}
-"""Benches of the policies by the agent's cores."""
 YES_NO = {True: "yes", False: "no", None: ""}
 
 
@@ -60,27 +59,6 @@ def _policies_of(result: Result) -> str:
         for entry in result.rows["summary"]
     ]
     return table((*columns, "same batches"), rows)
-
-
-def fewer_cores(results: Results) -> str:
-    """Epochs by the cores of the agent."""
-    used, rows = [], []
-    names = ("no-off", "resize-off", "sophon", "auto")
-    for data in [result.data for result in results.each("policies")]:
-        for cores, bench in CORES.items():
-            result = results.named(f"{bench}-{data}")
-            if result is None:
-                continue
-            used.append(result)
-            entries = {entry["policy"]: entry for entry in result.rows["summary"]}
-            cells = [
-                f"{middle(entries[name]['seconds'], 2)} ({middle(entries[name]['predicted_to_measured'], 2)})"
-                for name in names
-            ]
-            rows.append((data, cores, *cells, spread(entries["auto"]["times_faster"], 2)))
-    if not rows:
-        return MISSING
-    return table(("data", "agent cores", *names, "auto, times faster"), rows) + "\n\n" + sources(*used)
 
 
 def cpu_bound(results: Results) -> str:
@@ -432,7 +410,10 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "benches": benches,
     "stamps": stamps,
     "policies": policies,
-    "fewer-cores": fewer_cores,
+    "fewer-cores": paper_tables.fewer_cores,
+    "utilisation": paper_tables.utilisation,
+    "fastflow": paper_tables.fastflow,
+    "overlap": paper_tables.overlap,
     "cpu-bound": cpu_bound,
     "link": link,
     "live": live,

@@ -1,4 +1,4 @@
-"""Draw the paper's two figures, and that of the peers, from the result files.
+"""Draw the papers' figures, and that of the peers, from the result files.
 
     python -m bench.plot                       docs/figures from bench/results
     python -m bench.plot my.json --out DIR     from a file that a bench wrote
@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             by_data[found["settings"]["data"]].append(found)
         elif file.stem.startswith("peers"):
             print(draw_peers(found, options.out / f"{file.stem}.png"))
+        elif file.stem in DRAWN:
+            print(DRAWN[file.stem](found, options.out / f"{file.stem}.png"))
     for data, results in by_data.items():
         results.sort(key=lambda result: result["settings"]["agent_cores"] or math.inf)
         print(ample(results[-1], options.out / f"policies-{data}.png"))
@@ -118,6 +120,7 @@ def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
     axis.set_xticks(range(len(results)), [_cores_of(result) for result in results])
     axis.set_xlabel("agent cores")
     axis.set_ylabel("epoch time, s")
+    axis.set_yscale("log")
     axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     axis.set_title(f"{results[0]['settings']['data']}, {results[0]['settings']['link_mbit']:g} Mbit/s")
     figure.savefig(path, dpi=120)
@@ -155,6 +158,62 @@ def draw_peers(rows: dict[str, Any], path: Path) -> Path:
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return path
+
+
+def draw_utilisation(rows: dict[str, Any], path: Path) -> Path:
+    """The GPU's idle share by policy, a group of bars for each model and batch size.
+
+    Args:
+        rows: the rows of a result file of bench.utilisation.
+        path: of the picture.
+    """
+    cases = rows["cases"]
+    names = list(cases[0]["policies"])
+    figure, axis = plt.subplots(figsize=(9, 3.4), constrained_layout=True)
+    width = 0.8 / len(names)
+    for group, case in enumerate(cases):
+        for position, name in enumerate(names):
+            at = group + (position - (len(names) - 1) / 2) * width
+            idle = case["policies"][name]["gpu_idle_share"]
+            bar(axis, at, idle, 0.01, COLOURS.get(name, "#17becf"), width * 0.95, None if group else name)
+    axis.set_xticks(range(len(cases)), [f"{case['model']}, {case['batch_size']}" for case in cases])
+    axis.set_xlabel("model, batch size")
+    axis.set_ylabel("GPU idle, %")
+    axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    axis.set_title(f"{rows['settings']['data']}, {rows['settings']['link_mbit']:g} Mbit/s")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+def draw_fastflow(rows: dict[str, Any], path: Path) -> Path:
+    """Throughput by operator split, and over the share, with what each form decided on.
+
+    Args:
+        rows: the rows of a result file of bench.fastflow.
+        path: of the picture.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True, sharey=True)
+    axes[0].bar([row["cut"] for row in rows["splits"]], [row["images_per_s"] for row in rows["splits"]], color=OURS)
+    axes[0].set_xlabel("every sample cut at")
+    axes[0].set_ylabel("images/s")
+    swept = rows["shares"]
+    axes[1].plot([100 * row["share"] for row in swept], [row["images_per_s"] for row in swept], "o-", color=PEER)
+    for job in rows["jobs"]:
+        if job["store"] == "empty":
+            label = f"{job['form']}: cut {job['cut']}"
+            axes[1].plot([100 * job["share"]], [job["images_per_s"]], "*", markersize=12, label=label)
+    axes[1].set_xlabel("share offloaded, %; the line: of the whole pipeline")
+    axes[1].set_ylim(bottom=0)
+    axes[1].legend(fontsize=8)
+    figure.suptitle(f"{rows['settings']['data']}, no limit on the wire, one core on each side")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+DRAWN = {"utilisation": draw_utilisation, "fastflow": draw_fastflow}
+"""What else is drawn, by the name of the result file."""
 
 
 def bar(

@@ -1,0 +1,90 @@
+"""Tables of the papers' figures beyond the policies themselves, in Markdown, from the results."""
+
+from __future__ import annotations
+
+from bench.markdown import MISSING, Results, middle, sources, spread, table
+
+CORES = {"0.05": "policies-0.05", "0.25": "policies-0.25", "0.5": "policies-0.5", "1": "policies"}
+"""Benches of the policies by the agent's cores."""
+
+
+def utilisation(results: Results) -> str:
+    """Idle share of the GPU by policy, model and batch size."""
+    result = results.named("utilisation")
+    if result is None:
+        return MISSING
+    cases = result.rows["cases"]
+    policies = list(cases[0]["policies"])
+    rows = []
+    for case in cases:
+        idle = (spread(case["policies"][policy]["gpu_idle_share"], 0, 0.01) for policy in policies)
+        rows.append((case["model"], str(case["batch_size"]), f"{case['step_ms']:.0f}", *idle))
+    return f"{table(('model', 'batch size', 'step, ms', *policies), rows)}\n\n{sources(result)}"
+
+
+def fastflow(results: Results) -> str:
+    """Throughput by operator split and by share, and what trials decide and cost."""
+    result = results.named("fastflow")
+    if result is None:
+        return MISSING
+    found, parts = result.rows, []
+    for name, column in (("splits", "every sample cut at"), ("shares", "share of the whole pipeline")):
+        rows = []
+        for row in found[name]:
+            first = str(row["cut"]) if name == "splits" else f"{row['share']:.0%}"
+            figures = f"{row['images_per_s']:.0f}", f"{row['seconds']:.2f}", f"{row['loader_ms']:.2f}"
+            rows.append((first, *figures, f"{row['agent_ms']:.2f}", f"{row['bytes'] / 1000:.1f}"))
+        columns = (column, "images/s", "epoch, s", "loader CPU, ms", "agent CPU, ms", "KB on the wire")
+        parts.append(table(columns, rows))
+    jobs = []
+    for job in found["jobs"]:
+        decided = (str(job["cut"]), f"{job['share']:.0%}", f"{job['images_per_s']:.0f}")
+        cost = (str(job["tried_batches"]), f"{job['tried_s']:.1f}", f"{job['of_job']:.2%}")
+        jobs.append((f"`{job['form']}`", job["store"], *decided, *cost))
+    titles = ("form", "metric store", "cut", "share", "images/s", "batches tried", "seconds", "of the job's time")
+    best = f"The sweeps' best: cut {found['best_cut']}; {found['best_share']:.0%} of the samples at the whole pipeline."
+    return "\n\n".join([*parts, table(titles, jobs), best, sources(result)])
+
+
+def overlap(results: Results) -> str:
+    """Seconds per step beside an all-reduce on the same link, and who waits for whom."""
+    result = results.named("overlap")
+    if result is None:
+        return MISSING
+    rows = []
+    for case in result.rows["cases"]:
+        figures = (f"{case[name]:.3f}" for name in ("step_s", "waited_s", "backward_s", "rank1_backward_s"))
+        first = (case["policy"], "yes" if case["checkpoints"] else "no", str(case["prefetch"]))
+        rows.append((*first, *figures, f"{case['offloaded']:.0%}"))
+    columns = [*("policy", "checkpoints", "prefetch_factor", "step, s", "waits for a batch, s", "backward, s")]
+    columns += ["rank 1's backward, s", "offloaded"]
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
+def fewer_cores(results: Results) -> str:
+    """Epochs by the cores of the agent, under every policy that was measured."""
+    used, rows, names = [], [], []
+    for data in [result.data for result in results.each("policies")]:
+        for cores, bench in CORES.items():
+            result = results.named(f"{bench}-{data}")
+            if result is None:
+                continue
+            used.append(result)
+            entries = {entry["policy"]: entry for entry in result.rows["summary"]}
+            names += [name for name in entries if name not in names]
+            rows.append((data, cores, entries))
+    if not rows:
+        return MISSING
+    lines = []
+    for data, cores, entries in rows:
+        cells = [_epoch_of(entries.get(name)) for name in names]
+        lines.append((data, cores, *cells, spread(entries["auto"]["times_faster"], 2)))
+    return table(("data", "agent cores", *names, "auto, times faster"), lines) + "\n\n" + sources(*used)
+
+
+def _epoch_of(entry: dict[str, dict[str, float]] | None) -> str:
+    """Seconds, and in brackets what was predicted, by them."""
+    if entry is None:
+        return ""
+    predicted = middle(entry["predicted_to_measured"], 2)
+    return middle(entry["seconds"], 2) + (f" ({predicted})" if predicted else "")
