@@ -51,8 +51,9 @@ def _alike(one: float, other: float) -> bool:
 class TrialRunner:
     """Takes a trying policy through its windows, batch by batch, over as many epochs as that takes.
 
-    With trials of an earlier run the plan that they support is followed from the first batch on. One window of it shows
-    whether this still is the same job; if not, everything is tried anew.
+    With trials of an earlier run the plan that they support is followed from the first batch on. A window of it shows
+    that this still is the same job. If two in a row do not (the first may have had the start of workers in it),
+    everything is tried anew.
 
     Example:
         >>> trials = TrialRunner(FastFlow(), current_facts, lag=4)
@@ -77,6 +78,7 @@ class TrialRunner:
         self._lag = lag
         self._trials: list[Trial] = []
         self._kept: KeptTrials | None = None
+        self._doubted = False
         self._patience_s = math.inf
         self.tried_steps = 0
         self._plan = self._supported(kept) or policy.next_trial(self._trials, facts())
@@ -134,13 +136,18 @@ class TrialRunner:
             return None
         cpu_s_per_sample = self._loader_cpu_s / max(1, self._loaded)
         trial = Trial.of(self._plan, self._samples / max(self._seconds, 1e-9), cpu_s_per_sample)
-        kept, self._kept = self._kept, None
+        kept = self._kept
         if kept is None:
             self._patience_s = min(self._patience_s, PATIENCE * self._seconds)
             self._trials.append(trial)
         elif kept.describes(trial, self._facts().rates.gpu_samples_s):
             self._trials, self._plan, self.done = list(kept.trials), None, True
             return None
+        elif not self._doubted:
+            self._doubted = True
+            self._reset()
+            return None
+        self._kept = None
         self._plan = self._policy.next_trial(self._trials, self._facts())
         self.done = self._plan is None
         self._reset()

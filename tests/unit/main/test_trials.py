@@ -154,16 +154,23 @@ def test_what_was_found_is_followed_from_the_first_batch_on() -> None:
 @pytest.mark.parametrize("samples_s", [26.0 / 1.4, 26.0 * 1.4], ids=["slower", "faster"])
 def test_under_another_load_everything_is_tried_anew(samples_s: float) -> None:
     trials = again()
-    *none, plan = deliver(trials, 8, BATCH / samples_s)
-    assert none == [None] * 7 and plan is not None and plan.reason == "trial of the local pipeline"
+    *none, plan = deliver(trials, 16, BATCH / samples_s)
+    assert none == [None] * 15 and plan is not None and plan.reason == "trial of the local pipeline"
     deliver(trials, 24, 1.0, cpu_s=0.0)
     assert trials.done and trials.tried_steps > 0
+
+
+def test_one_window_that_is_off_is_no_proof() -> None:
+    trials = again()
+    assert deliver(trials, 8, 1.0) == [None] * 8 and not trials.done
+    assert deliver(trials, 8, BATCH / 26.0) == [None] * 8
+    assert trials.done and trials.tried_steps == 0
 
 
 def test_under_another_model_everything_is_tried_anew() -> None:
     """Its step takes 20 samples/s, and the rate is what it was: the old one was a limit nowhere."""
     trials = again(gpu_samples_s=20.0)
-    assert deliver(trials, 8, BATCH / 26.0)[-1] is not None
+    assert deliver(trials, 16, BATCH / 26.0)[-1] is not None
 
 
 def test_a_step_that_limits_neither_then_nor_now_is_the_same() -> None:
