@@ -11,6 +11,7 @@ epoch for which the training loop waits for a batch.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -64,13 +65,20 @@ def parser() -> arguments.Parser:
     add("--agent-cores", type=arguments.quota, help="CPU quota of the agent; default: 1")
     add("--ms-per-gmac", type=arguments.above_zero, default=3.8, help="step time (%(default)s)")
     several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
-    add("--models", choices=GMACS, default=list(GMACS), **several)
+    add("--models", type=model, default=list(GMACS), metavar="NAME", **several)
     add("--batch-sizes", type=arguments.count(), default=[16, 64], metavar="N", **several)
     add("--epochs", type=arguments.count(), default=2, help="measured rounds")
     add("--repeat", type=arguments.count(), default=1, help="how often an epoch goes through the pictures")
     policy = arguments.policy("torch")
     add("--policies", type=policy, default=list(POLICIES), metavar="NAME", **several)
     return parser
+
+
+def model(text: str) -> str:
+    """The name of a model."""
+    if text not in GMACS:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(GMACS)}, got {text}; name one of these")
+    return text
 
 
 def show(cases: list[dict[str, Any]], policies: Sequence[str], title: str) -> None:
