@@ -220,6 +220,14 @@ BENCHES = (
         ("--rounds", "1", "--repeat", "1", "--mb", "100"),
         "first",
     ),
+    Bench(
+        "workers",
+        "bench.workers",
+        'Is `num_workers="auto"` as fast as the best fixed number?',
+        "0.95 of it where the loader, the wire and the training step limit",
+        14,
+        data="first",
+    ),
     Bench("tail", "bench.tail", 'What is `tail="device"` worth?', "", 1, data="first"),
     Bench(
         "profiling",

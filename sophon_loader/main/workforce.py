@@ -35,6 +35,8 @@ MUST_GAIN = 1.05
 """Times as many samples per second that more workers must bring."""
 MAY_LOSE = 0.98
 """Times as many that fewer must still bring."""
+CLEARLY_WORSE = 0.9
+"""Times as many, below which a number is not looked at for longer than must be."""
 IN_RESERVE = 1.25
 """Times as many workers as are occupied are kept."""
 OTHER_TIMES = 0.7
@@ -142,8 +144,12 @@ class Workforce:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has passed to decide."""
-        return self._shift.seconds >= self.shift_s and self._shift.batches >= BATCHES_PER_WORKER * self.number
+        """Whether enough has passed to decide: less for a number that is clearly worse than the one before."""
+        trial, shift = self._trial, self._shift
+        worse = trial is not None and shift.samples_s < CLEARLY_WORSE * trial.samples_s
+        return shift.seconds >= (SHIFT_S if worse else self.shift_s) and (
+            shift.batches >= BATCHES_PER_WORKER * self.number
+        )
 
     def at_epoch(self) -> int:
         """The number with which an epoch begins."""

@@ -44,6 +44,14 @@ WRONG = {
     "bench.agent": ("--data nowhere", "--window 15", "--window 1025", "--mb 0", "--readers 0"),
     "bench.fairness": ("--data nowhere", "--clients 1", "--seconds 0", "--attack-seconds x"),
     "bench.keys": ("--data nowhere", "--rounds 0", "--repeat 0", "--mb 0", "--policies no-off nonsense"),
+    "bench.workers": (
+        "--data nowhere",
+        "--rounds 0",
+        "--workers 1 1",
+        "--seconds 0",
+        "--settle -1",
+        "--jobs wire wire",
+    ),
     "bench.tail": ("--data nowhere", "--rounds 0", "--workers 0", "--repeat -2"),
     "bench.profiling": ("--data nowhere", "--rounds 0", "--link-mbit -1"),
     "bench.live": (

@@ -140,6 +140,17 @@ def test_a_number_is_looked_at_for_long_enough() -> None:
     assert not few.is_due
 
 
+def test_what_is_clearly_worse_is_not_looked_at_for_long() -> None:
+    workforce = Workforce(8.0, number=2)
+    workforce.start_s = 1e3
+    workforce.passed(Shift(LONGEST_SHIFT_S, 1000, 6000, LONGEST_SHIFT_S, 1.0, 1.0))
+    assert workforce.is_due and workforce.decide() == 4
+    workforce.passed(Shift(SHIFT_S, 100, 490, SHIFT_S, 1.0, 1.0))
+    assert not workforce.is_due
+    workforce.passed(Shift(SHIFT_S, 100, 100, SHIFT_S, 1.0, 1.0))
+    assert workforce.is_due and workforce.decide() == 2
+
+
 @pytest.mark.parametrize(("cores", "number", "most"), [(0.5, 1, 1), (1, 1, 2), (2, 1, 4), (4, 2, 8), (64, 4, 128)])
 def test_a_few_at_first(cores: float, number: int, most: int) -> None:
     assert (Workforce(cores).number, Workforce(cores).most) == (number, most)
