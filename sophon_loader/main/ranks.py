@@ -25,6 +25,7 @@ from sophon_loader.workers.counters import Totals
 REPORTS_WAIT_S = 30.0
 """How long `report(all_ranks=True)` waits for the other ranks."""
 _LOOK_EVERY_S = 0.02
+_DROPPED = b"-"
 _Found = TypeVar("_Found")
 _met: Counter[str] = Counter()
 
@@ -61,13 +62,13 @@ class Ranks:
         name = self._name(rank, what)
         with contextlib.suppress(RuntimeError):
             store = _store()
-            return bytes(store.get(name)) if store.check([name]) else None
+            told = bytes(store.get(name)) if store.check([name]) else _DROPPED
+            return None if told == _DROPPED else told
         return None
 
     def drop(self, what: str) -> None:
-        """Tell it no longer."""
-        with contextlib.suppress(RuntimeError):
-            _store().delete_key(self._name(self.rank, what))
+        """Tell it no longer; the name stays, since the store would have a rank wait for one that has just gone."""
+        self.put(what, _DROPPED)
 
     def gather(self, look: Callable[[int], _Found | None], wait_s: float) -> dict[int, _Found]:
         """What is found of each other rank, by rank; what has not been found in time is left out.

@@ -39,8 +39,9 @@ class Relay(Iterator[Any]):
         self._inner = inner
         self._length = length
         self._may_change = may_change
-        self._began_s = self._started_s = time.perf_counter()
+        self._began_s = time.perf_counter()
         self._batches = inner.begin(epoch)
+        self._starting_s = time.perf_counter() - self._began_s
         self._came = self._came_of_these = 0
         self._mark: Shift | None = None
         self._stopped = False
@@ -53,15 +54,17 @@ class Relay(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._stopped and not self._epoch.superseded:
             self._look()
+        asked_s = time.perf_counter()
         try:
             batch = next(self._batches)
         except StopIteration:
             if not self._stopped or self._inner.tickets.exhausted:
                 raise
+            asked_s = time.perf_counter()
             self._change()
             batch = next(self._batches)
         if not self._came_of_these:
-            self._workforce.start_s = time.perf_counter() - self._started_s
+            self._workforce.start_s = self._starting_s + time.perf_counter() - asked_s
         self._came += 1
         self._came_of_these += 1
         return batch
@@ -95,9 +98,8 @@ class Relay(Iterator[Any]):
         return left_s > self._workforce.shift_s
 
     def _change(self) -> None:
-        self._started_s = time.perf_counter()
         self._batches = self._inner.change(self._workforce.number, self._epoch)
-        self._came_of_these, self._mark, self._stopped = 0, None, False
+        self._came_of_these, self._starting_s, self._mark, self._stopped = 0, 0.0, None, False
 
     def _now(self) -> Shift:
         epoch, totals = self._epoch, self._epoch.report.totals
