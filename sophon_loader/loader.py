@@ -27,7 +27,7 @@ from sophon_loader.main.inner import Inner, undrawn
 from sophon_loader.main.place import Place
 from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.ranks import needs_group
-from sophon_loader.main.relay import Relay
+from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.unused import watched
@@ -127,9 +127,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
     ) -> None:
         if shard:
             sampler, shuffle = shard_sampler(dataset, sampler, batch_sampler, shuffle), None
-        number, self._workforce = asked_for(
-            num_workers, cores_available(), iterable=isinstance(dataset, IterableDataset)
-        )
+        iterable = isinstance(dataset, IterableDataset)
+        number, self._workforce = asked_for(num_workers, cores_available(), iterable=iterable)
         super().__init__(
             dataset,
             batch_size,
@@ -262,10 +261,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         share = order.share_of(len(self._engine.data))
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
         epoch.partial = order.start.samples > 0
-        if workforce is None:
-            batches = self._inner.begin(epoch)
-        else:
-            batches = Relay(workforce, epoch, self._inner, order.length, self._engine.may_change)
+        batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change)
         tail = self._engine.run.split.tail
         if self.device_prefetch:
             batches, tail = ahead(batches, self._settings, tail), None
@@ -301,13 +297,9 @@ class OffloadingDataLoader(DataLoader[T_co]):
                 does not say where it stands, or one that cannot be offloaded has a state in each of its workers.
         """
         in_turn = self.in_order or self.num_workers < 2
-        workers = self._inner if self._engine is not None else self._iterator
-        return self._place.state(
-            self.num_workers,
-            in_turn=in_turn,
-            offloadable=self._engine is not None,
-            persisting=self.persistent_workers and workers is not None,
-        )
+        offloadable = self._engine is not None
+        persisting = self.persistent_workers and (self._inner if offloadable else self._iterator) is not None
+        return self._place.state(self.num_workers, in_turn=in_turn, offloadable=offloadable, persisting=persisting)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.

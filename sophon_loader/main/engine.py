@@ -177,8 +177,7 @@ class Engine:
         return run.is_of(tuple(pipeline_of(owner) for owner in self.data.owners), run.collate_fn, run.seed, alone)
 
     def goes_on(self, epoch: Epoch) -> None:
-        """Other processes have taken over; they count from nothing, and so does what is followed by the moment."""
-        epoch.carried = epoch.report.totals
+        """Other processes have taken over: what is followed by the moment begins anew."""
         if self._live is not None:
             self._live.begin(epoch.share)
 
@@ -189,6 +188,8 @@ class Engine:
             self._epoch.report.notes = run.notes
 
     def _set_processes(self, processes: int) -> None:
+        if self._epoch is not None:  # goes on with others, if it does
+            self._epoch.carried = self._epoch.with_carried(self._statistics.totals(self._epoch.iteration))
         known, self._processes = self._statistics.absence.handed_on(processes), processes
         self._statistics = Statistics(processes, encoding_names())
         self._statistics.absence = known

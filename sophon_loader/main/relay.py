@@ -106,3 +106,10 @@ class Relay(Iterator[Any]):
         occupied_s = totals.busy_s + totals.waited_s
         seconds = epoch.report.seconds
         return Shift(seconds, self._came, totals.samples, epoch.awaited_s, occupied_s, totals.loader_cpu_s)
+
+
+def begun(
+    workforce: Workforce | None, epoch: Epoch, inner: Inner, length: int | None, may_change: Callable[[int], bool]
+) -> Iterator[Any]:
+    """The batches of an epoch, from a number of workers that stays where there is no workforce; else see `Relay`."""
+    return inner.begin(epoch) if workforce is None else Relay(workforce, epoch, inner, length, may_change)

@@ -49,7 +49,9 @@ def epochs(loader: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("arguments", [{}, {"agent": None}, {"policy": "sophon"}], ids=["auto", "none", "sophon"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"agent": None, "device_prefetch": 2}, {"policy": "sophon"}], ids=["auto", "none", "sophon"]
+)
 def test_the_batches_are_those_of_a_fixed_number(
     make: Any, restless: list[int], arguments: dict[str, Any], persistent: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""Programs as people write them: a notebook's cells, a script without a main guard, a compiled training step."""
+"""Programs as people write them: a notebook's cells, a compiled training step."""
 
 from __future__ import annotations
 
@@ -29,26 +29,13 @@ print(samples_of(loader))
 """
 
 
-def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, input=code, capture_output=True, text=True, timeout=120)
-
-
 def test_cells_of_a_notebook_start_workers_by_spawn(root: Path, make: MakeLoader) -> None:
     """There is no file to import in a worker, as in a notebook's kernel."""
     loader = make()
-    done = run("-", str(root), str(loader.agent), code=CELLS)
+    command = [sys.executable, "-c", CELLS, str(root), str(loader.agent)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(samples_of(loader))
-
-
-def test_a_script_without_a_main_guard_ends_as_under_torch(root: Path, make: MakeLoader, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n" + CELLS)
-    done = run(str(script), str(root), str(make().agent))
-    assert done.returncode != 0 and not done.stdout
-    assert "if __name__ == '__main__':" in done.stderr, "Python says what is missing"
-    assert "exited unexpectedly" in done.stderr, "and so does torch"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
