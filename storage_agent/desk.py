@@ -238,7 +238,8 @@ class Desk:
         """The failure and why; None when the samples are admitted and counted."""
         if fetch.export not in exports:
             return _no_export(fetch.export, exports)
-        if fetch.digest not in self._pipelines and any(item.cut or item.encoding != "file" for item in fetch.items):
+        needs_pipeline = any(item.cut or item.encoding != "file" for item in fetch.items)
+        if needs_pipeline and self._pipelines.get(fetch.digest) is None:
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
         if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
             text = f"three prices, and for which cores, must come with a choice that is left open, got {fetch.prices}"

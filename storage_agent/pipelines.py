@@ -11,7 +11,7 @@ MAX_TOTAL_NBYTES = 256 << 20
 
 
 class Pipelines:
-    """Registrations by digest. Beyond the limits the oldest is forgotten; its loader registers it again.
+    """Registrations by digest. Beyond the limits the one used longest ago is forgotten; its loader registers it again.
 
     Example:
         >>> pipelines = Pipelines()
@@ -31,7 +31,9 @@ class Pipelines:
         return digest in self._registrations
 
     def get(self, digest: str) -> bytes | None:
-        """The registration, or None when it is not known, or not any more."""
+        """The registration, which is used by that, or None when it is not known, or not any more."""
+        if digest in self._registrations:
+            self._registrations.move_to_end(digest)
         return self._registrations.get(digest)
 
     def keep(self, digest: str, registration: bytes) -> None:

@@ -14,7 +14,7 @@ EPOCHS = 2
 MOST_FAULTS = 4
 STRIKES = ("drop", "double", "reorder", "truncate", "flip", "flip header")
 """Of messages; see `bench/bed/spoilt.py`."""
-LASTING = ("stop", "stall", "delay", "slow", "away")
+LASTING = ("stop", "stall", "delay", "slow", "slow disk", "away")
 """Faults that are undone some batches later."""
 MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
 ENCODINGS: tuple[Any, ...] = ("auto", "paper", ["webp"], ["pixels", "roi-jpeg"], ["file"])

@@ -40,6 +40,22 @@ KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
 OPTIONS = OffloadOptions(connect_timeout_s=40.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
 UNWRITABLE = "/dev/null/profile"
+SLOW_DISK = """
+import os, time
+
+_open = os.open
+
+
+def _slowly(path, *arguments, **others):
+    if str(path).startswith({root!r}) and os.path.exists({switch!r}):
+        time.sleep({pause_s})
+    return _open(path, *arguments, **others)
+
+
+os.open = _slowly
+"""
+"""A module that each Python of the agent loads first: while a file is there, others take long to open."""
+SLOW_DISK_S = 0.1
 DELAY_S = 0.05
 SLOW_MBIT = 5.0
 PATIENCE_S = 150.0
@@ -56,10 +72,12 @@ class Scene:
         root: of the tree.
         agent: that serves it as `EXPORT`.
         relay: to the agent.
+        slow_disk: a file with which the agent's disk is slow.
     """
 
-    def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay) -> None:
+    def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay, slow_disk: Path) -> None:
         self.root = root
+        self.slow_disk = slow_disk
         self.agent = agent
         self.relay = relay
         self._stopped = False
@@ -89,6 +107,8 @@ class Scene:
             self.relay.delay_s = DELAY_S
         elif fault.kind == "slow":
             self.relay.mbit = SLOW_MBIT
+        elif fault.kind == "slow disk":
+            self.slow_disk.touch()
         elif fault.kind == "replace":
             self._replace(fault.amount)
         elif self.alive:
@@ -125,10 +145,12 @@ class Scene:
             self.relay.delay_s = 0.0
         elif kind == "slow":
             self.relay.mbit = None
+        elif kind == "slow disk":
+            self.slow_disk.unlink(missing_ok=True)
 
     def heal(self) -> None:
         """All is well again."""
-        for kind in ("stop", "away"):
+        for kind in ("stop", "away", "slow disk"):
             self.undo(kind)
         self.relay.calm()
 
@@ -149,10 +171,14 @@ class Scene:
 def scene() -> Iterator[Scene]:
     """A scene of its own, in a folder for temporary files that is removed with it."""
     with ExitStack() as stack:
-        root = make_tree(Path(stack.enter_context(TemporaryDirectory())) / "pictures", MOST_FILES)
-        agent = stack.enter_context(agent_for(root, workers=2))
+        above = Path(stack.enter_context(TemporaryDirectory()))
+        root, modules, slow_disk = make_tree(above / "pictures", MOST_FILES), above / "modules", above / "slow disk"
+        modules.mkdir()
+        slowly = SLOW_DISK.format(root=str(root), switch=str(slow_disk), pause_s=SLOW_DISK_S)
+        (modules / "sitecustomize.py").write_text(slowly)
+        agent = stack.enter_context(agent_for(root, workers=2, modules=modules))
         agent.arguments = ("--end-with-stdin",)
-        found = Scene(root, agent, stack.enter_context(SpoiltRelay(agent.endpoint)))
+        found = Scene(root, agent, stack.enter_context(SpoiltRelay(agent.endpoint)), slow_disk)
         until(found.complete, "all workers are ready", PATIENCE_S)
         stack.callback(found.heal)  # a stopped agent would not end
         yield found

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
 from tests.faults import seeds
-from tests.faults.schedules import Schedule, drawn, shrunk
-from tests.faults.seeds import KEPT, Scene, check, run, scene
+from tests.faults.schedules import Fault, Schedule, drawn, shrunk
+from tests.faults.seeds import KEPT, SLOW_DISK_S, Scene, check, run, scene
 from tests.faults.soak import risen
+from tests.support.agents import WAIT_S
 
 pytestmark = pytest.mark.timeout(600)  # agents start again and again, which takes long on a machine that is busy
 SEEDS = int(os.environ.get("FAULT_SEEDS", "12"))
@@ -43,6 +47,21 @@ def test_a_seed(at: Scene, seed: int) -> None:
     schedule = drawn(seed)
     print(f"python -m tests.faults.seeds {seed}  # {schedule.line()}")  # shown when it fails
     run(schedule, at)
+
+
+def test_a_slow_disk_is_one(at: Scene) -> None:
+    """Until it is healed."""
+    connection, key = Connection(Address.parse(at.agent.address()), window=1), "class_0/000.jpg"
+    at.begin(Fault(0, "slow disk"))
+    try:
+        since_s = time.monotonic()
+        connection.file(key, WAIT_S)
+        assert time.monotonic() - since_s >= SLOW_DISK_S
+        at.heal()
+        assert connection.file(key, WAIT_S) == (at.root / key).read_bytes() and not at.slow_disk.exists()
+    finally:
+        at.heal()
+        connection.close()
 
 
 @pytest.mark.parametrize(

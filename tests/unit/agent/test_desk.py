@@ -258,6 +258,16 @@ def test_the_oldest_pipelines_are_forgotten(counter: Counter) -> None:
     assert isinstance(refusal, Failed) and refusal.failure == "unknown-pipeline"
 
 
+def test_a_pipeline_that_is_used_is_not_the_oldest(counter: Counter) -> None:
+    digest = _register(counter, b"in use")
+    for n in range(MAX_PIPELINES + 1):
+        counter.admission.finish(C)
+        _register(counter, b"%d" % n)
+        counter.says(_fetch((2, "pixels"), digest=digest))
+        counter.admission.finish(C)
+    assert digest in counter.pipelines and len(counter.pipelines) == MAX_PIPELINES
+
+
 def test_all_pipelines_together_have_a_limit() -> None:
     pipelines = Pipelines()
     large = bytes(MAX_TOTAL_NBYTES // 4)
