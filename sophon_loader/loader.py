@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -327,7 +328,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """
         if self._engine is None:
             return self.report()
-        with self._place.aside():
+        with self._aside():
             batches = self._iterate(measuring=True)
             if self._engine is None:  # the dataset turned out to do more than its parts
                 return self.report()
@@ -354,7 +355,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         Raises:
             ConfigError: no agent or dataset to offload, or an epoch of too few batches.
         """
-        with self._place.aside():
+        with self._aside():
             found = self._iterate()
             if not isinstance(found, EpochIterator):
                 raise ConfigError(
@@ -385,6 +386,18 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._use.is_known = True
         if self._engine is not None:
             self._engine.close()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Iterate without a trace: torch draws a number where it starts workers, and none where they persist."""
+        persist = self.persistent_workers and self._inner is not None
+        try:
+            with self._place.aside():
+                yield
+        finally:
+            if self.persistent_workers:
+                self._end_workers()
+                self._place.persisting |= persist
 
     def _end_workers(self) -> None:
         """End those that persist, also while an iterator is held."""

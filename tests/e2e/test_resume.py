@@ -546,6 +546,24 @@ def test_profiling_leaves_the_place(build: Any) -> None:
     assert loader.state_dict() == state
 
 
+@pytest.mark.parametrize("when", [0, 1], ids=["first", "between"])
+@pytest.mark.parametrize("workers", ["persist", "do not"])
+def test_profiling_changes_no_order(root: Path, make: Any, workers: str, when: int) -> None:
+    """Nor that of the epochs behind it, whose workers would have been there or not."""
+    orders = []
+    for measured in (False, True):
+        torch.manual_seed(11)
+        loader = make(folder(root, SMALL), shuffle=True, num_workers=1, persistent_workers=workers == "persist")
+        found = []
+        for epoch in range(3):
+            if measured and epoch == when:
+                loader.measure()
+            found.append([targets.tolist() for _, targets in loader])
+        orders.append(found)
+        loader.close()
+    assert orders[0] == orders[1]
+
+
 def test_a_batch_that_fails_is_passed(build: Any) -> None:
     class Broken(Numbers):
         def __getitem__(self, index: int) -> int:
