@@ -186,7 +186,8 @@ class Chain:
                 if position == 1 and window is not None:
                     value = self._run_cropped(value, window, draw, located)
                 else:
-                    value = decode(value, self.max_px) if op is DECODE else op.call(value)
+                    bounded = op is DECODE and self.max_px < math.inf
+                    value = decode(value, self.max_px) if bounded else op.call(value)
             except Exception as error:
                 add_note(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
