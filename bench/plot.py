@@ -94,9 +94,7 @@ def ample(result: dict[str, Any], path: Path) -> Path:
         axis.set_ylabel(label)
     cores = f"agent at {_cores_of(result)} core(s)"
     figure.suptitle(f"{settings['data']}, {settings['link_mbit']:g} Mbit/s, {cores}")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
@@ -123,9 +121,7 @@ def against_cores(results: list[dict[str, Any]], path: Path) -> Path:
     axis.set_yscale("log")
     axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     axis.set_title(f"{results[0]['settings']['data']}, {results[0]['settings']['link_mbit']:g} Mbit/s")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 def _cores_of(result: dict[str, Any]) -> str:
@@ -155,6 +151,16 @@ def draw_peers(rows: dict[str, Any], path: Path) -> Path:
     axes[0].set_yticks(range(len(entries)), [entry["system"] for entry in entries])
     axes[0].invert_yaxis()
     figure.suptitle(f"{rows['settings']['data']}, {rows['settings']['link_mbit']:g} Mbit/s, one core on each side")
+    return saved(figure, path)
+
+
+def saved(figure: Any, path: Path) -> Path:
+    """Write a finished figure, and forget it; where it is.
+
+    Args:
+        figure: of matplotlib.
+        path: of the picture.
+    """
     figure.savefig(path, dpi=120)
     plt.close(figure)
     return path
@@ -181,9 +187,7 @@ def draw_utilisation(rows: dict[str, Any], path: Path) -> Path:
     axis.set_ylabel("GPU idle, %")
     axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     axis.set_title(f"{rows['settings']['data']}, {rows['settings']['link_mbit']:g} Mbit/s")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 def draw_fastflow(rows: dict[str, Any], path: Path) -> Path:
@@ -207,9 +211,7 @@ def draw_fastflow(rows: dict[str, Any], path: Path) -> Path:
     axes[1].set_ylim(bottom=0)
     axes[1].legend(fontsize=8)
     figure.suptitle(f"{rows['settings']['data']}, no limit on the wire, one core on each side")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 DRAWN = {"utilisation": draw_utilisation, "fastflow": draw_fastflow}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import attrgetter
 
@@ -56,7 +56,7 @@ class FetchHeader:
     @cached_property
     def packed(self) -> bytes:
         """For the way to a worker; made once for all samples."""
-        packed: bytes = msgpack.packb(_HEADER(self), unicode_errors="surrogateescape")
+        packed: bytes = msgpack.packb(_values_of(self), unicode_errors="surrogateescape")
         return packed
 
     @staticmethod
@@ -67,12 +67,13 @@ class FetchHeader:
             packed: what that gave.
             own_upkeep_s: what the receiving process adds to `upkeep_s`.
         """
-        header = FetchHeader(*msgpack.unpackb(packed, unicode_errors="surrogateescape"))
-        return replace(header, upkeep_s=header.upkeep_s + own_upkeep_s)
+        values = dict(zip(_NAMES, msgpack.unpackb(packed, unicode_errors="surrogateescape"), strict=True))
+        values["upkeep_s"] += own_upkeep_s
+        return FetchHeader(**values)
 
 
-_HEADER = attrgetter(*(one.name for one in fields(FetchHeader)))
-"""All its values, in their order."""
+_NAMES = tuple(one.name for one in fields(FetchHeader))
+_values_of = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True)

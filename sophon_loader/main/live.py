@@ -266,7 +266,7 @@ class LivePlan:
             return False
         facts = _facts_of(table, self.conditions)
         self.tariff = self._policy.tariff(facts, self._traffic)
-        if 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES:
+        if self._agent_is_starved:
             without = self.tariff.without
             self.tariff = Tariff((FILES,), f"{NO_CPU}: nothing is offloaded", without, without)
         self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
@@ -281,10 +281,15 @@ class LivePlan:
             tariff = Tariff((Part(1 - share, None), Part(share, priced)) if share else (FILES,), "")
         self.shared.tariff.set(_in_units_of_the_agent(tariff, self.beside, self.conditions.per_worker))
 
+    @property
+    def _agent_is_starved(self) -> bool:
+        """Whether its workers have said that they have too little CPU for anything to be offloaded."""
+        return 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES
+
     def _tried_share(self) -> float:
         """Share of the samples that are offloaded while nothing need be: no burden, however small the agent is."""
         cores, verdict = self.conditions.rates.agent_cores, self._verdict
-        if cores < TRIED_FROM_CORES or 0 < self.conditions.per_worker < OFFLOADS_FROM_CORES:
+        if cores < TRIED_FROM_CORES or self._agent_is_starved:
             return 0.0
         if verdict is None:
             return FIRST_TRIED_SHARE
