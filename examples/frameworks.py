@@ -1,4 +1,4 @@
-"""One training, in five frameworks: what each needs so that its samples still come from the storage agent.
+"""One training, in six frameworks: what each needs so that its samples still come from the storage agent.
 
     python -m examples.frameworks lightning tcp://fileserver:5555/imagenet /mnt/imagenet/train
     torchrun --nproc-per-node 2 -m examples.frameworks accelerate tcp://fileserver:5555/imagenet /mnt/imagenet/train
@@ -119,7 +119,25 @@ def ignite(loader: OffloadingDataLoader[Any], net: Net, epochs: int, devices: in
     return engine.state.dataloader
 
 
-FRAMEWORKS = {one.__name__: one for one in (plain, lightning, fabric, accelerate, ignite)}
+def fastai(loader: OffloadingDataLoader[Any], net: Net, epochs: int, devices: int) -> Any:
+    """Nothing to do: a Learner takes loaders of torch's class as they are."""
+    from fastai.basics import SGD, DataLoaders, Learner
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images  # the loss, which digests them, passes them through the layers
+
+    learner = Learner(DataLoaders(loader, []), Module(), loss_func=net.loss, opt_func=SGD, lr=0.01)
+    with learner.no_logging():
+        learner.fit(epochs)
+    return learner.dls.train
+
+
+FRAMEWORKS = {one.__name__: one for one in (plain, lightning, fabric, accelerate, ignite, fastai)}
 
 
 def main() -> None:

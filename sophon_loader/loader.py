@@ -21,6 +21,7 @@ from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.host import cores_available
 from sophon_loader.main.comparison import unlike_its_parts
+from sophon_loader.main.copies import Told
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator, PlainIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
@@ -250,8 +251,14 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
+            if self._iterator is not None and self._place.copies.out_of_order:
+                self._place.copies.in_order()
+                self._end_workers()
+                self._place.persisting = True
             with undrawn(self, self._place.persisting):
-                return PlainIterator(ahead(super().__iter__(), self._settings), order)
+                of_torch = self._place.copies.begun(self, super().__iter__)
+            told = of_torch if isinstance(of_torch, Told) else None
+            return PlainIterator(ahead(of_torch, self._settings), order, told)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting
@@ -294,8 +301,8 @@ class OffloadingDataLoader(DataLoader[T_co]):
         What has been prefetched, and not delivered, does not count. See docs/determinism.md.
 
         Raises:
-            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, an iterable dataset
-                does not say where it stands, or one that cannot be offloaded has a state in each of its workers.
+            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, or an iterable dataset
+                does not say where it stands.
         """
         in_turn = self.in_order or self.num_workers < 2
         offloadable = self._engine is not None
@@ -311,7 +318,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
             ConfigError: a state of another dataset, seed or sampler. That a sampler does not give the same indices
                 again is raised by the next iteration.
         """
-        self._place.load(state_dict)
+        self._place.load(state_dict, self.num_workers)
         self._end_workers()
 
     def measure(self, step: Callable[[Any], object] | None = None) -> Report:
@@ -403,7 +410,10 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """End those that persist, also while an iterator is held."""
         if self._inner is not None:
             self._inner.end()
-        self._inner = None
+        of_plain: Any = self._iterator  # of workers that persist, where nothing can be offloaded
+        if of_plain is not None:
+            of_plain._shutdown_workers()
+        self._inner = self._iterator = None
 
     @property
     def _lag(self) -> int:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from sophon_loader.main.copies import Told
 from sophon_loader.main.order import Order, Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
@@ -233,12 +234,14 @@ class PlainIterator(Iterator[Any]):
     Args:
         batches: of DataLoader; what else it has can be had here, too.
         order: of the loader, of which it has begun a reading.
+        told: what hears of the dataset's copies in the workers; None where those have no state.
     """
 
-    def __init__(self, batches: Any, order: Order) -> None:
+    def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
         assert order.newest is not None
         self._batches = batches
         self._reading = order.newest
+        self._told = told
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_batches"], name)
@@ -253,7 +256,12 @@ class PlainIterator(Iterator[Any]):
             self._reading.ended = True
             raise
         except Exception:
-            self._reading.passed()
+            self._batch_passed()
             raise
-        self._reading.passed()
+        self._batch_passed()
         return batch
+
+    def _batch_passed(self) -> None:
+        self._reading.passed()
+        if self._told is not None:
+            self._told.passed()

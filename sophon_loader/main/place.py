@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.main.copies import Copies, keeps_state
 from sophon_loader.main.generators import States, packed, unpacked
 from sophon_loader.main.order import REMEDY, Drawn, Order, Position
 from sophon_loader.main.seeding import drawn_seed, rank_of_all
@@ -35,6 +36,7 @@ class Place:
         next_epoch: the number of the next iteration.
         seed: of the run; None until it has been drawn.
         order: of the samplers.
+        copies: of the dataset, in the workers of a plain loader.
         persisting: whether the next iteration is to draw no seed for its workers, as there were some that would have
             gone on when a state was taken.
     """
@@ -53,6 +55,7 @@ class Place:
         self._drop_last = drop_last
         self._given_seed = seed
         self.order = order_of(*samplers, generator, drop_last)
+        self.copies = Copies(dataset)
         self.seed = seed
         self.next_epoch = 0
         self.persisting = False
@@ -60,7 +63,7 @@ class Place:
     def __copy__(self) -> Place:
         other = Place.__new__(Place)
         other.__dict__.update(self.__dict__)
-        other.order = copy.copy(self.order)
+        other.order, other.copies = copy.copy(self.order), copy.copy(self.copies)
         return other
 
     def of(self, sampler: Any, batch_sampler: Any) -> Place:
@@ -151,13 +154,19 @@ class Place:
             "sampler_epoch": next((one.epoch for one in _told_epochs(order) if isinstance(one.epoch, int)), None),
             "generators": packed(self._to_come(drawn)),
             "persisting": drawn is None and (persisting or self.persisting),
-            "dataset": None if offloadable else _own_state(self._dataset, workers),
+            "dataset": None if offloadable or workers else _own_state(self._dataset),
+            "copies": self.copies.state(in_epoch=self._in_epoch, persisting=persisting),
         }
+
+    @property
+    def _in_epoch(self) -> bool:
+        reading = self.order.newest
+        return reading is not None and not reading.ended and self.order.start == Position()
 
     def _standing(self, *, in_turn: bool) -> tuple[int, Position]:
         """The epoch that goes on, or begins next, and how far it has come."""
         order, reading = self.order, self.order.newest
-        if reading is None or reading.ended or order.start != Position():
+        if reading is None or not self._in_epoch:
             return self.next_epoch, order.start
         if not in_turn:
             raise ConfigError(
@@ -178,11 +187,12 @@ class Place:
         states = order.generators.take({*order.global_names, *(("torch",) if self.seed is None else ())})
         return {name: one for name, one in states.items() if name in GENERATORS or drawn is None}
 
-    def load(self, state: Any) -> None:
+    def load(self, state: Any, workers: int) -> None:
         """Let the next iteration go on where a state was taken; samplers and generators follow it at once.
 
         Args:
             state: what `state` gave, maybe of a loader with other workers, batches, policy, agent.
+            workers: of the loader.
 
         Raises:
             ConfigError: it is of another dataset, seed or sampler, or no state.
@@ -200,6 +210,10 @@ class Place:
         _same("sampler must be of the class", state["sampler"], _kind(order), "give the loader the sampler that it had")
         if self._given_seed is not None and state["seed"] is not None:
             _same("seed must be", state["seed"], self._given_seed, "give the loader that seed, or none")
+        own, copies = state.get("dataset"), state.get("copies")
+        if own is not None or copies is not None:
+            rule = f"num_workers must be, for a {type(dataset).__name__}, each of whose copies has a state of its own,"
+            _same(rule, len(copies["states"]) if copies else 0, workers, "give the loader as many")
         for one in _told_epochs(order):
             if state["sampler_epoch"] is not None:
                 one.set_epoch(state["sampler_epoch"])
@@ -210,8 +224,9 @@ class Place:
         self.seed = state["seed"] if self._given_seed is None else self._given_seed
         self.next_epoch = state["epoch"]
         self.persisting = bool(state.get("persisting"))
-        if state.get("dataset") is not None:
-            dataset.load_state_dict(state["dataset"])
+        self.copies.load(copies)
+        if own is not None:
+            dataset.load_state_dict(own)
         # Another rank's samplers may give other indices.
         digest = state["digest"] if state["rank"] == rank_of_all()[0] else ""
         order.start, order.newest = Position(state["samples"], digest, state["drawn"] and Drawn(**state["drawn"])), None
@@ -227,7 +242,7 @@ def _told_epochs(order: Order) -> Iterator[Any]:
 
 def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
     """Such a dataset alone knows where it stands; workers have copies of it, which this process does not see."""
-    if workers or not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
+    if workers or not keeps_state(dataset):
         raise ConfigError(
             "dataset must be map-style, or have state_dict() and load_state_dict() and be read with num_workers=0, for "
             f"a state; got {type(dataset).__name__} with num_workers={workers}; torchdata's StatefulDataLoader asks "
@@ -236,17 +251,9 @@ def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
     return {"version": _VERSION, "dataset": dataset.state_dict()}
 
 
-def _own_state(dataset: Any, workers: int) -> Any:
-    """What a map-style dataset says of itself, for torchdata's loader say; None if it says nothing."""
-    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
-        return None
-    if workers:
-        raise ConfigError(
-            f"dataset must have no state of its own, or be read with num_workers=0, for a state; got a "
-            f"{type(dataset).__name__} with state_dict() and num_workers={workers}: each worker's copy has another "
-            "one; let its samples depend on the index alone and take state_dict() away, or read it without workers"
-        )
-    return dataset.state_dict()
+def _own_state(dataset: Any) -> Any:
+    """What a map-style dataset says of itself; None if it says nothing."""
+    return dataset.state_dict() if keeps_state(dataset) else None
 
 
 def _load_iterable_state(dataset: Any, state: Any) -> None:

@@ -43,7 +43,8 @@ def digest(agent: Agent, root: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("framework", "ranks"), [("lightning", RANKS), ("fabric", RANKS), ("accelerate", RANKS), ("ignite", 1)]
+    ("framework", "ranks"),
+    [("lightning", RANKS), ("fabric", RANKS), ("accelerate", RANKS), ("ignite", 1), ("fastai", 1)],
 )
 def test_a_framework_offloads_and_trains_on_the_same_samples(
     agent: Agent, root: Path, digest: int, framework: str, ranks: int

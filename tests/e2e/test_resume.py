@@ -391,28 +391,126 @@ class Drawing(Numbers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator = seeded()
+        self.generator = random.Random(1)
 
     def __getitem__(self, index: int) -> int:
-        return 100 * index + int(torch.randint(100, (), generator=self.generator))
+        return 100 * index + self.generator.randrange(100)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state()}
+        version, words, gauss = self.generator.getstate()
+        return {"generator": [version, list(words), gauss]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.set_state(state["generator"])
+        version, words, gauss = state["generator"]
+        self.generator.setstate((version, tuple(words), gauss))
 
 
-def test_a_map_style_dataset_with_a_state_of_its_own() -> None:
-    loader = OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=list)
+FORMS: dict[str, dict[str, Any]] = {
+    "no workers": {},
+    "workers": {"num_workers": 2},
+    "many workers": {"num_workers": 3, "prefetch_factor": 3},
+    "workers that persist": {"num_workers": 2, "persistent_workers": True},
+    "spawned workers": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "singles": {"num_workers": 2, "batch_size": None},
+    "prefetched": {"num_workers": 2, "device_prefetch": 2},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_map_style_dataset_with_a_state_of_its_own(form: str) -> None:
+    """Each worker's copy has another one, and those that have given no batch yet have none that was told."""
+
+    def build() -> Any:
+        torch.manual_seed(5)
+        form_of = {"batch_size": 4, "collate_fn": as_list, "generator": seeded(3), **FORMS[form]}
+        return OffloadingDataLoader(Drawing(), shuffle=True, **form_of)
+
+    loader = build()
+    whole, states = with_states(loader)
+    between = loader.state_dict()
+    following = list(loader)
+    cuts = [0, 1, 2, len(whole) // 2] if form != "spawned workers" else [1]
+    for cut in cuts:
+        other = build()
+        scrambled()
+        other.load_state_dict(kept(states[cut]))
+        assert other.state_dict() == states[cut]
+        batches = iter(other)
+        found, again = list(itertools.islice(batches, 2)), kept(other.state_dict())
+        found += batches
+        assert found == whole[cut:] and list(other) == following
+        other.load_state_dict(again)  # with workers there
+        assert list(other) == whole[cut + 2 :] and list(other) == following
+        other.close()
+    other = build()
+    other.load_state_dict(kept(between))
+    assert list(other) == following
+    other.close()
+    loader.close()
+
+
+class Global(Numbers):
+    """Draws from torch's global generator, which DataLoader seeds in each worker."""
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * index + int(torch.randint(100, ()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["generator"])
+
+
+def test_a_copy_that_has_given_no_batch_yet() -> None:
+    """It begins with the random numbers that it had begun with."""
+
+    def build() -> Any:
+        return OffloadingDataLoader(Global(), 4, shuffle=True, collate_fn=list, num_workers=3)
+
+    loader = build()
+    whole, states = with_states(loader)
+    for cut in (0, 1, 2):
+        other = build()
+        scrambled()
+        other.load_state_dict(kept(states[cut]))
+        assert list(other) == whole[cut:]
+
+
+def test_a_copy_of_a_dataset_that_fails() -> None:
+    class Broken(Drawing):
+        def __getitem__(self, index: int) -> int:
+            if index == 5:
+                raise KeyError(index)
+            return super().__getitem__(index)
+
+    def build() -> Any:
+        return OffloadingDataLoader(Broken(), 4, collate_fn=list, num_workers=2)
+
+    loader = build()
     batches = iter(loader)
     next(batches)
-    state = kept(loader.state_dict())
-    other = OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=list)
+    with pytest.raises(KeyError):
+        next(batches)
+    state = loader.state_dict()
+    rest = list(batches)
+    other = build()
     other.load_state_dict(state)
-    assert list(other) == list(batches)
-    with pytest.raises(ConfigError, match=r"dataset must have no state of its own, or be read with num_workers=0"):
-        OffloadingDataLoader(Drawing(), 4, num_workers=1).state_dict()
+    found = list(other)
+    assert found[0] == rest[0] and len(found) == len(rest)
+
+
+def test_as_many_copies_as_there_were() -> None:
+    def build(workers: int) -> Any:
+        return OffloadingDataLoader(Drawing(), 4, num_workers=workers)
+
+    for taken, given in ((0, 2), (2, 0), (2, 3)):
+        loader = build(taken)
+        batches = iter(loader)
+        next(batches)
+        found = rf"num_workers must be, for a Drawing, .* as when the state was taken, {taken}, got {given}; give"
+        with pytest.raises(ConfigError, match=found):
+            build(given).load_state_dict(loader.state_dict())
 
 
 class Stream(IterableDataset[int]):
