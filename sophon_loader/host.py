@@ -1,11 +1,17 @@
-"""What this host gives every process: its cores, and a clock."""
+"""What this host gives every process: its cores, a clock, and what its kernel knows of a connection."""
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import time
 
 from sophon_loader.cgroups import cgroup_quotas
+
+_TCP_INFO_NBYTES = 136
+_RECEIVED_AT = 128
+"""Where in Linux's tcp_info the bytes stand that have been received."""
 
 
 def cores_available() -> float:
@@ -17,3 +23,18 @@ def cores_available() -> float:
 def now_s() -> float:
     """The clock of time-outs, one for all processes of this host."""
     return time.monotonic()
+
+
+def received_nbytes(descriptor: int) -> int | None:
+    """Bytes that have come by a TCP connection since it was made; None where that cannot be told."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_NBYTES)
+    except (OSError, AttributeError):  # a Unix socket; not Linux
+        return None
+    finally:
+        borrowed.detach()
+    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _TCP_INFO_NBYTES else None

@@ -21,12 +21,12 @@ from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.host import cores_available
 from sophon_loader.main.comparison import unlike_its_parts
-from sophon_loader.main.copies import Told
 from sophon_loader.main.engine import Engine
-from sophon_loader.main.epoch import EpochIterator, PlainIterator
+from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
-from sophon_loader.main.inner import Inner, undrawn
+from sophon_loader.main.inner import Inner
 from sophon_loader.main.place import Place
+from sophon_loader.main.plain import end_plain_workers, plain_batches
 from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import begun
@@ -251,14 +251,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
             self._follow_dataset()
         if self._engine is None:
-            if self._iterator is not None and self._place.copies.out_of_order:
-                self._place.copies.in_order()
-                self._end_workers()
-                self._place.persisting = True
-            with undrawn(self, self._place.persisting):
-                of_torch = self._place.copies.begun(self, super().__iter__)
-            told = of_torch if isinstance(of_torch, Told) else None
-            return PlainIterator(ahead(of_torch, self._settings), order, told)
+            return plain_batches(self, super().__iter__, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting
@@ -301,13 +294,14 @@ class OffloadingDataLoader(DataLoader[T_co]):
         What has been prefetched, and not delivered, does not count. See docs/determinism.md.
 
         Raises:
-            ConfigError: the sampler draws in a way that cannot be repeated, `in_order` is False, or an iterable dataset
-                does not say where it stands.
+            ConfigError: the sampler draws in a way that cannot be repeated, an iterable dataset does not say where it
+                stands, or `in_order` is False with `shard=True` or a dataset whose copies in workers have states.
         """
-        in_turn = self.in_order or self.num_workers < 2
         offloadable = self._engine is not None
         persisting = self.persistent_workers and (self._inner if offloadable else self._iterator) is not None
-        return self._place.state(self.num_workers, in_turn=in_turn, offloadable=offloadable, persisting=persisting)
+        return self._place.state(
+            self.num_workers, in_turn=self._in_turn, offloadable=offloadable, persisting=persisting
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.
@@ -410,10 +404,13 @@ class OffloadingDataLoader(DataLoader[T_co]):
         """End those that persist, also while an iterator is held."""
         if self._inner is not None:
             self._inner.end()
-        of_plain: Any = self._iterator  # of workers that persist, where nothing can be offloaded
-        if of_plain is not None:
-            of_plain._shutdown_workers()
-        self._inner = self._iterator = None
+        self._inner = None
+        end_plain_workers(self)
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether batches come in the sampler's order."""
+        return self.in_order or self.num_workers < 2
 
     @property
     def _lag(self) -> int:

@@ -9,7 +9,6 @@ import fcntl
 import resource
 import select
 import socket
-import struct
 import termios
 
 NONE_LEFT = (errno.EMFILE, errno.ENFILE)
@@ -18,9 +17,6 @@ RESERVE = 128
 """Descriptors for files, threads and sockets of the agent's own."""
 RESERVE_PER_WORKER = 8
 """For its channel, its process, and the next one that is started in its place."""
-_TCP_INFO_NBYTES = 136
-_RECEIVED_AT = 128
-"""Where in Linux's tcp_info the bytes stand that have been received."""
 
 
 def room_for_connections(workers: int) -> int:
@@ -81,21 +77,6 @@ def unsent_nbytes(descriptor: int) -> int:
     except OSError:
         return 0
     return found[0]
-
-
-def received_nbytes(descriptor: int) -> int | None:
-    """Bytes that have come by a TCP connection since it was made; None where that cannot be told."""
-    try:
-        borrowed = socket.socket(fileno=descriptor)
-    except OSError:
-        return None
-    try:
-        info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_NBYTES)
-    except (OSError, AttributeError):  # a Unix socket; not Linux
-        return None
-    finally:
-        borrowed.detach()
-    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _TCP_INFO_NBYTES else None
 
 
 def hang_up(descriptor: int) -> None:

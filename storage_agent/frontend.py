@@ -12,12 +12,13 @@ import zmq
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentError
+from sophon_loader.host import received_nbytes
 from sophon_loader.private_folder import PrivateFolder
-from sophon_loader.wire.frames import pack
+from sophon_loader.wire.frames import frames_of, pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message
 from storage_agent.connections import Connections
-from storage_agent.descriptors import Incoming, hang_up, received_nbytes, room_for_connections, unsent_nbytes
+from storage_agent.descriptors import Incoming, hang_up, room_for_connections, unsent_nbytes
 from storage_agent.door import Door
 from storage_agent.keys import EVERYTHING, Grant
 from storage_agent.log import EventLog
@@ -270,6 +271,8 @@ class Frontend:
             client: to whom.
             frames: header, and the payload if there is one.
         """
+        if len(frames) > 1:
+            frames = frames_of(*frames)
         nbytes, now_s = sum(len(frame) for frame in frames), time.monotonic()
         if self._pacer.is_free(now_s) and self._takes(client, nbytes) and self._send(client, frames):
             self._pacer.passed(nbytes, now_s)

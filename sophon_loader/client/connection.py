@@ -15,6 +15,7 @@ from sophon_loader import __version__
 from sophon_loader.client.address import Address
 from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.patience import FLOWS_NBYTES_PER_S, MOST_FLOWING_S
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentError,
@@ -24,10 +25,10 @@ from sophon_loader.errors import (
     SophonError,
     UnknownExport,
 )
-from sophon_loader.host import now_s
+from sophon_loader.host import now_s, received_nbytes
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
-from sophon_loader.wire.frames import check_frames, content_hash, pack, unpack
+from sophon_loader.wire.frames import check_frames, content_hash, pack, payload_of, unpack
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
@@ -59,6 +60,8 @@ _CONNECT_S, _HANDSHAKE_S = 2.0, 2.0
 """How long to wait for a host to take a connection, and for the program there to greet at least, before trying anew."""
 _RECONNECT_S, _MAX_RECONNECT_S = 0.1, 1.0
 """How long to wait between two attempts: twice as long each time."""
+_LOOK_S = 0.5
+"""How often whoever waits for an answer looks whether a part of it has come."""
 _MAX_MS = (1 << 31) - 1
 _EVENT = struct.Struct("=HI")  # a monitor's first frame: the event, and what more is known of it
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -90,6 +93,7 @@ class Connection:
         self.received_nbytes = 0
         self.reconnects = 0
         self._lost = False
+        self._descriptor: int | None = None
         self._asked = 0
         self._question: tuple[Message, bytes | None] = (AskStatus(), None)
         self._damaged = 0
@@ -109,7 +113,7 @@ class Connection:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
-        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
+        events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
         self._monitor = self._socket.get_monitor_socket(events)
         self._handshakes = Handshakes(address)
         self._poller = zmq.Poller()
@@ -124,7 +128,7 @@ class Connection:
     def _find_out_soon(self, options: OffloadOptions) -> None:
         """Have ZeroMQ notice a connection that carries nothing any more, and try to connect anew.
 
-        Heartbeats find out a connection whose other end has vanished without a word. Only whole messages count as a
+        Heartbeats find out a connection whose other end has vanished without a word. Only whole frames count as a
         sign of life for them, so they are given most of `dead_after_s`: a large one may take some seconds.
         """
         milliseconds = {
@@ -175,10 +179,8 @@ class Connection:
         if not frames:
             return None
         self.received_nbytes += sum(len(frame) for frame in frames)
-        if len(frames) > 2:
-            raise MalformedMessage(f"a message must have one or two frames, got {len(frames)} from {self.address}")
-        header, payload = frames[0].buffer, frames[1].buffer if len(frames) == 2 else None
-        message = unpack(header)
+        header, *rest = (frame.buffer for frame in frames)
+        message, payload = unpack(header), payload_of(rest)
         check_frames(message, header, payload)
         return message, b"" if payload is None else payload
 
@@ -192,6 +194,10 @@ class Connection:
             return []
         return frames
 
+    def arrived_nbytes(self) -> int:
+        """What has come by the TCP connection of now, parts of messages too; 0 where that cannot be told."""
+        return 0 if self._descriptor is None else received_nbytes(self._descriptor) or 0
+
     def _watch(self) -> None:
         """Take the monitor's events."""
         while True:
@@ -200,7 +206,9 @@ class Connection:
             except zmq.Again:
                 return
             event, value = _EVENT.unpack(head)
-            if event & FAILED:
+            if event == zmq.EVENT_CONNECTED:
+                self._descriptor = value
+            elif event & FAILED:
                 self._handshakes.failed(event, value)
             elif event == zmq.EVENT_DISCONNECTED:
                 self._lost = True
@@ -337,16 +345,25 @@ class Connection:
 
     def _answered(self, wait_s: float) -> tuple[Message, Payload] | None:
         """What has come in answer to the question, which is asked again where it or its answer was damaged on its way;
-        None if nothing comes within `wait_s`.
+        None if nothing comes within `wait_s`, and for some minutes more where a part of it has.
         """
         end_s = now_s() + wait_s
+        latest_s = end_s + MOST_FLOWING_S
         while True:
+            since_s, before = now_s(), self.arrived_nbytes()
             try:
-                answer = self.receive(max(0.0, end_s - now_s()))
+                answer = self.receive(max(0.0, min(end_s - since_s, _LOOK_S)))
             except CorruptMessage as error:
                 last = str(error)
             else:
-                if answer is None or not is_corrupt(answer[0]):
+                if answer is None:
+                    took_s = now_s() - since_s
+                    if self.arrived_nbytes() - before > FLOWS_NBYTES_PER_S * took_s:
+                        end_s = min(end_s + took_s, latest_s)
+                    if now_s() >= end_s:
+                        return None
+                    continue
+                if not is_corrupt(answer[0]):
                     return answer
                 last = f"{answer[0]}"
             if self._damaged == MAX_DAMAGED:

@@ -1,7 +1,8 @@
 """How long an agent is waited for: when to ask it for a sign of life, when to ask again, when to give it up. No clock.
 
-Only samples that arrive are progress. Any other message shows that the agent lives, and an agent may live and be of no
-use. Only time counts in which the loader waits for a sample: its own slow ops and training steps are nobody's silence.
+Only samples that arrive are progress, and for some minutes bytes that do. Any other message shows that the agent lives,
+and an agent may live and be of no use. Only time counts in which the loader waits for a sample: its own slow ops and
+training steps are nobody's silence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ LOST_S = 0.5
 """Takes the place of `resend_after_s` once a message has come of which nobody can say what it was the answer to."""
 _PATIENT = 3.0
 """Where replies take long, asking again waits for twice as long as they took, up to so many `resend_after_s`."""
+FLOWS_NBYTES_PER_S = 16_000
+"""What comes at least while a large message does. Less may be answers that bring no sample."""
+MOST_FLOWING_S = 300.0
+"""For how long, without a sample, bytes are enough: of a message that never ends, too."""
 _AT_ONCE_S = 1.0
 """Of one look, no more counts: a process that was stopped for a minute has not waited for one."""
 
@@ -62,6 +67,8 @@ class Patience:
         self._resends = 0
         self._asked_s = 0.0
         """As `_idle_s`: when it was asked again last."""
+        self._flowing_s = 0.0
+        """Waited for since a sample came, while bytes did."""
         self._lost = False
         """Whether an answer has come since that is known to be lost, and not which."""
         self.left_s = math.inf
@@ -88,12 +95,17 @@ class Patience:
         resend_after_s = self._options.resend_after_s
         self._after_s = min(max(resend_after_s, 2 * turnaround_s), _PATIENT * resend_after_s)
 
-    def waited(self, seconds: float) -> Advice:
+    def waited(self, seconds: float, nbytes: int = 0) -> Advice:
         """A sample has been waited for.
 
         Args:
             seconds: since this was called last, or since the wait began.
+            nbytes: that have come meanwhile, parts of messages too.
         """
+        if nbytes > FLOWS_NBYTES_PER_S * seconds and self._flowing_s < MOST_FLOWING_S:
+            self._flowing_s += seconds
+            self.heard()
+            return Advice.WAIT
         seconds = min(seconds, _AT_ONCE_S)
         self._silent_s += seconds
         self._idle_s += seconds
@@ -125,7 +137,7 @@ class Patience:
         return Advice.GIVE_UP
 
     def _begin_anew(self) -> None:
-        self._idle_s = self._asked_s = 0.0
+        self._idle_s = self._asked_s = self._flowing_s = 0.0
         self._resends = 0
 
     def _lose(self) -> None:

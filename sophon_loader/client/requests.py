@@ -221,17 +221,18 @@ class Requests:
             self._taken_back([number])
         return self._fill(now_s)
 
-    def tick(self, now_s: float, waited_s: float) -> list[Instruction]:
+    def tick(self, now_s: float, waited_s: float, nbytes: int = 0) -> list[Instruction]:
         """A sample is waited for: ping a silent agent, ask again for what got lost, give up one that is of no use.
 
         Args:
             now_s: the time, s.
             waited_s: since the last tick, or since the wait began.
+            nbytes: that have come meanwhile, parts of messages too.
         """
         if not self._asked and not self._queue:
             return []
         said: list[Instruction] = []
-        advice = self.patience.waited(waited_s)
+        advice = self.patience.waited(waited_s, nbytes)
         if advice is Advice.PING:
             said.append(Say(Ping()))
         elif advice is Advice.ASK_AGAIN:

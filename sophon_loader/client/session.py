@@ -94,7 +94,7 @@ class Session:
         self._allowed = frozenset(terms.allowed)
         self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window, terms.options)
-        self._reconnects = 0
+        self._reconnects = self._part_nbytes = 0
         self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
         self.gave_up_s = 0.0
         self.waited_s = self.starved_s = 0.0
@@ -175,18 +175,25 @@ class Session:
             received = self._receive(0) or self._wait()
             if received is not None:
                 self._take(*received)
-            self._look(looked_s)
+            self._look(looked_s, self._in_part() if received is None else 0)
             looked_s = now_s()
         return reply
 
-    def _look(self, since_s: float) -> None:
+    def _in_part(self) -> int:
+        """Bytes that have come since this was asked last, of a message that is not whole."""
+        before, connection = self._part_nbytes, self._connection
+        self._part_nbytes = connection.arrived_nbytes() - connection.received_nbytes
+        return self._part_nbytes - before
+
+    def _look(self, since_s: float, nbytes: int) -> None:
         """See what the time that has passed without a reply means.
 
         Args:
             since_s: when that was done last, or when the wait began.
+            nbytes: that have come without making a message whole.
         """
         was_gone, at_s = self.gone, now_s()
-        self._do(self._requests.tick(at_s, at_s - since_s))
+        self._do(self._requests.tick(at_s, at_s - since_s, nbytes))
         if self.gone and not was_gone:
             self._note_gone()
 

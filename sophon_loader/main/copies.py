@@ -58,6 +58,11 @@ class Copies:
         return {**self.__dict__, "_newest": None}
 
     @property
+    def told(self) -> bool:
+        """Whether workers tell the states of their copies."""
+        return self._newest is not None
+
+    @property
     def out_of_order(self) -> bool:
         """Whether workers that persist must be started anew for the next epoch."""
         return self._newest is not None and self._newest.first > 0

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from sophon_loader.main.copies import Told
-from sophon_loader.main.order import Order, Reading
+from sophon_loader.main.order import Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -228,20 +227,18 @@ class EpochIterator(Iterator[Any]):
         self._last_s = now_s
 
 
-class PlainIterator(Iterator[Any]):
-    """An iterator of DataLoader's own that also tells how far it has come.
+class AsMade(Iterator[Any]):
+    """Batches that come from workers as they are made (`in_order=False`): tells the reading which ones come.
 
     Args:
         batches: of DataLoader; what else it has can be had here, too.
-        order: of the loader, of which it has begun a reading.
-        told: what hears of the dataset's copies in the workers; None where those have no state.
+        reading: of the samplers, which goes on, or has just begun.
     """
 
-    def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
-        assert order.newest is not None
+    def __init__(self, batches: Any, reading: Reading) -> None:
         self._batches = batches
-        self._reading = order.newest
-        self._told = told
+        self._reading = reading
+        self._first = reading.came
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_batches"], name)
@@ -250,18 +247,9 @@ class PlainIterator(Iterator[Any]):
         return len(self._batches)
 
     def __next__(self) -> Any:
+        asked = set(self._batches._task_info)
         try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._reading.ended = True
-            raise
-        except Exception:
-            self._batch_passed()
-            raise
-        self._batch_passed()
-        return batch
-
-    def _batch_passed(self) -> None:
-        self._reading.passed()
-        if self._told is not None:
-            self._told.passed()
+            return next(self._batches)
+        finally:
+            for number in asked - self._batches._task_info.keys():
+                self._reading.comes(self._first + number)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from sophon_loader.main.engine import Engine
-from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.epoch import AsMade, Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
@@ -67,7 +67,7 @@ class Inner:
         """The batches of an epoch."""
         self.tickets.epoch = epoch
         epoch.report.workers = self.workers
-        return iter(self.loader)
+        return self._begun(epoch)
 
     def change(self, number: int, epoch: Epoch) -> Iterator[Any]:
         """Go on with the rest of an epoch, whose tickets have been stopped, with so many workers.
@@ -86,7 +86,13 @@ class Inner:
             self._engine.goes_on(epoch)
         epoch.report.workers = self.workers
         with self.tickets.going_on():
-            return iter(self.loader)
+            return self._begun(epoch)
+
+    def _begun(self, epoch: Epoch) -> Iterator[Any]:
+        batches = iter(self.loader)
+        if self._outer.in_order or self.workers < 2 or epoch.reading is None:
+            return batches
+        return AsMade(batches, epoch.reading)
 
     def end(self) -> None:
         """End the workers that persist, also while an iterator is held."""

@@ -33,6 +33,10 @@ REMEDY = (
 )
 
 
+Stretch = tuple[int, int]
+"""From one sample of an order to before another."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """From what an order was drawn.
@@ -53,46 +57,100 @@ class Position:
     """How far an epoch has come.
 
     Args:
-        samples: delivered, over all ranks where the loader shards.
+        samples: up to the last one delivered, over all ranks where the loader shards.
         digest: of their indices; empty where the loader shards, whose order follows from the seed.
         drawn: from what the order was drawn; None before it is, and where the loader shards.
+        missing: stretches of them, from one to before another, that have not been delivered: where batches come as
+            they are made (`in_order=False`), so no more than workers have in hand.
     """
 
     samples: int = 0
     digest: str = ""
     drawn: Drawn | None = None
+    missing: tuple[Stretch, ...] = ()
 
 
 class Reading(Iterator[Any]):
     """One iteration over the samplers, and how far the training has come with it.
 
+    Where it goes on, what was missing before that place comes first.
+
     Attributes:
         ended: whether the training was told that it is over.
         unrepeatable: why its order cannot be drawn again; "" if nothing is known against it.
         on_skipping: called when indices are about to be skipped, also if that is begun anew; gives what is told them,
-            some at a time. To be set before the first read.
+            some at a time, and may count them. To be set before the first read.
+        came: batches that have come from workers in an order of their own.
     """
 
     def __init__(self, start: Position) -> None:
         self.ended = False
         self.unrepeatable = ""
-        self.on_skipping: Callable[[], Callable[[list[Any]], object]] = lambda: lambda indices: None
+        self.on_skipping: Callable[[], Callable[[list[Any]], list[int] | None]] = lambda: lambda indices: None
+        self.came = 0
         self._entries: Iterator[Any] = iter(())
         self._drawn = start.drawn
-        self._passed = start
-        self._ahead: deque[Position] = deque()
+        self._passed = replace(start, missing=())
+        self._owed = list(start.missing)
+        self._counts: deque[int] = deque()
+        self._entered = 0
+        self._ahead: dict[int, tuple[Position, list[Stretch]]] = {}
+        self._coming: deque[int] = deque()
 
     @property
     def position(self) -> Position:
         """How far the training has come; an order that has not been drawn yet is drawn now."""
         if self._drawn is None:
             self._entries = chain(list(islice(self._entries, 1)), self._entries)
-        return replace(self._passed, drawn=self._drawn)
+        ahead = (stretch for _, stretches in self._ahead.values() for stretch in stretches)
+        missing = [*self._owed, *(stretch for stretch in ahead if stretch[0] < self._passed.samples)]
+        return replace(self._passed, drawn=self._drawn, missing=tuple(sorted(missing)))
+
+    def comes(self, number: int) -> None:
+        """Of the batches that have not been passed, this one is passed next, or behind those told before.
+
+        Args:
+            number: of the batch in this reading.
+        """
+        self.came += 1
+        self._coming.append(number)
 
     def passed(self) -> None:
         """The training has had the next batch, or its failure."""
-        if self._ahead:  # none where the sampler itself has failed
-            self._passed = self._ahead.popleft()
+        number = self._coming.popleft() if self._coming else next(iter(self._ahead), None)
+        position, _ = self._ahead.pop(number, (self._passed, [])) if number is not None else (self._passed, [])
+        if position.samples > self._passed.samples:  # not so where the sampler itself has failed, or what was owed came
+            self._passed = position
+
+    def counted(self, samples: int) -> list[int]:
+        """What was counted of samples as they were passed over, which now come after all.
+
+        Args:
+            samples: of the batch that has just been read, of which these are the first.
+        """
+        return [self._counts.popleft() for _ in range(min(samples, len(self._counts)))]
+
+    def _enter(self, position: Position, stretches: list[Stretch]) -> None:
+        """A batch has been read.
+
+        Args:
+            position: behind it.
+            stretches: that it is of.
+        """
+        self._ahead[self._entered] = position, stretches
+        self._entered += 1
+
+    def _repaid(self, samples: int) -> list[Stretch]:
+        """Of so many samples that are read next, the stretches that were owed: those come first."""
+        found: list[Stretch] = []
+        while samples and self._owed:
+            begin, end = self._owed.pop(0)
+            middle = min(end, begin + samples)
+            found.append((begin, middle))
+            samples -= middle - begin
+            if middle < end:
+                self._owed.insert(0, (middle, end))
+        return found
 
 
 class Order:
@@ -189,6 +247,7 @@ class _SamplerReading(Reading):
         self._order = order
         self._start = start
         self._read, self._hash = 0, _hash()
+        self._skip = self.on_skipping()
         if start.drawn is not None:
             self._entries = self._again(start.drawn)
             return
@@ -198,8 +257,13 @@ class _SamplerReading(Reading):
 
     def __next__(self) -> Any:
         entry = next(self._entries)
-        self._take([entry] if self._order.batch_sampler is None else entry)
-        self._ahead.append(Position(self._read, self._hash.hexdigest()))
+        indices = [entry] if self._order.batch_sampler is None else entry
+        stretches = self._repaid(len(indices))
+        owed, begin = sum(end - begin for begin, end in stretches), self._read
+        self._take(list(indices)[owed:] if owed else indices)
+        if self._read > begin:
+            stretches.append((begin, self._read))
+        self._enter(Position(self._read, self._hash.hexdigest()), stretches)
         return entry
 
     def _take(self, indices: Any) -> None:
@@ -266,27 +330,37 @@ class _SamplerReading(Reading):
         entries = _rest(iter(order.source))
         if drawn.at_iter is not None:
             order.generators.put(unpacked(drawn.at_first))
-        skip = self.on_skipping()
+        self._skip = self.on_skipping()
+        self._owed = list(self._start.missing)
+        self._counts.clear()
         if not order.by_index:
-            return self._skipped_batches(entries, skip)
+            return self._skipped_batches(entries)
+        owed: list[Any] = []
         while chunk := list(islice(entries, min(_AT_A_TIME, self._start.samples - self._read))):
-            self._take(chunk)
-            skip(chunk)
-        batches = order.batch_sampler
+            owed += self._pass_over(chunk)
+        entries, batches = chain(owed, entries), order.batch_sampler
         return entries if batches is None else iter(BatchSampler(entries, batches.batch_size, batches.drop_last))
 
-    def _skipped_batches(self, batches: Iterator[Any], skip: Callable[[list[Any]], object]) -> Iterator[Any]:
+    def _skipped_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same of a batch sampler of the user's own: of a batch that has been delivered in part, the rest."""
+        owed: list[list[Any]] = []
         for batch in batches:
             left = self._start.samples - self._read
             if len(batch) > left:
                 delivered, rest = (list(batch[:left]), list(batch[left:])) if left else ([], batch)
-                self._take(delivered)
-                skip(delivered)
-                return chain([rest], batches)
-            self._take(batch)
-            skip(list(batch))
-        return iter(())
+                owed.append(self._pass_over(delivered))
+                return chain(filter(None, owed), [rest], batches)
+            owed.append(self._pass_over(list(batch)))
+        return filter(None, owed)
+
+    def _pass_over(self, indices: list[Any]) -> list[Any]:
+        """Count indices as read; those of them that are owed."""
+        begin, counts = self._read, self._skip(indices)
+        self._take(indices)
+        owed = [n - begin for stretch in self._start.missing for n in range(*stretch) if begin <= n < self._read]
+        if counts is not None:
+            self._counts.extend(counts[n] for n in owed)
+        return [indices[n] for n in owed]
 
 
 _END = object()

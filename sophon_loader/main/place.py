@@ -148,6 +148,7 @@ class Place:
             "epoch": epoch,
             "samples": position.samples,
             "digest": position.digest,
+            "missing": [list(stretch) for stretch in position.missing],
             "rank": rank_of_all()[0],
             "drawn": drawn and {"at_first": drawn.at_first, "at_iter": drawn.at_iter, "own": drawn.own},
             "own": None if drawn else order.own_state(),
@@ -168,10 +169,11 @@ class Place:
         order, reading = self.order, self.order.newest
         if reading is None or not self._in_epoch:
             return self.next_epoch, order.start
-        if not in_turn:
+        if not in_turn and (isinstance(order, ShardOrder) or self.copies.told):
             raise ConfigError(
-                "in_order must be True for a state in the middle of an epoch, got False: which samples have been "
-                "delivered is then more than a number; take states between epochs"
+                "in_order must be True for a state in the middle of an epoch, got False, with shard=True, or with a "
+                "dataset that has a state in each worker: which of them had which batch is then chance; take states "
+                "between epochs"
             )
         if reading.unrepeatable:
             raise ConfigError(
@@ -229,7 +231,9 @@ class Place:
             dataset.load_state_dict(own)
         # Another rank's samplers may give other indices.
         digest = state["digest"] if state["rank"] == rank_of_all()[0] else ""
-        order.start, order.newest = Position(state["samples"], digest, state["drawn"] and Drawn(**state["drawn"])), None
+        missing = tuple((begin, end) for begin, end in state.get("missing", ()))
+        drawn = state["drawn"] and Drawn(**state["drawn"])
+        order.start, order.newest = Position(state["samples"], digest, drawn, missing), None
 
 
 def _told_epochs(order: Order) -> Iterator[Any]:

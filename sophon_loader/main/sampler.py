@@ -119,7 +119,7 @@ class TicketSampler(Sampler[Ticket]):
         batched = self._order.batch_sampler is not None
         met = Occurrences(self._samples)
 
-        def skipping() -> Callable[[list[Any]], object]:
+        def skipping() -> Callable[[list[Any]], list[int]]:
             nonlocal met
             met = Occurrences(self._samples)
             return met.count_all
@@ -127,7 +127,8 @@ class TicketSampler(Sampler[Ticket]):
         reading.on_skipping = skipping
         for number, entry in enumerate(reading):
             indices = [as_int(i) for i in entry] if batched else [as_int(entry)]
-            occurrences = met.count_all(indices)
+            occurrences = reading.counted(len(indices))
+            occurrences += met.count_all(indices[len(occurrences) :])
             batch = BatchId(epoch.iteration, epoch.number, number)
             ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
             epoch.sizes.append(len(indices))

@@ -144,5 +144,5 @@ class _ShardReading(Reading):
 
     def __next__(self) -> Any:
         batch, samples = next(self._entries)
-        self._ahead.append(Position(samples))
+        self._enter(Position(samples), [])
         return batch

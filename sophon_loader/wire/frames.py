@@ -1,13 +1,15 @@
 """Messages to header bytes and back.
 
 A message is one header frame, msgpack `[version, kind, field, ...]` under a seal, and for the kinds of `WITH_PAYLOAD`
-one payload frame, which is read for its checksum and never copied. The seal is two checksums: of the payload, and of
-all before it in the header. So a header can be trusted without its payload, and says whose payload is damaged.
+a payload, which is read for its checksum and, unless it is large and comes in several frames, never copied. The seal
+is two checksums: of the payload, and of all before it in the header. So a header can be trusted without its payload,
+and says whose payload is damaged.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any, get_type_hints
@@ -19,6 +21,7 @@ from sophon_loader.errors import CorruptMessage, MalformedMessage, MessageTooLon
 from sophon_loader.wire.counting import holds_more
 from sophon_loader.wire.fields import Check, check_of, misfit, short
 from sophon_loader.wire.limits import (
+    MAX_FRAME_NBYTES,
     MAX_HEADER_NBYTES,
     MAX_HEADER_VALUES,
     MAX_PAYLOAD_NBYTES,
@@ -40,6 +43,7 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import HANDSHAKE, VERSIONS
 
+Frame = bytes | bytearray | memoryview
 # File names are bytes to the operating system; those that are not UTF-8 must cross too.
 _packer = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogateescape")
 _HANDSHAKES = (Hello, Welcome, Refused)
@@ -159,13 +163,44 @@ def has_payload(message: Message) -> bool:
     return isinstance(message, WITH_PAYLOAD)
 
 
-def check_frames(message: Message, header: bytes | memoryview, payload: bytes | memoryview | None) -> None:
+def frames_of(
+    header: bytes | bytearray | memoryview, payload: bytes | bytearray | memoryview
+) -> list[bytes | bytearray | memoryview]:
+    """A message as it is sent.
+
+    Args:
+        header: packed.
+        payload: in as many frames behind it as it takes, of `MAX_FRAME_NBYTES` each but for the last.
+    """
+    if len(payload) <= MAX_FRAME_NBYTES:
+        return [header, payload]
+    view = memoryview(payload)
+    return [header, *(view[at : at + MAX_FRAME_NBYTES] for at in range(0, len(view), MAX_FRAME_NBYTES))]
+
+
+def payload_of(frames: Sequence[Frame]) -> Frame | None:
+    """The payload of a message that has come; None where it has none.
+
+    Args:
+        frames: behind its header.
+
+    Raises:
+        MessageTooLong: it is over `MAX_PAYLOAD_NBYTES`.
+    """
+    if (nbytes := sum(map(len, frames))) > MAX_PAYLOAD_NBYTES:
+        raise MessageTooLong(f"payload must be at most {MAX_PAYLOAD_NBYTES} bytes, got {nbytes}")
+    if len(frames) > 1:
+        return b"".join(frames)
+    return frames[0] if frames else None
+
+
+def check_frames(message: Message, header: bytes | memoryview, payload: Frame | None) -> None:
     """Check that the frames of a message are those of its kind, and the payload the one that was sent.
 
     Args:
         message: the header, unpacked.
         header: as it came.
-        payload: the one frame behind the header, None when there is none.
+        payload: behind the header, None when there is none.
 
     Raises:
         MalformedMessage: a payload is missing or not wanted.

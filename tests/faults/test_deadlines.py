@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from bench.bed.relay import Passing
-from sophon_loader import OffloadOptions, RemoteImageFolder
+from bench.bed.relay import Passing, Relay
+from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolder
+from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.patience import MAX_RESENDS
 from sophon_loader.client.wanted import Wanted
@@ -39,7 +42,7 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import VERSIONS
 from sophon_loader.workers.files import Instead
-from tests.support.agents import Agent, until
+from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder
 from tests.support.relay import SpoiltRelay
@@ -205,6 +208,43 @@ def test_every_connection_is_made_with_the_options_of_the_user(
     instead.close()
     assert len(seen) > 5
     assert all(one.dead_after_s == 33.0 for one in seen)
+
+
+class SlowRelay(Relay):
+    """What comes from the agent takes long, byte by byte."""
+
+    MBIT = 14.0
+
+    def passing(self, to_target: bool) -> Passing:
+        def slowly(chunk: bytes) -> list[bytes]:
+            time.sleep(0.0 if to_target else 8e-6 * len(chunk) / self.MBIT)
+            return [chunk]
+
+        return slowly
+
+
+def test_a_large_file_on_a_slow_wire(tmp_path: Path) -> None:
+    """Longer than all time-outs: it is not asked for again, and the agent is not given up."""
+    (tmp_path / "one").mkdir()
+    noise = np.random.default_rng(0).integers(256, size=(1400, 1000, 3), dtype=np.uint8)
+    for name in ("a", "b"):
+        Image.fromarray(noise).save(tmp_path / "one" / f"{name}.bmp")  # 4.2 MB, 2.4 s
+    with agent_for(tmp_path) as agent:
+        host, port = agent.endpoint.removeprefix("tcp://").rsplit(":", 1)
+        with SlowRelay((host, int(port)), 0.0, 1000.0) as relay:
+            address = f"tcp://127.0.0.1:{relay.port}/{EXPORT}"
+            options = OffloadOptions(connect_timeout_s=20.0, heartbeat_s=0.3, dead_after_s=2.0, resend_after_s=1.0)
+            loader: Any = OffloadingDataLoader(
+                folder(tmp_path), agent=address, policy="no-off", num_workers=1, seed=3, options=options
+            )
+            assert samples_of(loader) == samples_of(OffloadingDataLoader(folder(tmp_path), seed=3))
+            report = loader.report().as_dict()
+            loader.close()
+            assert report["fallbacks"] == report["retries"] == 0
+            assert report["wire_bytes"] < 1.1 * report["file_bytes"], "each has come once"
+            connection = Connection(Address.parse(address), 1, options)
+            assert len(connection.file("one/a.bmp", timeout_s=2.0)) > 4_000_000
+            connection.close()
 
 
 class ForgetfulRelay(SpoiltRelay):

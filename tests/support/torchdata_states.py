@@ -25,7 +25,6 @@ LEFT_OUT = {
     r"DatasetIteratorStateDuplication|json_serde_(single|multi)_process$": "an iterable dataset, too",
     r"TestInitialState.*test_init_error": "workers are started by iter(), and not waited for, as in torch's class",
     r"test_num_workers_mismatch": "load_state_dict() refuses what theirs refuses at iter(), with a ConfigError",
-    r"test_out_of_order_index_ds": "in_order=False: refused in mid-epoch, with a ConfigError",
 }  # fmt: skip
 """By a pattern of their names."""
 

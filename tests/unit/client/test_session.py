@@ -50,6 +50,9 @@ class ConnectionStandIn:
         self.clock.now_s = max(self.clock.now_s, at_s)
         return message, b"payload"
 
+    def arrived_nbytes(self) -> int:
+        return 0
+
     def close(self) -> None:
         pass
 

@@ -16,7 +16,17 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from sophon_loader.errors import CorruptMessage, MalformedMessage, MessageTooLong, VersionMismatch, WireError
 from sophon_loader.wire import frames
 from sophon_loader.wire.fields import check_of
-from sophon_loader.wire.frames import SEAL_NBYTES, check_frames, content_hash, has_payload, pack, seal, unpack
+from sophon_loader.wire.frames import (
+    SEAL_NBYTES,
+    check_frames,
+    content_hash,
+    frames_of,
+    has_payload,
+    pack,
+    payload_of,
+    seal,
+    unpack,
+)
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES, MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import (
     MESSAGES,
@@ -303,6 +313,19 @@ def test_the_payload_frame_is_there_when_it_should_be(cls: type[Message], monkey
         check_frames(message, pack(message, b"xy"), b"xy")
         with pytest.raises(MessageTooLong, match="payload must be at most"):
             check_frames(message, pack(message, b"xyz"), b"xyz")
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
+def test_a_large_payload_comes_in_frames(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sophon_loader.wire.frames.MAX_FRAME_NBYTES", 8)
+    header, *rest = frames_of(b"header", bytes(range(size)))
+    assert header == b"header" and payload_of(rest) == bytes(range(size))
+    assert [len(frame) for frame in rest] == ([8] * (size // 8) + ([size % 8] if size % 8 else []) if size else [0])
+    assert payload_of([]) is None
+    monkeypatch.setattr("sophon_loader.wire.frames.MAX_PAYLOAD_NBYTES", 16)
+    if size > 16:
+        with pytest.raises(MessageTooLong, match="payload must be at most 16 bytes, got 17"):
+            payload_of(rest)
 
 
 # --- what is damaged on its way -------------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""The iterations of a loader whose dataset cannot be offloaded: torch's own, which also tell how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from sophon_loader.main.copies import Told
+from sophon_loader.main.epoch import AsMade
+from sophon_loader.main.inner import undrawn
+from sophon_loader.main.order import Order
+from sophon_loader.main.place import Place
+from sophon_loader.main.prefetch import ahead
+from sophon_loader.main.settings import Settings
+
+
+def plain_batches(
+    loader: DataLoader[Any], begin: Callable[[], Any], place: Place, settings: Settings, *, in_turn: bool
+) -> PlainIterator:
+    """The batches of an iteration.
+
+    Args:
+        loader: the user's.
+        begin: DataLoader's `__iter__` of it.
+        place: of the loader.
+        settings: of the loader.
+        in_turn: whether batches come in the sampler's order.
+    """
+    if loader._iterator is not None and place.copies.out_of_order:
+        place.copies.in_order()
+        end_plain_workers(loader)
+        place.persisting = True
+    with undrawn(loader, place.persisting):
+        batches = place.copies.begun(loader, begin)
+    told = batches if isinstance(batches, Told) else None
+    if not in_turn and place.order.newest is not None:
+        batches = AsMade(batches, place.order.newest)
+    return PlainIterator(ahead(batches, settings), place.order, told)
+
+
+def end_plain_workers(loader: DataLoader[Any]) -> None:
+    """End those that persist."""
+    persisting: Any = loader._iterator
+    if persisting is not None:
+        persisting._shutdown_workers()
+    loader._iterator = None
+
+
+class PlainIterator(Iterator[Any]):
+    """An iterator of DataLoader's own that also tells how far it has come.
+
+    Args:
+        batches: of DataLoader; what else it has can be had here, too.
+        order: of the loader, of which it has begun a reading.
+        told: what hears of the dataset's copies in the workers; None where those have no state.
+    """
+
+    def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
+        assert order.newest is not None
+        self._batches = batches
+        self._reading = order.newest
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._reading.ended = True
+            raise
+        except Exception:
+            self._batch_passed()
+            raise
+        self._batch_passed()
+        return batch
+
+    def _batch_passed(self) -> None:
+        self._reading.passed()
+        if self._told is not None:
+            self._told.passed()

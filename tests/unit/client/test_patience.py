@@ -1,0 +1,46 @@
+"""What is silence, and what is not. `test_requests.py` shows what follows from it."""
+
+from __future__ import annotations
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.patience import FLOWS_NBYTES_PER_S, MOST_FLOWING_S, Advice, Patience
+
+STEP_S = 0.5
+FLOW = int(2 * FLOWS_NBYTES_PER_S * STEP_S)
+OPTIONS = OffloadOptions(heartbeat_s=2.0, dead_after_s=10.0, resend_after_s=4.0)
+
+
+def waited(patience: Patience, seconds: float, nbytes: int) -> list[Advice]:
+    """What is advised, step by step."""
+    return [patience.waited(STEP_S, nbytes) for _ in range(int(seconds / STEP_S))]
+
+
+def test_bytes_that_come_are_no_silence() -> None:
+    patience = Patience(OPTIONS)
+    assert set(waited(patience, 100.0, FLOW)) == {Advice.WAIT}
+    patience.progressed(turnaround_s=100.0)
+    assert patience.lost_s == 0
+
+
+def test_a_trickle_is_silence() -> None:
+    assert Advice.GIVE_UP in waited(Patience(OPTIONS), 10.0, int(FLOWS_NBYTES_PER_S * STEP_S / 2))
+
+
+def test_silence_behind_bytes() -> None:
+    patience = Patience(OPTIONS)
+    waited(patience, 60.0, FLOW)
+    assert Advice.GIVE_UP not in waited(patience, 9.5, 0)
+    assert patience.waited(STEP_S) is Advice.GIVE_UP
+
+
+def test_a_message_without_an_end_is_not_waited_for_for_ever() -> None:
+    patience = Patience(OPTIONS)
+    assert set(waited(patience, MOST_FLOWING_S, FLOW)) == {Advice.WAIT}
+    assert Advice.GIVE_UP in waited(patience, 20.0, FLOW)
+
+
+def test_a_sample_begins_anew() -> None:
+    patience = Patience(OPTIONS)
+    for _ in range(3):
+        assert set(waited(patience, 0.8 * MOST_FLOWING_S, FLOW)) == {Advice.WAIT}
+        patience.progressed(turnaround_s=1.0)
