@@ -45,10 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = json.loads(file.read_text())["rows"]
         if file.stem.startswith("policies") and found["settings"]["link_mbit"]:
             by_data[found["settings"]["data"]].append(found)
-        elif file.stem.startswith("peers"):
-            print(draw_peers(found, options.out / f"{file.stem}.png"))
-        elif file.stem in DRAWN:
-            print(DRAWN[file.stem](found, options.out / f"{file.stem}.png"))
+        elif draw := DRAWN.get(file.stem.partition("-")[0]):
+            print(draw(found, options.out / f"{file.stem}.png"))
     for data, results in by_data.items():
         results.sort(key=lambda result: result["settings"]["agent_cores"] or math.inf)
         print(ample(results[-1], options.out / f"policies-{data}.png"))
@@ -214,8 +212,66 @@ def draw_fastflow(rows: dict[str, Any], path: Path) -> Path:
     return saved(figure, path)
 
 
-DRAWN = {"utilisation": draw_utilisation, "fastflow": draw_fastflow}
-"""What else is drawn, by the name of the result file."""
+def draw_overlap(rows: dict[str, Any], path: Path) -> Path:
+    """What a step's time goes to, a bar for each policy and prefetch_factor, without and with checkpoints.
+
+    Args:
+        rows: the rows of a result file of bench.overlap.
+        path: of the picture.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True, sharey=True)
+    for axis, checkpoints in zip(axes, (False, True), strict=True):
+        cases = [case for case in rows["cases"] if case["checkpoints"] == checkpoints]
+        below = [0.0] * len(cases)
+        for name, label, colour in (
+            ("backward_s", "backward and all-reduce", "#1f77b4"),
+            ("waited_s", "waits for a batch", "#d62728"),
+            ("", "the rest", "#bbbbbb"),
+        ):
+            heights = [case[name] if name else case["step_s"] - under for case, under in zip(cases, below, strict=True)]
+            axis.bar(range(len(cases)), heights, bottom=below, color=colour, label=label)
+            below = [under + height for under, height in zip(below, heights, strict=True)]
+        axis.set_xticks(range(len(cases)), [f"{case['policy']}, {case['prefetch']}" for case in cases], rotation=60)
+        axis.set_title(f"{'with' if checkpoints else 'without'} checkpoints", fontsize=10)
+    axes[0].set_ylabel("seconds per step")
+    axes[0].legend(fontsize=8)
+    settings = rows["settings"]
+    figure.suptitle(
+        f"{settings['data']}, {settings['link_mbit']:g} Mbit/s, all-reduce of {settings['gradient_mb']:g} MB"
+    )
+    return saved(figure, path)
+
+
+def draw_study(rows: dict[str, Any], path: Path) -> Path:
+    """A sample's mean size through the stages, and how the offloading efficiency is distributed.
+
+    Args:
+        rows: the rows of a result file of bench.study.
+        path: of the picture.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True)
+    stages = list(rows["mean_bytes"])
+    axes[0].bar(range(len(stages)), [rows["mean_bytes"][stage] / 1000 for stage in stages], color=PEER)
+    axes[0].set_xticks(range(len(stages)), stages, rotation=30, ha="right", fontsize=8)
+    axes[0].set_ylabel("mean size of a sample, KB")
+    shares = rows["efficiency_bytes_per_cpu_s"]
+    axes[1].plot(
+        [value / 1e6 for value in shares.values()], [float(share.rstrip("%")) for share in shares], "o-", color=OURS
+    )
+    axes[1].set_xlabel("MB saved per CPU second, of the samples that shrink")
+    axes[1].set_ylabel("percentile")
+    figure.suptitle(f"{rows['data']}: {rows['shrinking_share']:.0%} of {rows['samples']} samples shrink")
+    return saved(figure, path)
+
+
+DRAWN = {
+    "fastflow": draw_fastflow,
+    "overlap": draw_overlap,
+    "peers": draw_peers,
+    "study": draw_study,
+    "utilisation": draw_utilisation,
+}
+"""What else is drawn, by how the name of the result file begins."""
 
 
 def bar(
