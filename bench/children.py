@@ -25,6 +25,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -45,6 +46,8 @@ LOADER_CORE, AGENT_CORE = 0, 1
 """The CPUs that the hosts of a bed are pinned to."""
 ANSWER_S = 600.0
 """How long an answer may take: an epoch of the slowest policy over a slow link takes minutes."""
+START_S = 60.0
+"""How long an agent's worker may take to be ready."""
 END_S = 30.0
 """How long a child may take to end, a loader with its workers included."""
 
@@ -62,7 +65,8 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
     Args:
         bed: an open bed; the agent runs on its agent host.
         data: the ImageFolder tree that it serves.
-        cores: CPU quota of the agent's host in cores; None for no quota.
+        cores: CPU quota of the agent's host in cores; None for no quota. One of less than a core holds from when its
+            worker is ready: that imports torch first, for a minute with 0.05 cores.
         within: what its command line is preceded by: a program that runs another one in its own place.
 
     Returns:
@@ -73,11 +77,27 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
     serving = [*AGENT, "--insecure", "--export", f"{EXPORT}={data}", "--bind", bind, "--workers", "1"]
     serving += bed.agent_arguments
     command = [*within, *serving]
+    at_start = None if cores is None else max(1.0, cores)
     agent = bed.agent_host.popen(
-        command, cores={AGENT_CORE}, quota_cores=cores, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        command, cores={AGENT_CORE}, quota_cores=at_start, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )
     announced(agent)
+    if cores != at_start:
+        _wait_for_worker(bed)
+        bed.agent_host.set_quota(cores)
     return agent
+
+
+def _wait_for_worker(bed: Bed) -> None:
+    command = [sys.executable, "-m", "storage_agent", "status", "--json", f"tcp://{bed.agent_host.address}:{PORT}"]
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s:
+        asking = bed.agent_host.popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        answer, _ = asking.communicate()
+        if asking.returncode == 0 and json.loads(answer)["workers"]:
+            return
+        time.sleep(0.2)
+    raise ChildFailed(f"the agent's worker must be ready within {START_S:g} s, got none")
 
 
 def agent_address(bed: Bed) -> str:

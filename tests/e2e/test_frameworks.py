@@ -68,6 +68,25 @@ def test_lightning_predicts_what_comes_from_the_agent(agent: Agent, root: Path) 
     assert [one["seen"] for one in told] == [expected] * 2
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_seed_everything(make: Any, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    """A loader without `seed=` follows Lightning's, also with the `worker_init_fn` that its Trainer gives loaders."""
+    lightning = pytest.importorskip("lightning")
+    from lightning.fabric.utilities.seed import pl_worker_init_function
+
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")  # to be put back
+
+    def epochs(seed: int, init: Any, **more: Any) -> list[Any]:
+        lightning.seed_everything(seed, workers=True, verbose=False)
+        loader = make(seed=None, shuffle=True, worker_init_fn=init, **more)
+        return [samples_of(loader), samples_of(loader)]
+
+    first = epochs(7, pl_worker_init_function, num_workers=workers)
+    assert first == epochs(7, None, num_workers=2, agent=None) and first[0] != first[1]
+    assert first != epochs(8, pl_worker_init_function, num_workers=workers)
+
+
 def test_a_loader_made_anew_from_its_attributes_is_the_same(make: Any) -> None:
     """As Lightning and ignite do: every public attribute is an argument of the constructor."""
     loader = make(num_workers=1)
