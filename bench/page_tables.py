@@ -259,6 +259,20 @@ def tail(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{sources(result)}"
 
 
+def workers(results: Results) -> str:
+    """`num_workers="auto"` beside fixed numbers."""
+    result = results.named("workers")
+    if result is None:
+        return MISSING
+    *names, last = result.rows[0]["summary"]
+    rows = [
+        (job["job"], *(spread(job["summary"][name], 0) for name in names), spread(job["summary"][last], 3))
+        for job in result.rows
+    ]
+    columns = ("job", *(f"images/s, {name}" for name in names), "auto / best fixed number")
+    return f"{table(columns, rows)}\n\n{sources(result)}"
+
+
 def agent(results: Results) -> str:
     """An agent and a loader worker by themselves."""
     result = results.named("agent")
@@ -414,6 +428,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "utilisation": paper_tables.utilisation,
     "fastflow": paper_tables.fastflow,
     "overlap": paper_tables.overlap,
+    "workers": workers,
     "cpu-bound": cpu_bound,
     "link": link,
     "live": live,
