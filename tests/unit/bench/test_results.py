@@ -12,7 +12,7 @@ from bench.catalogue import BENCHES, named, runs
 from bench.markdown import MISSING, Results
 from bench.page_tables import TABLES
 
-MAX_NBYTES = 100_000
+MAX_NBYTES = 200_000
 """Of all result files in git."""
 
 
