@@ -182,6 +182,14 @@ class OffloadingDataLoader(DataLoader[T_co]):
             "all files would be read here; write `from sophon_loader.integrations.accelerate import Accelerator`"
         )
 
+    @property
+    def bs(self) -> int:
+        """What fastai's `to_distributed` asks a loader for first; an AttributeError that says why there is none."""
+        raise AttributeError(
+            "fastai's to_distributed must be given loaders of fastai's class, got an OffloadingDataLoader; leave it "
+            "out, wrap the model in DistributedDataParallel and give the loader shard=True"
+        )
+
     def _take_apart(self, *, warn: bool = True) -> None:
         """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
         self._look = look(self.dataset)

@@ -211,7 +211,7 @@ class Connection:
             elif event & FAILED:
                 self._handshakes.failed(event, value)
             elif event == zmq.EVENT_DISCONNECTED:
-                self._lost = True
+                self._lost, self._descriptor = True, None  # whose number may be another's from now on
             elif self._lost:
                 self._lost = False
                 self.reconnects += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,14 @@ def test_accelerates_own_preparation_is_refused(make: Any) -> None:
     loader = make()
     with pytest.raises(ConfigError, match=r"sophon_loader\.integrations\.accelerate"):
         accelerate.data_loader.prepare_data_loader(loader) if loader._is_accelerate_prepared else None
+
+
+def test_fastais_own_distribution_is_refused(make: Any) -> None:
+    """Its `DistributedDL` takes these from a loader, this one first."""
+    loader = make()
+    assert not hasattr(loader, "bs")
+    with pytest.raises(AttributeError, match=r"to_distributed must be given loaders of fastai's class.* shard=True"):
+        attrgetter("bs", "drop_last", "dataset")(loader)
 
 
 def test_a_loader_without_an_agent_is_left_to_accelerate(make: Any) -> None:
