@@ -64,8 +64,10 @@ class Copies:
 
     @property
     def out_of_order(self) -> bool:
-        """Whether workers that persist must be started anew for the next epoch."""
-        return self._newest is not None and self._newest.first > 0
+        """Whether workers that persist must be started anew for the next epoch: the first of them is another one than
+        it was, or the epoch was left, and they have gone further than it.
+        """
+        return self._newest is not None and (self._newest.first > 0 or not self._newest.ended)
 
     def begun(self, loader: DataLoader[Any], begin: Callable[[], Any]) -> Any:
         """An iterator of a plain loader, whose workers are told where to begin and tell where they stand.
@@ -132,11 +134,15 @@ class Told(Iterator[Any]):
         batches: DataLoader's iterator; what else it has can be had here, too.
         copies: as the workers begin with them.
         first: of the copies, which DataLoader's first worker has.
+
+    Attributes:
+        ended: whether all batches have come.
     """
 
     def __init__(self, batches: Any, copies: list[Copy], first: int) -> None:
         self.copies = list(copies)
         self.first = first
+        self.ended = False
         self._batches = batches
         self._ahead: deque[tuple[int, bytes] | None] = deque()
         self._passed = 0
@@ -151,6 +157,7 @@ class Told(Iterator[Any]):
         try:
             told = next(self._batches)
         except StopIteration:
+            self.ended = True
             raise
         except Exception:
             self._ahead.append(None)

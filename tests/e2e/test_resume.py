@@ -452,6 +452,26 @@ def test_a_map_style_dataset_with_a_state_of_its_own(form: str) -> None:
     loader.close()
 
 
+def test_copies_in_workers_that_persist_behind_an_epoch_that_was_left() -> None:
+    """They had read ahead, which nobody has seen."""
+
+    def build() -> Any:
+        of_workers = {"num_workers": 2, "persistent_workers": True, "generator": seeded(3)}
+        return OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=as_list, **of_workers)
+
+    loader = build()
+    left = iter(loader)
+    next(left)
+    batches = iter(loader)
+    state = kept(loader.state_dict())
+    whole = list(batches)
+    other = build()
+    other.load_state_dict(state)
+    assert list(other) == whole
+    other.close()
+    loader.close()
+
+
 class Global(Numbers):
     """Draws from torch's global generator, which DataLoader seeds in each worker."""
 
