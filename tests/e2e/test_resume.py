@@ -456,7 +456,7 @@ def test_copies_in_workers_that_persist_behind_an_epoch_that_was_left() -> None:
     """They had read ahead, which nobody has seen."""
 
     def build() -> Any:
-        of_workers = {"num_workers": 2, "persistent_workers": True, "generator": seeded(3)}
+        of_workers: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "generator": seeded(3)}
         return OffloadingDataLoader(Drawing(), 4, shuffle=True, collate_fn=as_list, **of_workers)
 
     loader = build()
