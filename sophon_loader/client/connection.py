@@ -15,7 +15,7 @@ from sophon_loader import __version__
 from sophon_loader.client.address import Address
 from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.patience import FLOWS_NBYTES_PER_S, MOST_FLOWING_S
+from sophon_loader.client.patience import MOST_FLOWING_S, flows
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentError,
@@ -358,7 +358,7 @@ class Connection:
             else:
                 if answer is None:
                     took_s = now_s() - since_s
-                    if self.arrived_nbytes() - before > FLOWS_NBYTES_PER_S * took_s:
+                    if flows(self.arrived_nbytes() - before, took_s):
                         end_s = min(end_s + took_s, latest_s)
                     if now_s() >= end_s:
                         return None

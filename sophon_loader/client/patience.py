@@ -26,6 +26,11 @@ _AT_ONCE_S = 1.0
 """Of one look, no more counts: a process that was stopped for a minute has not waited for one."""
 
 
+def flows(nbytes: int, seconds: float) -> bool:
+    """Whether so many bytes in so long are those of a message that comes."""
+    return nbytes > FLOWS_NBYTES_PER_S * seconds
+
+
 class Advice(enum.Enum):
     """What is to be done about an agent that is waited for."""
 
@@ -102,7 +107,7 @@ class Patience:
             seconds: since this was called last, or since the wait began.
             nbytes: that have come meanwhile, parts of messages too.
         """
-        if nbytes > FLOWS_NBYTES_PER_S * seconds and self._flowing_s < MOST_FLOWING_S:
+        if flows(nbytes, seconds) and self._flowing_s < MOST_FLOWING_S:
             self._flowing_s += seconds
             self.heard()
             return Advice.WAIT

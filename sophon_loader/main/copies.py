@@ -5,13 +5,15 @@ from __future__ import annotations
 import pickle
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_info
+
+from sophon_loader.main.around import Around
 
 
 def keeps_state(dataset: Any) -> bool:
@@ -127,7 +129,7 @@ class Copies:
         self.load(self.state(in_epoch=False, persisting=True))
 
 
-class Told(Iterator[Any]):
+class Told(Around):
     """Batches of workers that tell the states of their copies.
 
     Args:
@@ -140,18 +142,12 @@ class Told(Iterator[Any]):
     """
 
     def __init__(self, batches: Any, copies: list[Copy], first: int) -> None:
+        super().__init__(batches)
         self.copies = list(copies)
         self.first = first
         self.ended = False
-        self._batches = batches
         self._ahead: deque[tuple[int, bytes] | None] = deque()
         self._passed = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_batches"], name)
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         try:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from sophon_loader.main.around import Around
 from sophon_loader.main.order import Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
@@ -227,7 +228,7 @@ class EpochIterator(Iterator[Any]):
         self._last_s = now_s
 
 
-class AsMade(Iterator[Any]):
+class AsMade(Around):
     """Batches that come from workers as they are made (`in_order=False`): tells the reading which ones come.
 
     Args:
@@ -236,15 +237,9 @@ class AsMade(Iterator[Any]):
     """
 
     def __init__(self, batches: Any, reading: Reading) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._reading = reading
         self._first = reading.came
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_batches"], name)
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         asked = set(self._batches._task_info)

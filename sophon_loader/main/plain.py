@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
 
+from sophon_loader.main.around import Around
 from sophon_loader.main.copies import Told
 from sophon_loader.main.epoch import AsMade
 from sophon_loader.main.inner import undrawn
@@ -48,7 +49,7 @@ def end_plain_workers(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
-class PlainIterator(Iterator[Any]):
+class PlainIterator(Around):
     """An iterator of DataLoader's own that also tells how far it has come.
 
     Args:
@@ -59,15 +60,9 @@ class PlainIterator(Iterator[Any]):
 
     def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
         assert order.newest is not None
-        self._batches = batches
+        super().__init__(batches)
         self._reading = order.newest
         self._told = told
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_batches"], name)
-
-    def __len__(self) -> int:
-        return len(self._batches)
 
     def __next__(self) -> Any:
         try:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sophon_loader.main.around import Around
 from sophon_loader.main.settings import Settings
 
 
-class Prefetch(Iterator[Any]):
+class Prefetch(Around):
     """The batches of an iterator, the next of them copied to a device before they are wanted.
 
     They are copied, and finished there, on a stream of their own; the stream that is current when one is delivered
@@ -41,7 +42,7 @@ class Prefetch(Iterator[Any]):
         depth: int,
         finish: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._batches = batches
+        super().__init__(batches)
         self._device = device
         self._depth = depth
         self._finish = finish
@@ -49,12 +50,6 @@ class Prefetch(Iterator[Any]):
         streams: Any = None if device.type == "cpu" else torch.get_device_module(device)
         self._module = streams
         self._stream = streams.Stream(device) if hasattr(streams, "Stream") else None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_batches"], name)
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
         if not self._ahead:

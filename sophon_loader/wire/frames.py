@@ -163,9 +163,7 @@ def has_payload(message: Message) -> bool:
     return isinstance(message, WITH_PAYLOAD)
 
 
-def frames_of(
-    header: bytes | bytearray | memoryview, payload: bytes | bytearray | memoryview
-) -> list[bytes | bytearray | memoryview]:
+def frames_of(header: Frame, payload: Frame) -> list[Frame]:
     """A message as it is sent.
 
     Args:
