@@ -107,15 +107,27 @@ class Staff:
         self._stopping = True
 
     def queue(self, jobs: Sequence[Job], *, now_s: float) -> list[Instruction]:
-        """Jobs have come.
+        """Jobs have come. What waits or is at work is not done once more: its client has asked again too early, and its
+        answer is yet to come.
 
         Args:
             jobs: of one client, admitted.
             now_s: the time.
         """
+        client = jobs[0].fetch.client
+        unanswered = self._unanswered(client)
         for job in jobs:
-            self._admission.turns.push(job.fetch.client, job)
+            if job.item.id in unanswered:
+                self._admission.finish(client)
+            else:
+                self._admission.turns.push(client, job)
         return self.assign(now_s)
+
+    def _unanswered(self, client: bytes) -> set[int]:
+        """Ids of a client's jobs that have yet to be done."""
+        tasks = (task for worker in self._workers.values() for task in worker.tasks if not task.answered)
+        at_work = {task.job.item.id for task in tasks if task.job.fetch.client == client}
+        return at_work.union(job.item.id for job in self._admission.turns.waiting(client))
 
     def build(self, build: Build, *, now_s: float) -> list[Instruction]:
         """A pipeline has come.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -78,6 +78,11 @@ class Turns(Generic[Thing]):
         """How many things of a client wait."""
         client = self._clients.get(name)
         return len(client.waiting) if client else 0
+
+    def waiting(self, name: bytes) -> Sequence[Thing]:
+        """What a client has waiting, oldest first."""
+        client = self._clients.get(name)
+        return tuple(client.waiting) if client else ()
 
     def push(self, name: bytes, thing: Thing, *, first: bool = False) -> None:
         """Have a thing wait.

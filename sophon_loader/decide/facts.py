@@ -59,6 +59,9 @@ FILE = Choice(0, "file")
 """No offloading: the file's own bytes cross the wire."""
 PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
 """The paper sends a value as it is; compressed encodings are ours."""
+OFFLOADS_FROM_CORES = 0.06
+"""Cores of each of the agent's workers from which on anything is offloaded. A quota gives its cores in periods of 100
+ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
@@ -45,9 +45,6 @@ TRIED_OF_AGENT = 1 / 32
 """Of its cores, at most, while nothing is offloaded: that is for knowing, and the agent has files to send."""
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
-OFFLOADS_FROM_CORES = 0.06
-"""Cores of each of the agent's workers from which on anything is offloaded. A quota gives its cores in periods of 100
-ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
 NO_CPU = "the agent has next to no CPU"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""

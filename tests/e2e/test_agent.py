@@ -140,6 +140,20 @@ def test_an_answer_leaves_when_it_is_ready(client: Client, keys: list[str], tmp_
     assert 0 in client.samples(2)
 
 
+def test_what_is_asked_for_again_before_it_is_made_is_made_once(
+    client: Client, keys: list[str], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    slow = client.register(chain_of(Gate(str(gate))))
+    for _ in range(3):
+        client.send(fetch(keys[:8], 2, slow))
+    assert isinstance(client.ask(Ping()), Pong), "all have been read"
+    gate.touch()
+    assert set(client.samples(8)) == set(range(8))
+    client.send(fetch(keys[:1], 2, slow, first=100))
+    assert set(client.samples(1)) == {100}
+
+
 def test_listing(client: Client, image_tree: Path) -> None:
     client.send(AskListing("d", ""))
     listing, payload = client.receive()

@@ -107,6 +107,19 @@ def test_work_goes_to_the_worker_with_least_of_it() -> None:
     assert [office.answered(2), office.answered(2), office.answered(1), office.answered(1)] == [4, 5, 3, 6]
 
 
+def test_what_is_asked_for_again_while_it_waits_or_is_at_work_is_made_once() -> None:
+    office = Office(workers=2)
+    office.queue(1, 2, 3, 4, 5, 6)
+    office.queue(1, 5, 6, 7)
+    office.queue(5, client=b"another")
+    assert (office.admission.queued, office.admission.outstanding_of(b"c")) == (4, 7)
+    for number in (1, 2) * 4:
+        office.answered(number)
+    assert (office.jobs(1), office.jobs(2)) == ([1, 3, 5, 6], [2, 4, 5, 7])  # the second 5 is another client's
+    office.queue(1)  # its answer may have got lost
+    assert office.jobs(1)[4:] + office.jobs(2)[4:] == [1]
+
+
 def test_a_worker_that_is_not_ready_or_has_hung_up_gets_nothing() -> None:
     office = Office(workers=1)
     slow = office.hire(ready=False)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sophon_loader.decide.cost import EpochTime
-from sophon_loader.decide.facts import Choice, Facts, Rates
+from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, Choice, Facts, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
@@ -22,7 +22,6 @@ from sophon_loader.main.live import (
     FIRST_WINDOW_S,
     MIN_OFFERS,
     MIN_WINDOW_SAMPLES,
-    OFFLOADS_FROM_CORES,
     TRIED_SHARE,
     WINDOW_S,
     LivePlan,

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Plan, Rates, policy_named
+from sophon_loader.decide.facts import OFFLOADS_FROM_CORES
 from sophon_loader.decide.policies import sophon as module
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
 from tests.support.decide_tables import Nested, facts_of, random_table, table_of
@@ -96,7 +97,15 @@ def plain_greedy(table: ChoiceTable, rates: Rates) -> NDArray[np.uint8]:
     return chosen
 
 
-@pytest.mark.parametrize("agent_cores", [0.02, 0.1, 0.5, 5])
+def test_an_agent_with_next_to_no_cpu_counts_as_one_with_none() -> None:
+    wire, agent = [[100, 50]] * 8, [[0, 0.001]] * 8
+    assert plan_of(wire, agent, Rates(INF, 2, INF, OFFLOADS_FROM_CORES)).counts() == {PIXELS: 8}
+    plan = plan_of(wire, agent, Rates(INF, 2, INF, 0.9 * OFFLOADS_FROM_CORES))
+    assert plan.counts() == {FILE: 8}
+    assert "the agent has next to no CPU, 0.054 cores: nothing is offloaded" in plan.reason
+
+
+@pytest.mark.parametrize("agent_cores", [0.07, 0.1, 0.5, 5])
 def test_blocks_change_nothing(agent_cores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 64)
     table = random_table(2000, seed=5)
