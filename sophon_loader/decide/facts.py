@@ -60,8 +60,8 @@ FILE = Choice(0, "file")
 PAPER_ENCODINGS = frozenset({"file", "pixels", "array"})
 """The paper sends a value as it is; compressed encodings are ours."""
 OFFLOADS_FROM_CORES = 0.06
-"""Cores of each of the agent's workers from which on anything is offloaded. A quota gives its cores in periods of 100
-ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
+"""Cores that the agent says each of its workers has, from which on anything is offloaded. A quota gives its cores in
+periods of 100 ms: of fewer, one sample uses up a whole one, and files wait for the next with the wire idle."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,7 @@ class Facts:
         max_cut: the last stage that the agent can reach, >= 0.
         resize_cut: the stage right after the first crop or resize op, or None when there is none.
         profiled_share: share of samples with a profile of their own, in [0, 1]; the others carry column means.
+        offered_cores: cores that the agent says it has, >= 0, whatever it was seen to do (`rates`).
 
     Raises:
         PlanError: a value is out of its range, or `table` is not of N samples or reaches past `max_cut`.
@@ -279,6 +280,7 @@ class Facts:
     max_cut: int
     resize_cut: int | None
     profiled_share: float
+    offered_cores: float = math.inf
 
     def __post_init__(self) -> None:
         if self.samples < 0:
@@ -289,6 +291,8 @@ class Facts:
             raise PlanError(f"resize_cut must be >= 1 or None, got {self.resize_cut}; a stage after an op is >= 1")
         if not 0 <= self.profiled_share <= 1:
             raise PlanError(f"profiled_share must be in [0, 1], got {self.profiled_share}; pass profiled / samples")
+        if not self.offered_cores >= 0:  # also catches NaN
+            raise PlanError(f"offered_cores must be >= 0, got {self.offered_cores}; pass what the agent says")
         if self.table is not None:
             self._check_table(self.table)
 

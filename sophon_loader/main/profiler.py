@@ -366,7 +366,8 @@ class Profiler:
         max_cut = plain[-1] if plain else max((choice.cut for choice in fitted), default=0)
         coverage = self.samples.coverage if table is not None else 0.0
         resize_cut = resize_cut if resize_cut in plain else None
-        return Facts(len(self._data), self.planning_rates, table, max_cut, resize_cut, coverage)
+        offered_cores = self._agreement.agent_cores if self._agreement else 0.0
+        return Facts(len(self._data), self.planning_rates, table, max_cut, resize_cut, coverage, offered_cores)
 
 
 def _upkeep(totals: Totals) -> Upkeep:

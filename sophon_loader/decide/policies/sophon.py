@@ -7,8 +7,9 @@ positive efficiency is left.
 
 Three things the paper leaves open are settled here. The agent's cost of reading the file is paid with or without
 offloading, so it is not counted as offloaded work. The last sample taken may carry the agent past the time the wire
-had needed; it is then left out, so that the plan is never slower than no offloading. And an agent with next to no CPU
-(`OFFLOADS_FROM_CORES`) counts as one with none: what little it could make would hold up the files behind it.
+had needed; it is then left out, so that the plan is never slower than no offloading. And an agent that says it has
+next to no CPU (`OFFLOADS_FROM_CORES`) counts as one with none: what little it could make would hold up the files behind
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.cost import EpochTime, epoch_time, time_without_offloading
-from sophon_loader.decide.facts import BLOCK, FILE, OFFLOADS_FROM_CORES, PAPER_ENCODINGS, ChoiceTable, Facts, Rates, blocks
+from sophon_loader.decide.facts import (
+    BLOCK,
+    FILE,
+    OFFLOADS_FROM_CORES,
+    PAPER_ENCODINGS,
+    ChoiceTable,
+    Facts,
+    Rates,
+    blocks,
+)
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
 from sophon_loader.errors import PlanError
@@ -58,8 +68,8 @@ class Sophon:
         if base.bottleneck != "wire":
             why = f"the bottleneck is {base.bottleneck}, not the wire: nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
-        if facts.rates.agent_cores < OFFLOADS_FROM_CORES:
-            why = f"the agent has next to no CPU, {facts.rates.agent_cores:.2g} cores: nothing is offloaded"
+        if facts.offered_cores < OFFLOADS_FROM_CORES:
+            why = f"the agent has next to no CPU, {facts.offered_cores:.2g} cores: nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
         smallest = smallest_choices(table)
         order = by_efficiency(table, smallest)

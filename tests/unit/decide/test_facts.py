@@ -136,6 +136,8 @@ def test_index() -> None:
         ({"resize_cut": 0}, "resize_cut must be >= 1 or None, got 0"),
         ({"profiled_share": 1.5}, "profiled_share must be in"),
         ({"profiled_share": NAN}, "profiled_share must be in"),
+        ({"offered_cores": -1.0}, "offered_cores must be >= 0, got -1.0"),
+        ({"offered_cores": NAN}, "offered_cores must be >= 0, got nan"),
         ({"samples": 4}, "table must be of 4 samples, got 3"),
         ({"max_cut": 2}, "table's cuts must be <= max_cut = 2, got array@4"),
     ],

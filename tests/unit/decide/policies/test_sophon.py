@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,14 +99,15 @@ def plain_greedy(table: ChoiceTable, rates: Rates) -> NDArray[np.uint8]:
 
 
 def test_an_agent_with_next_to_no_cpu_counts_as_one_with_none() -> None:
-    wire, agent = [[100, 50]] * 8, [[0, 0.001]] * 8
-    assert plan_of(wire, agent, Rates(INF, 2, INF, OFFLOADS_FROM_CORES)).counts() == {PIXELS: 8}
-    plan = plan_of(wire, agent, Rates(INF, 2, INF, 0.9 * OFFLOADS_FROM_CORES))
+    facts = facts_of(table_of([[100, 50]] * 8, [[0, 0.001]] * 8, None, (FILE, PIXELS)), Rates(INF, 2, INF, 0.01))
+    sophon = policy_named("sophon")
+    assert sophon.plan(replace(facts, offered_cores=OFFLOADS_FROM_CORES)).counts() == {PIXELS: 8}
+    plan = sophon.plan(replace(facts, offered_cores=0.9 * OFFLOADS_FROM_CORES))
     assert plan.counts() == {FILE: 8}
     assert "the agent has next to no CPU, 0.054 cores: nothing is offloaded" in plan.reason
 
 
-@pytest.mark.parametrize("agent_cores", [0.07, 0.1, 0.5, 5])
+@pytest.mark.parametrize("agent_cores", [0.02, 0.1, 0.5, 5])
 def test_blocks_change_nothing(agent_cores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 64)
     table = random_table(2000, seed=5)
