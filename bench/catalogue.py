@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+_LONG = ("--policies", "no-off", "sophon", "auto")
 _FREE = ("--link-mbit", "0", "--policies", "torch", "no-off", "auto")
 
 
@@ -72,6 +73,16 @@ BENCHES = (
         4,
         ("--epochs", "5"),
         ("--policies", "no-off", "sophon", "auto", "--epochs", "1"),
+        "each",
+    ),
+    Bench(
+        "long-epochs",
+        "bench.policies",
+        "The same in epochs of four times as many samples, of which the start and the end take less",
+        "photos: auto 4.7 times as fast as no-off, 5.3 times fewer bytes; imagenet: 2.55 times",
+        3,
+        (*_LONG, "--repeat", "4", "--epochs", "5"),
+        (*_LONG, "--epochs", "1"),
         "each",
     ),
     Bench(

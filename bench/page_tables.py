@@ -34,13 +34,17 @@ def stamps(results: Results) -> str:
 # --- over the link ----------------------------------------------------------------------------------------------------
 
 
-def policies(results: Results) -> str:
+def policies_of(bench: str) -> Callable[[Results], str]:
     """Epochs under each policy, a table per picture folder."""
-    parts = []
-    for result in results.each("policies"):
-        title = f"**{result.data}**, {result.rows['epochs']} rounds"
-        parts += [title, _policies_of(result), sources(result)]
-    return "\n\n".join(parts) or MISSING
+
+    def tables(results: Results) -> str:
+        parts = []
+        for result in results.each(bench):
+            title = f"**{result.data}**, {result.rows['epochs']} rounds"
+            parts += [title, _policies_of(result), sources(result)]
+        return "\n\n".join(parts) or MISSING
+
+    return tables
 
 
 def _policies_of(result: Result) -> str:
@@ -423,7 +427,8 @@ def peers_versions(results: Results) -> str:
 TABLES: dict[str, Callable[[Results], str]] = {
     "benches": benches,
     "stamps": stamps,
-    "policies": policies,
+    "policies": policies_of("policies"),
+    "long-epochs": policies_of("long-epochs"),
     "fewer-cores": paper_tables.fewer_cores,
     "utilisation": paper_tables.utilisation,
     "fastflow": paper_tables.fastflow,
