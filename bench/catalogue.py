@@ -127,9 +127,9 @@ BENCHES = (
         "bench.fastflow",
         "What does each operator split and each share give, what does FastFlow decide, and what do its trials cost?",
         "a share within 5 points of the sweep's best; with a metric store a tenth of the steps",
-        12,
+        8,
         (),
-        ("--repeat", "1", "--trial-steps", "4", "--shares", "2", "--job-epochs", "1"),
+        ("--repeat", "1", "--trial-steps", "4", "--shares", "2", "--job-epochs", "1", "--rounds", "1"),
         "first",
     ),
     Bench(

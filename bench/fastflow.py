@@ -13,7 +13,9 @@ CPU is the bottleneck, which FastFlow is made for; an epoch is long enough for s
   store, then with the one that the first has left.
 
 Each plan has a loader of its own with one worker; a first epoch, after which rates and caches have settled, is left
-out.
+out. Plans take turns for --rounds rounds; a row is the run with the middle rate, and the range of that. The best share
+is the top of the parabola through the fastest row of the sweep and its two neighbours, since runs of one plan differ by
+more than those do.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,9 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         start_agent(bed, options.data, agent_cores)
         settings = {"address": agent_address(bed), **told}
         with child(bed.loader_host, LOADER_CORE, loader_of_fastflow, settings) as loader:
-            found = measured(loader, options.shares, options.trial_steps, options.job_epochs, Path(profiles))
+            sweep = {"shares": options.shares, "rounds": options.rounds}
+            found = measured(loader, **sweep, trial_steps=options.trial_steps, epochs=options.job_epochs, at=profiles)
     show(found)
-    settings = {**told, "data": options.data.name, "link_mbit": options.link_mbit, "agent_cores": agent_cores}
+    settings = {**told, **sweep, "data": options.data.name, "link_mbit": options.link_mbit, "agent_cores": agent_cores}
     record.write(options.output, {"settings": settings, **found})
     return 0
 
@@ -190,41 +192,66 @@ def parser() -> arguments.Parser:
     add("--step-ms", type=arguments.not_negative, default=0.0, help="length of the training step of a batch")
     add("--trial-steps", type=arguments.count(), default=50)
     add("--job-epochs", type=arguments.count(), default=3, help="by whose length the time of trials is told")
+    add("--rounds", type=arguments.count(), default=3, help="of splits and shares")
     add("--shares", type=arguments.count(), default=10, help="how many steps the share goes up in (%(default)s)")
     return parser
 
 
-def measured(loader: Child, shares: int, trial_steps: int, epochs: int, profiles: Path) -> dict[str, Any]:
+def measured(loader: Child, *, shares: int, rounds: int, trial_steps: int, epochs: int, at: str) -> dict[str, Any]:
     """Splits, shares, decisions, and the time of trials.
 
     Args:
         loader: takes `split` and `decide`.
         shares: steps in which the share goes up.
+        rounds: of splits and shares.
         trial_steps: of FastFlow.
         epochs: of a job.
-        profiles: a folder for profiles.
+        at: a folder for profiles.
     """
     plans = [{"cut": cut} for cut in range(OPS + 1)] + [
         {"cut": OPS, "share": step / shares} for step in range(1, shares)
     ]
-    rows = [
-        {**plan, **loader.order(f"split {json.dumps(plan)}")} for plan in tqdm(plans, desc="plans", file=sys.stderr)
-    ]
+    orders = [json.dumps(plan) for plan in plans]
+    runs: dict[str, list[dict[str, Any]]] = {order: [] for order in orders}
+    turns = [order for number in range(rounds) for order in record.in_turns(orders, number * len(orders) // rounds)]
+    for order in tqdm(turns, desc="plans", file=sys.stderr):
+        runs[order].append(loader.order(f"split {order}"))
+    rows = [{**plan, **middle_of(runs[order])} for plan, order in zip(plans, orders, strict=True)]
     splits, swept = rows[: OPS + 1], rows[OPS + 1 :]
     sweep = sorted(({"share": 1.0, **row} for row in (*swept, rows[OPS])), key=lambda row: row["share"])
     sweep.insert(0, {**rows[0], "share": 0.0})
     jobs = []
     for form, settings in tqdm(FORMS.items(), desc="decisions", file=sys.stderr):
-        told = {**settings, "trial_steps": trial_steps, "epochs": epochs, "profile": str(profiles / f"{form}.npz")}
+        told = {**settings, "trial_steps": trial_steps, "epochs": epochs, "profile": f"{at}/{form}.npz"}
         for store in ("empty", "kept"):
             jobs.append({"form": form, "store": store, **loader.order(f"decide {json.dumps(told)}")})
     return {
         "splits": splits,
         "shares": sweep,
         "jobs": jobs,
-        "best_share": max(sweep, key=lambda row: row["images_per_s"])["share"],
+        "best_share": top_of([(row["share"], row["images_per_s"]) for row in sweep]),
         "best_cut": max(splits, key=lambda row: row["images_per_s"])["cut"],
     }
+
+
+def middle_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the middle rate, with the lowest and the highest of them as `range`."""
+    runs = sorted(runs, key=lambda run: run["images_per_s"])
+    return {**runs[len(runs) // 2], "range": [runs[0]["images_per_s"], runs[-1]["images_per_s"]]}
+
+
+def top_of(points: Sequence[tuple[float, float]]) -> float:
+    """Where the parabola through the highest of some points and its two neighbours has its top; at an end, that point.
+
+    Args:
+        points: (x, y) at equal distances in x, in order.
+    """
+    best = max(range(len(points)), key=lambda n: points[n][1])
+    if best in (0, len(points) - 1):
+        return points[best][0]
+    (left, before), (x, high), (_, after) = points[best - 1 : best + 2]
+    bend = before - 2 * high + after
+    return x + (x - left) * (before - after) / (2 * bend) if bend else x
 
 
 def show(found: dict[str, Any]) -> None:
@@ -237,9 +264,10 @@ def show(found: dict[str, Any]) -> None:
     for name, title in (("splits", "every sample cut at"), ("shares", "share of the whole pipeline")):
         table = Table(title, "images/s", "epoch s", "loader ms", "agent ms", "KB on the wire")
         for row in found[name]:
-            figures = (row[one] for one in ("images_per_s", "seconds", "loader_ms", "agent_ms"))
+            figures = (row[one] for one in ("seconds", "loader_ms", "agent_ms"))
             first = str(row["cut"]) if name == "splits" else f"{row['share']:.0%}"
-            table.add_row(first, *(f"{value:.2f}" for value in figures), f"{row['bytes'] / 1000:.1f}")
+            rate = f"{row['images_per_s']:.0f} ({row['range'][0]:.0f}-{row['range'][1]:.0f})"
+            table.add_row(first, rate, *(f"{value:.2f}" for value in figures), f"{row['bytes'] / 1000:.1f}")
         console.print(table)
     table = Table("form", "metric store", "cut", "share", "images/s", "batches tried", "seconds", "of the job")
     for job in found["jobs"]:

@@ -32,7 +32,8 @@ def fastflow(results: Results) -> str:
         rows = []
         for row in found[name]:
             first = str(row["cut"]) if name == "splits" else f"{row['share']:.0%}"
-            figures = f"{row['images_per_s']:.0f}", f"{row['seconds']:.2f}", f"{row['loader_ms']:.2f}"
+            rate = f"{row['images_per_s']:.0f} ({row['range'][0]:.0f}-{row['range'][1]:.0f})"
+            figures = rate, f"{row['seconds']:.2f}", f"{row['loader_ms']:.2f}"
             rows.append((first, *figures, f"{row['agent_ms']:.2f}", f"{row['bytes'] / 1000:.1f}"))
         columns = (column, "images/s", "epoch, s", "loader CPU, ms", "agent CPU, ms", "KB on the wire")
         parts.append(table(columns, rows))

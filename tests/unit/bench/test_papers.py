@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench import record
-from bench.fastflow import Split
+from bench.fastflow import Split, middle_of, top_of
 from bench.markdown import Results
 from bench.overlap import Pooled
 from bench.page_tables import TABLES
@@ -18,7 +18,10 @@ from sophon_loader.decide import FILE, Choice, Facts, Policy, Rates
 
 ONE = {"min": 0.1, "median": 0.2, "max": 0.3}
 FACTS = Facts(40, Rates(1.0, 1.0, 1.0, 1.0), None, 4, 2, 0.0)
-SPLIT = {"images_per_s": 120.0, "seconds": 2.0, "loader_ms": 8.0, "agent_ms": 0.5, "bytes": 110_000.0}
+SPLIT: dict[str, Any] = {
+    **{"images_per_s": 120.0, "seconds": 2.0, "loader_ms": 8.0, "agent_ms": 0.5, "bytes": 110_000.0},
+    "range": [110.0, 125.0],
+}
 JOB = {"cut": 5, "share": 0.56, "images_per_s": 371.0, "tried_batches": 162, "tried_s": 9.0, "of_job": 0.0911}
 
 
@@ -28,6 +31,19 @@ def test_a_split_is_followed_whatever_the_facts(cut: int, share: float, offloade
     assert isinstance(policy, Policy)
     counts = policy.plan(FACTS).counts()
     assert counts.get(Choice(cut, "pixels"), 0) == offloaded and counts.get(FILE, 0) == 40 - offloaded
+
+
+@pytest.mark.parametrize(
+    ("rates", "top"),
+    [((5, 8, 9, 8, 5), 0.5), ((1, 8, 9, 4, 0), 0.25 + 0.25 * 2 / 3), ((9, 8, 7, 6, 5), 0.0), ((5, 6, 7, 8, 9), 1.0)],
+)
+def test_the_best_share_is_the_top_of_the_curve_through_three(rates: tuple[float, ...], top: float) -> None:
+    assert top_of([(n / 4, rate) for n, rate in enumerate(rates)]) == pytest.approx(top)
+
+
+def test_of_a_plan_s_runs_the_middle_one_counts() -> None:
+    runs = [{"images_per_s": rate, "run": number} for number, rate in enumerate((3.0, 9.0, 5.0))]
+    assert middle_of(runs) == {"images_per_s": 5.0, "run": 2, "range": [3.0, 9.0]}
 
 
 @pytest.mark.parametrize("mb", [0.001, 1.0, 4.0])
@@ -60,7 +76,7 @@ def test_tables_of_the_papers_figures(tmp_path: Path) -> None:
         "best_share": 0.6,
     }
     text = TABLES["fastflow"](written(tmp_path, "fastflow", found))
-    assert "| 50% | 120 | 2.00 | 8.00 | 0.50 | 110.0 |" in text
+    assert "| 50% | 120 (110-125) | 2.00 | 8.00 | 0.50 | 110.0 |" in text
     assert "| `fastflow` | empty | 5 | 56% | 371 | 162 | 9.0 | 9.11% |" in text
     times = {"step_s": 0.3, "waited_s": 0.1, "backward_s": 0.2, "rank1_backward_s": 0.25, "offloaded": 0.9}
     case = {"policy": "auto", "checkpoints": True, "prefetch": 2, **times}
