@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Prices, Rates
+from sophon_loader.decide.policies import auto
+from sophon_loader.decide.tariff import Tariff
 
 Nested = Sequence[Any]
 """[samples][choices], or those of one sample."""
@@ -96,3 +99,10 @@ def linear_optimum(table: ChoiceTable, rates: Rates) -> float:
     found = linprog(cost, terms.tocsr(), np.zeros(3), once.tocsr(), np.ones(samples), bounds, method="highs")
     assert found.status == 0, found.message
     return float(found.x[-1] * scale)
+
+
+def full_tariff(facts: Facts, slack: float = 0.01) -> Tariff:
+    """The tariff of `auto` if it may use all cores: then the linear programme is what it is held to."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(auto, "HEADROOM", 0.0)
+        return auto.Auto(slack).tariff(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 
 from sophon_loader.decide import FILE, Choice, ChoiceTable, Facts, Prices, Rates
 from sophon_loader.decide.cost import EpochTime, EpochWork, time_without_offloading
-from sophon_loader.decide.policies.auto import LEAST_PART, Auto
+from sophon_loader.decide.policies.auto import HEADROOM, LEAST_PART, Auto
 from sophon_loader.decide.tariff import FILES, Part, Tariff
 from tests.support.decide_tables import (
     CHOICES,
     JOBS,
     WIRE_BOUND,
     facts_of,
+    full_tariff,
     linear_optimum,
     random_table,
     table_of,
@@ -54,7 +56,7 @@ def test_the_mix_is_within_the_slack_of_the_linear_optimum(job: str, samples: in
     table = random_table(samples, seed=samples)
     facts = facts_of(table, JOBS[job])
     for slack, most in ((0.0, 1.005), (0.01, 1.01 * 1.005)):
-        tariff = Auto(slack).tariff(facts)
+        tariff = full_tariff(facts, slack)
         best_s = linear_optimum(table, JOBS[job])
         assert seconds(tariff.predicted) <= most * best_s
         assert played(tariff, facts).seconds <= most * best_s * 1.002, "and so it is when it is played"
@@ -92,7 +94,7 @@ def small_tables(draw: st.DrawFn) -> ChoiceTable:
 @given(small_tables(), some_rates)
 def test_small_tables_against_the_linear_programme(table: ChoiceTable, rates: Rates) -> None:
     facts = facts_of(table, rates)
-    tariff = Auto().tariff(facts)
+    tariff = full_tariff(facts)
     best_s, without_s = linear_optimum(table, rates), time_without_offloading(table, rates).seconds
     instant = 1e-6 * without_s
     # A part of less than a hundredth is left out: all others then have up to so much more.
@@ -104,6 +106,38 @@ def test_small_tables_against_the_linear_programme(table: ChoiceTable, rates: Ra
         assert tariff.parts == (FILES,)
     if tariff.offloads:
         assert seconds(tariff.predicted) < without_s
+
+
+@examples(150)
+@given(small_tables(), some_rates)
+def test_with_headroom_it_is_never_worse_than_not_offloading(table: ChoiceTable, rates: Rates) -> None:
+    tariff, without_s = Auto().tariff(facts_of(table, rates)), time_without_offloading(table, rates).seconds
+    assert seconds(tariff.predicted) <= without_s * (1 + 1e-6) + 1e-9
+    if tariff.offloads:
+        assert seconds(tariff.predicted) < without_s
+
+
+@every_job
+def test_headroom_costs_no_more_than_its_share(job: str) -> None:
+    """A tariff with some is the shortest for cores that are so many fewer, and leaves them free where it can."""
+    table, rates = random_table(1000, seed=9), JOBS[job]
+    some = 1 - HEADROOM
+    fewer = replace(rates, loader_cores=some * rates.loader_cores, agent_cores=some * rates.agent_cores)
+    tariff = Auto().tariff(facts_of(table, rates))
+    assert tariff.predicted is not None
+    assert tariff.predicted.at(rates, fewer).seconds <= 1.01 * 1.005 * linear_optimum(table, fewer)
+    assert seconds(tariff.predicted) <= 1.01 * 1.005 * linear_optimum(table, rates) / some
+
+
+def test_headroom_is_left_where_the_last_bytes_are_dear() -> None:
+    """Half of the bytes for a little CPU, a hundredth less for ten times as much."""
+    choices = (FILE, Choice(2, "cheap"), Choice(2, "dear"))
+    table = table_of([[1e5, 5e4, 4.9e4]] * 200, [[0, 1e-3, 1e-2]] * 200, choices=choices)
+    rates = Rates(1e9, 10e6, 1, 1)  # files take 2 s, all cheap 1 s, during which the agent is busy for 0.2 s
+    tariff = Auto().tariff(facts_of(table, rates))
+    assert tariff.predicted is not None
+    assert tariff.predicted.agent_cpu_s <= 1.02 * (1 - HEADROOM) * tariff.predicted.seconds
+    assert tariff.predicted.bottleneck == "wire"
 
 
 @examples(150)
@@ -128,7 +162,7 @@ def test_no_mix_of_two_plans_by_brute_force_is_better(seed: int, samples: int, f
     costs = rng.gamma(3, 1, (3, samples, width)).astype(np.float32)
     table = ChoiceTable(CHOICES[:width], *costs)
     facts = facts_of(table, Rates(*factors))
-    tariff = Auto().tariff(facts)
+    tariff = full_tariff(facts)
     grid = (0.0, 0.1, 0.5, 1.0, 2.0, 10.0)
     parts = [None, *(Prices(w, a, r) for w in grid for a in grid for r in grid if w + a + r > 0)]
     some = [Tariff((Part(1.0, part),), "") for part in parts]
@@ -144,7 +178,7 @@ def test_no_mix_of_two_plans_by_brute_force_is_better(seed: int, samples: int, f
 def test_samples_that_are_all_alike_are_split_by_shares() -> None:
     """One set of prices would send all of them one way."""
     table = table_of([[100, 100]] * 300, [[0, 0.01]] * 300, [[0.01, 0]] * 300, (FILE, PIXELS))
-    tariff = Auto(slack=0).tariff(facts_of(table, Rates(1e9, 1e9, 1, 2)))
+    tariff = full_tariff(facts_of(table, Rates(1e9, 1e9, 1, 2)), slack=0)
     assert seconds(tariff.predicted) == pytest.approx(1.0, rel=5e-3)
     shares = {part.prices is None or taken(table, part.prices)[0] == 0: part.share for part in tariff.parts}
     assert len(tariff.parts) == 2 and shares[True] == pytest.approx(1 / 3, rel=1e-2)
@@ -189,5 +223,5 @@ def test_files_that_need_no_wire() -> None:
     wire[:, 0] = 0
     table = ChoiceTable(table.choices, wire, table.agent_s, table.loader_s)
     for rates in JOBS.values():
-        tariff = Auto().tariff(facts_of(table, rates))
+        tariff = full_tariff(facts_of(table, rates))
         assert seconds(tariff.predicted) <= 1.01 * 1.005 * linear_optimum(table, rates)
