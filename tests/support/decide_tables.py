@@ -102,7 +102,7 @@ def linear_optimum(table: ChoiceTable, rates: Rates) -> float:
 
 
 def full_tariff(facts: Facts, slack: float = 0.01) -> Tariff:
-    """The tariff of `auto` if it may use all cores: then the linear programme is what it is held to."""
+    """The tariff of `auto` if no time may be given for less work: the linear programme is what it is held to."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(auto, "HEADROOM", 0.0)
+        patched.setattr(auto, "SPARE", 1.0)
         return auto.Auto(slack).tariff(facts)

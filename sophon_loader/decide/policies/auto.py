@@ -1,21 +1,20 @@
-"""The default policy: the shortest epoch, then the least traffic, by three prices.
+"""The default policy: nearly the shortest epoch, and of those the least work, by three prices.
 
-The rule, with `slack` = 1 % and T the cost model's epoch seconds (`decide/cost.py`), a share of the cores at either end
-being left free (`HEADROOM`):
+The rule, with `slack` = 1 % and T the cost model's epoch seconds (`decide/cost.py`):
 
 1. T* is the shortest time of any plan. If no offloading comes within the slack of T*, nothing is offloaded for the sake
    of time: no wire, no CPU and no trust is spent on a gain that the model cannot promise.
-2. Else, of all plans within the slack of T*, the one with the least traffic, and then the least agent CPU, and
-   then the least loader CPU. "Then" is an exchange rate and not absolute, or one byte would outweigh an hour of
-   CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as
-   0.001 %.
+2. Else, of all plans within five times the slack of T*, but shorter than without offloading, the one with the least
+   work: seconds of the wire, of the loader's cores and of the agent's, added up.
+3. Where T* is the GPU's, of all plans within the slack of it the one with the least traffic, and then the least agent
+   CPU, and then the least loader CPU. "Then" is an exchange rate and not absolute, or one byte would outweigh an hour
+   of CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as 0.001 %.
 
-Headroom stands for what the model leaves out: samples differ, so of resources that are all busy to the last each waits
-for the others now and then. A plan that fills them all takes longer than predicted, and pays for the last percent of
-bytes with half as much CPU again. Where CPU alone limits, headroom at both ends changes nothing. Predictions are
-without it, and a plan that is not shorter by them is not followed.
+The plan of T* itself keeps every resource busy to the last, and pays for the last percent of bytes with all the CPU
+that is idle. The model does not see that samples differ, and that resources which are all busy wait for one another;
+so that plan is the longer one when it is followed (docs/architecture.md has figures).
 
-Both steps are linear programmes solved through their dual prices (`decide/dual.py`). No plan of the samples that are
+All steps are linear programmes solved through their dual prices (`decide/dual.py`). No plan of the samples that are
 known comes of it, but the prices themselves: at these the agent chooses for each sample that is asked for. Where the
 optimum mixes several prices, requests are dealt out over them.
 
@@ -24,21 +23,18 @@ SOPHON's greedy is the case of two choices per sample and one price.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from sophon_loader.decide.cost import EpochTime, EpochWork, time_without_offloading
 from sophon_loader.decide.dual import EQUAL, Column, Problem, file_column, least_time, least_traffic
-from sophon_loader.decide.facts import ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import ChoiceTable, Facts
 from sophon_loader.decide.policies.common import measured
 from sophon_loader.decide.simplex import Vector
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Part, Prices, Tariff, Traffic
 from sophon_loader.errors import PlanError
 
-HEADROOM = 0.15
-"""Share of the cores at either end that plans leave free: docs/architecture.md says how it was found."""
 GAP = 1e-6
 """Relative gap between the bounds at which to stop."""
 MAX_SWEEPS = 200
@@ -48,6 +44,8 @@ INSTANT = 1e-6
 GB = 1e9
 MIN_SAVED = 0.05
 """Share of the files' bytes that must be saved for the agent to be asked where nothing else is to be gained."""
+SPARE = 5.0
+"""Times the slack by which an epoch may be longer than the shortest for the sake of less work."""
 LONGER = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0)
 """Times the shortest epoch that are looked at where traffic has a price; the sum of the two is convex in it."""
 LEAST_PART = 0.01
@@ -62,7 +60,8 @@ class Auto:
     """Offload what shortens the epoch most, and among equally short ones what moves least.
 
     Args:
-        slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1].
+        slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1]; five times
+            that for the sake of less work.
 
     Raises:
         PlanError: `slack` is outside [0, 1].
@@ -90,21 +89,21 @@ class Auto:
         """
         table = measured(facts)
         base = time_without_offloading(table, facts.rates)
-        problem = Problem.of(replace(facts, rates=_with_headroom(facts.rates)))
+        problem = Problem.of(facts)
         goal = _goal(problem)
         shortest_s, columns, mix = base.gpu_s, [file_column(problem)], np.ones(1)
         if not self._is_near(base.seconds, base.gpu_s):
-            columns, mix = self._solve(problem, goal)
-            shortest_s = _work_of(columns, mix).time(facts.samples, facts.rates).seconds
+            shortest_s, columns, mix = self._solve(problem, goal, base.seconds)
         if self._is_near(base.seconds, shortest_s):
-            columns, mix = self._idle_mix(problem, goal, base, min(shortest_s, base.seconds), traffic.weight)
+            columns, mix = self._idle_mix(problem, goal, base, shortest_s, traffic.weight)
         if traffic.cost_per_gb:
             columns, mix = self._paid_mix(problem, goal, columns, mix, traffic.cost_per_gb / GB)
         used = [k for k in range(len(mix)) if mix[k] > LEAST_PART]
         shares = mix[used] / mix[used].sum()
+        sums = np.sum([share * columns[k].sums for share, k in zip(shares, used, strict=True)], axis=0)
         if len(used) == 1 and columns[used[0]].prices is None:
             return self._files(base, shortest_s)
-        work = _work_of([columns[k] for k in used], shares)
+        work = EpochWork(wire_bytes=float(sums[0]), loader_s=float(sums[1]), agent_s=float(sums[2]))
         predicted = work.time(facts.samples, facts.rates)
         parts = tuple(Part(float(share), _prices_of(columns[k])) for share, k in zip(shares, used, strict=True))
         return Tariff(parts, _reason(base, predicted, work.wire_bytes, table), predicted, base)
@@ -150,25 +149,23 @@ class Auto:
     def _is_near(self, seconds: float, best: float) -> bool:
         return seconds <= (1 + self._slack) * best * (1 + EQUAL)
 
-    def _solve(self, problem: Problem, goal: Vector) -> tuple[list[Column], Vector]:
-        """Columns, and their mix of the least traffic within the slack of the shortest epoch."""
+    def _solve(self, problem: Problem, goal: Vector, without_s: float) -> tuple[float, list[Column], Vector]:
+        """The time of the shortest epoch; columns, and their mix of the least work or traffic that is nearly as short.
+
+        Args:
+            goal: the traffic's.
+            without_s: seconds without offloading.
+        """
         columns = [file_column(problem)]
         shortest = least_time(problem, columns, GAP, MAX_SWEEPS)
-        budget_s = max((1 + self._slack) * shortest.lower, (1 + EQUAL) * shortest.upper)
+        longest_s = (1 + self._slack) * shortest.lower
+        if not self._is_near(shortest.upper, problem.gpu_s):
+            goal = problem.seconds_per / shortest.upper
+            longest_s = max(longest_s, min((1 + SPARE * self._slack) * shortest.lower, without_s / (1 + self._slack)))
+        budget_s = max(longest_s, (1 + EQUAL) * shortest.upper)
         budget_s = max(budget_s, INSTANT * problem.seconds(columns[0].sums))
         traffic = least_traffic(problem, columns, shortest.shares, goal, budget_s, GAP, MAX_SWEEPS)
-        return columns, traffic.shares
-
-
-def _with_headroom(rates: Rates) -> Rates:
-    most = 1 - HEADROOM
-    return replace(rates, loader_cores=most * rates.loader_cores, agent_cores=most * rates.agent_cores)
-
-
-def _work_of(columns: Sequence[Column], shares: Vector) -> EpochWork:
-    """What a mix needs; of more columns than shares the first."""
-    wire_bytes, loader_s, agent_s = shares @ np.array([column.sums for column in columns[: len(shares)]])
-    return EpochWork(float(wire_bytes), float(loader_s), float(agent_s))
+        return shortest.lower, columns, traffic.shares
 
 
 def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: ChoiceTable) -> str:

@@ -11,7 +11,7 @@ from sophon_loader.decide import FILE, Choice, ChoiceTable, Prices, Rates, polic
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Part
 from sophon_loader.errors import PlanError
-from tests.support.decide_tables import facts_of, full_tariff, random_table, table_of, taken
+from tests.support.decide_tables import facts_of, random_table, table_of, taken
 
 INF = math.inf
 PIXELS = Choice(2, "pixels")
@@ -37,7 +37,7 @@ def test_sophon_is_the_special_case_of_two_choices_and_one_price() -> None:
         table.choices[::2][:2], *(a[:, [0, 2]] for a in (table.wire_bytes, table.agent_s, table.loader_s))
     )
     facts = facts_of(two, Rates(1e9, 60e6, INF, 0.1))
-    ours, theirs = full_tariff(facts, slack=0), policy_named("sophon").plan(facts)
+    ours, theirs = Auto(slack=0).tariff(facts), policy_named("sophon").plan(facts)
     assert ours.predicted.seconds == pytest.approx(theirs.predicted.seconds, rel=1e-3)
     for part in ours.parts:
         share = np.mean(taken(two, part.prices) != theirs.chosen)
