@@ -190,7 +190,7 @@ def warm_epochs(settings: LoaderSettings) -> int:
     """Epochs of a policy to leave out: those of fastflow's trials; one for the others, in which rates settle."""
     trials = {"fastflow": 3, "fastflow-every": 2 + OPS}.get(settings.policy, 0)
     pictures = sum(1 for _ in Path(settings.data).glob("*/*")) * settings.repeat
-    return math.ceil(trials * (FASTFLOW_STEPS + 5) * settings.batch_size / pictures) + 1
+    return math.ceil(trials * (FASTFLOW_STEPS + 15) * settings.batch_size / pictures) + 1
 
 
 def measured_epoch(bed: Bed, loader: Child, number: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ CPU is the bottleneck, which FastFlow is made for; an epoch is long enough for s
 
 Each plan has a loader of its own with one worker; a first epoch, after which rates and caches have settled, is left
 out. Plans take turns for --rounds rounds; a row is the run with the middle rate, and the range of that. The best share
-is the top of the parabola through the fastest row of the sweep and its two neighbours, since runs of one plan differ by
-more than those do.
+is the top of the parabola that lies nearest to the rows within a tenth of the fastest: runs of one plan differ by more
+than neighbouring rows do.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from bench import arguments, record
 from bench.bed import open_testbed
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child, start_agent
 from bench.loading import OPS, folder, our_loader, quiet
+from bench.paper_tables import best_share
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan
 from sophon_loader.decide.plan import spread
@@ -229,7 +230,6 @@ def measured(loader: Child, *, shares: int, rounds: int, trial_steps: int, epoch
         "splits": splits,
         "shares": sweep,
         "jobs": jobs,
-        "best_share": top_of([(row["share"], row["images_per_s"]) for row in sweep]),
         "best_cut": max(splits, key=lambda row: row["images_per_s"])["cut"],
     }
 
@@ -238,20 +238,6 @@ def middle_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The run with the middle rate, with the lowest and the highest of them as `range`."""
     runs = sorted(runs, key=lambda run: run["images_per_s"])
     return {**runs[len(runs) // 2], "range": [runs[0]["images_per_s"], runs[-1]["images_per_s"]]}
-
-
-def top_of(points: Sequence[tuple[float, float]]) -> float:
-    """Where the parabola through the highest of some points and its two neighbours has its top; at an end, that point.
-
-    Args:
-        points: (x, y) at equal distances in x, in order.
-    """
-    best = max(range(len(points)), key=lambda n: points[n][1])
-    if best in (0, len(points) - 1):
-        return points[best][0]
-    (left, before), (x, high), (_, after) = points[best - 1 : best + 2]
-    bend = before - 2 * high + after
-    return x + (x - left) * (before - after) / (2 * bend) if bend else x
 
 
 def show(found: dict[str, Any]) -> None:
@@ -275,7 +261,7 @@ def show(found: dict[str, Any]) -> None:
         cost = (str(job["tried_batches"]), f"{job['tried_s']:.1f}", f"{job['of_job']:.2%}")
         table.add_row(job["form"], job["store"], *decided, *cost)
     console.print(table)
-    print(f"best by the sweeps: cut {found['best_cut']}, share of the whole pipeline {found['best_share']:.0%}")
+    print(f"best by the sweeps: cut {found['best_cut']}, share of the whole pipeline {best_share(found['shares']):.0%}")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,9 @@ class Planner:
             return self._set(self._without("this epoch measures, without offloading"))
         if isinstance(self._policy, TryingPolicy):
             # Decided by trying; the table only serves to predict.
-            self._trials = self._trials or TrialRunner(self._policy, self._facts, lag, self._kept)
+            # Behind what was asked for before come as many that one side had all that time to work ahead on.
+            warm = self._policy.trial_steps // 2
+            self._trials = self._trials or TrialRunner(self._policy, self._facts, 2 * lag, self._kept, warm)
             return self._set(self._trials.plan)
         return self._planned(known)
 

@@ -64,6 +64,7 @@ class TrialRunner:
         facts: returns the facts as they are known now.
         lag: batches that were asked for before a new plan was set, and so do not count for it.
         kept: of an earlier run; None, or too little for the policy to decide, and it begins from nothing.
+        warm: batches more that do not count at the very first: workers that have just started are slow.
 
     Attributes:
         done: whether the policy has seen enough.
@@ -71,7 +72,12 @@ class TrialRunner:
     """
 
     def __init__(
-        self, policy: TryingPolicy, facts: Callable[[], Facts], lag: int, kept: KeptTrials | None = None
+        self,
+        policy: TryingPolicy,
+        facts: Callable[[], Facts],
+        lag: int,
+        kept: KeptTrials | None = None,
+        warm: int = 0,
     ) -> None:
         self._policy = policy
         self._facts = facts
@@ -84,6 +90,7 @@ class TrialRunner:
         self._plan = self._supported(kept) or policy.next_trial(self._trials, facts())
         self.done = self._plan is None
         self._reset()
+        self._batches = -warm
 
     def _supported(self, kept: KeptTrials | None) -> Plan | None:
         """The plan that trials of an earlier run support, if they are enough; they are then on probation."""

@@ -63,6 +63,15 @@ def test_batches_asked_for_under_the_old_plan_do_not_count() -> None:
     assert remote.loader_cpu_s_per_sample == 0.0
 
 
+def test_the_first_batches_of_workers_that_have_just_started_do_not_count() -> None:
+    trials = TrialRunner(FastFlow(trial_steps=5), facts, 3, warm=2)
+    assert deliver(trials, 3 + 2, 1e4) == [None] * 5
+    assert deliver(trials, 5, 1.0)[-1] is not None
+    deliver(trials, 3, 1e4)
+    deliver(trials, 5, 0.1)
+    assert [trial.samples_s for trial in trials._trials] == pytest.approx([8, 80])
+
+
 def test_all_windows_up_to_the_decision() -> None:
     trials = runner(lag=1, steps=2)
     deliver(trials, 3, 1.0)  # local: 8/s
