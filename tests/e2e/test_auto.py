@@ -276,13 +276,13 @@ def test_the_first_stage_is_a_part_of_what_measuring_finds(make: Any) -> None:
 
 @pytest.mark.alone
 def test_fastflow_tries_nothing_where_the_training_step_is_slow(root: Path, make: Any, fast: Agent) -> None:
-    """In the middle of the first epoch: its window of 4 steps, the 4 of the lag before it, and the decision."""
-    loader = make(Subset(folder(root), range(24)), batch_size=2, agent=fast, policy=FastFlow("every", 4), num_workers=1)
+    """In the middle of the first epoch: 2 steps to warm up, 8 that are twice the lag, its window of 4, the decision."""
+    loader = make(Subset(folder(root), range(24)), batch_size=1, agent=fast, policy=FastFlow("every", 4), num_workers=1)
     reasons = []
     for _batch in loader:
         time.sleep(0.15)
         reasons.append(loader.report().plan_reason)
-    assert set(reasons[:8]) == {"trial of the local pipeline"}
+    assert set(reasons[:14]) == {"trial of the local pipeline"}
     assert "gpu / local is 1." in reasons[-1] and "nothing is offloaded" in reasons[-1]
 
 

@@ -57,7 +57,7 @@ LOADER_EXCHANGE = 1e-5
 
 
 class Auto:
-    """Offload what shortens the epoch most, and among equally short ones what moves least.
+    """Offload what shortens the epoch most; of plans that are nearly as short, the one with the least work.
 
     Args:
         slack: how much longer than the shortest an epoch may be for the sake of less traffic, in [0, 1]; five times
