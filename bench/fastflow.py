@@ -37,7 +37,7 @@ from bench import arguments, record
 from bench.bed import open_testbed
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child, start_agent
 from bench.loading import OPS, folder, our_loader, quiet
-from bench.paper_tables import best_share
+from bench.paper_tables import best_share, rate_of
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan
 from sophon_loader.decide.plan import spread
@@ -252,8 +252,7 @@ def show(found: dict[str, Any]) -> None:
         for row in found[name]:
             figures = (row[one] for one in ("seconds", "loader_ms", "agent_ms"))
             first = str(row["cut"]) if name == "splits" else f"{row['share']:.0%}"
-            rate = f"{row['images_per_s']:.0f} ({row['range'][0]:.0f}-{row['range'][1]:.0f})"
-            table.add_row(first, rate, *(f"{value:.2f}" for value in figures), f"{row['bytes'] / 1000:.1f}")
+            table.add_row(first, rate_of(row), *(f"{value:.2f}" for value in figures), f"{row['bytes'] / 1000:.1f}")
         console.print(table)
     table = Table("form", "metric store", "cut", "share", "images/s", "batches tried", "seconds", "of the job")
     for job in found["jobs"]:

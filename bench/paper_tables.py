@@ -39,8 +39,7 @@ def fastflow(results: Results) -> str:
         rows = []
         for row in found[name]:
             first = str(row["cut"]) if name == "splits" else f"{row['share']:.0%}"
-            rate = f"{row['images_per_s']:.0f} ({row['range'][0]:.0f}-{row['range'][1]:.0f})"
-            figures = rate, f"{row['seconds']:.2f}", f"{row['loader_ms']:.2f}"
+            figures = rate_of(row), f"{row['seconds']:.2f}", f"{row['loader_ms']:.2f}"
             rows.append((first, *figures, f"{row['agent_ms']:.2f}", f"{row['bytes'] / 1000:.1f}"))
         columns = (column, "images/s", "epoch, s", "loader CPU, ms", "agent CPU, ms", "KB on the wire")
         parts.append(table(columns, rows))
@@ -53,6 +52,12 @@ def fastflow(results: Results) -> str:
     share = best_share(found["shares"])
     best = f"The sweeps' best: cut {found['best_cut']}; {share:.0%} of the samples at the whole pipeline."
     return "\n\n".join([*parts, table(titles, jobs), best, sources(result)])
+
+
+def rate_of(row: Mapping[str, Any]) -> str:
+    """Images/s of a plan's middle run, and the range of all."""
+    low, high = row["range"]
+    return f"{row['images_per_s']:.0f} ({low:.0f}-{high:.0f})"
 
 
 def best_share(rows: Sequence[Mapping[str, Any]]) -> float:
