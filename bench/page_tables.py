@@ -295,6 +295,32 @@ def agent(results: Results) -> str:
     return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
 
 
+def fairness(results: Results) -> str:
+    """Many clients of one agent, and one beside each attacker."""
+    result = results.named("fairness")
+    if result is None:
+        return MISSING
+    found = result.rows
+    rows = [
+        (f"the slowest of {len(found['shares'])} clients, of the fair share", f"{found['slowest']:.2f}"),
+        ("the agent's processes meanwhile, at most", f"{found['agent_mb']:.0f} MB"),
+        *((f"a client beside {name}, of its rate alone", f"{kept:.2f}") for name, kept in found["kept"].items()),
+    ]
+    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
+
+
+def faults(results: Results) -> str:
+    """Seconds that an epoch lasts longer with each fault, and whether its samples are the same."""
+    result = results.named("faults")
+    if result is None:
+        return MISSING
+    rows = []
+    for one in result.rows["summary"]:
+        low, middling, high = (f"{one['lost_s'][name]:+.2f}" for name in ("min", "median", "max"))
+        rows.append((one["kind"], YES_NO[one["same"]], f"{middling} ({low} to {high})"))
+    return f"{table(('fault', 'same samples', 'seconds lost'), rows)}\n\n{sources(result)}"
+
+
 def costs(results: Results) -> str:
     """Profiling, planning and cutting."""
     rows: list[Sequence[str]] = []
@@ -443,6 +469,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "start-and-growth": start_and_growth,
     "hotpath": hotpath,
     "tail": tail,
+    "faults": faults,
+    "fairness": fairness,
     "agent": agent,
     "costs": costs,
     "encodings": encodings,

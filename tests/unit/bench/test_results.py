@@ -94,6 +94,28 @@ def test_a_table_without_results_says_so(name: str, tmp_path: Path) -> None:
     assert TABLES[name](Results(tmp_path)) == MISSING
 
 
+def write_rows(folder: Path, name: str, rows: object) -> None:
+    stamp = {"commit": "0123456789", "clean": True, "command": "x", "machine": {}, "versions": {}}
+    record.write_json(folder / f"{name}.json", {**stamp, "rows": rows})
+
+
+def test_a_fault_that_changes_samples_is_told(tmp_path: Path) -> None:
+    lost_s = {"min": -0.1, "median": 0.2, "max": 1.25}
+    kinds = [{"kind": "killed", "same": True, "lost_s": lost_s}, {"kind": "cut", "same": False, "lost_s": lost_s}]
+    write_rows(tmp_path, "faults", {"summary": kinds})
+    text = TABLES["faults"](Results(tmp_path))
+    assert "| killed | yes | +0.20 (-0.10 to +1.25) |" in text
+    assert "| cut | no |" in text
+
+
+def test_the_slowest_client_and_each_attacker_are_told(tmp_path: Path) -> None:
+    found = {"shares": [0.8, 1.2], "slowest": 0.8, "agent_mb": 412.4, "kept": {"listings": 0.93}}
+    write_rows(tmp_path, "fairness", found)
+    text = TABLES["fairness"](Results(tmp_path))
+    assert "| the slowest of 2 clients, of the fair share | 0.80 |" in text
+    assert "| a client beside listings, of its rate alone | 0.93 |" in text
+
+
 def test_unknown_stamps_are_said_to_be_unknown(tmp_path: Path) -> None:
     for clean, words in ((True, "0123456:"), (False, "0123456 with changes:"), ("unknown", "changes or not: unknown")):
         ratio = {"min": 1, "median": 1, "max": 1}
