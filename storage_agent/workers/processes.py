@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _START_AGAIN_S = 0.2
 """The pause after there was no descriptor for a worker's start: the agent's connections may take all of them."""
 
+_NOWHERE = "/proc/self/no folder"
+"""Where no file can be made."""
+_FORKSERVERS = 3
+"""So many are started for one worker, should each be killed before it has started that."""
+
 _socket: int | None = None
 """The file of the forkserver's socket, of which a process has one."""
 
@@ -164,24 +169,39 @@ class Workers:
 
 
 def _start(process: BaseProcess) -> None:
-    """Start a process, and before it the forkserver unless that runs, its socket in a folder that is removed at once.
+    """Start a process, and before it the forkserver unless that runs.
 
-    The folder that multiprocessing would make stays behind when the agent is killed. As long as this process has the
-    socket's file open, the forkserver is reached by that, with or without a name. One that has been killed may be found
-    out only as the process is started, and is then started anew by that.
+    Multiprocessing starts the forkserver by itself, but with its socket in a folder that stays behind when the agent is
+    killed. Here it finds no place for a folder, and is given one for no longer than the socket is made.
+
+    Raises:
+        OSError, EOFError: see `Workers`.
     """
+    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    settings["tempdir"] = _NOWHERE
+    try:
+        for _ in range(_FORKSERVERS):
+            try:
+                process.start()
+                return
+            except FileNotFoundError:  # it does not run, or has been killed a moment ago
+                _start_forkserver(settings)
+        process.start()
+    finally:
+        settings.pop("tempdir")
+
+
+def _start_forkserver(settings: dict[str, Any]) -> None:
+    """Start the forkserver, unless it runs. It is reached by the open file of its socket, which needs no name."""
     folder = tempfile.mkdtemp(prefix="sophon-agent-")
     place = os.open(folder, os.O_PATH)
-    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     try:
         short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
         settings["tempdir"] = short
         forkserver.ensure_running()
         _hold_socket(short)
-        process.start()
-        _hold_socket(short)
     finally:
-        settings.pop("tempdir", None)
+        settings["tempdir"] = _NOWHERE
         os.close(place)
         shutil.rmtree(folder)
 

@@ -1,32 +1,37 @@
-"""What starting workers leaves behind in the broker's process."""
+"""The start of worker processes: what it leaves in the temporary folder."""
 
 from __future__ import annotations
 
-import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.record import REPOSITORY
+
+START = """
 import multiprocessing
-from multiprocessing import forkserver
-from typing import Any
-
-import psutil
-
 from storage_agent.workers import processes
-from tests.support.agents import until
+
+spawner = multiprocessing.get_context("forkserver")
+spawner.set_forkserver_preload(["tests.support.until_no_file"])
+for text in ("one", "another"):
+    process = spawner.Process(target=print, args=(text,))
+    processes._start(process)
+    process.join()
+processes._end_forkserver()
+"""
 
 
-def test_no_descriptor_is_left_of_a_forkserver_that_has_been_killed() -> None:
-    spawner, counts = multiprocessing.get_context("forkserver"), []
-    server: Any = forkserver._forkserver
-    try:
-        for _ in range(3):
-            process = spawner.Process(target=int)
-            processes._start(process)
-            process.join()
-            process.close()
-            counts.append(psutil.Process().num_fds())
-            processes._end_forkserver()
-            until(lambda: psutil.Process(server._forkserver_pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
-    finally:
-        with contextlib.suppress(PermissionError):  # it would remove the name of its socket
-            server._stop()
-        server._forkserver_address = None
-    assert counts[2] == counts[1], "it was one more each time"
+def test_no_file_is_there_while_the_forkserver_imports(tmp_path: Path) -> None:
+    """An agent that is killed in these seconds leaves none, then."""
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout.split(), done.returncode) == (["one", "another"], 0), done.stderr
+    assert os.listdir(tmp_path) == []
