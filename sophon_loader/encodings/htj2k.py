@@ -19,14 +19,21 @@ from sophon_loader.errors import EncodingError
 
 _DECODE_PER_ENCODE = 0.57
 """CPU seconds to decode per second of encoding; 0.55 to 0.59 for the images of docs/results.md."""
-_START = struct.Struct(">4s2H8I")
-"""SOC and SIZ (ISO/IEC 15444-1): markers; length, capabilities; and (width, height) of the grid, its offset, a tile,
-its offset."""
-_MARKERS = b"\xff\x4f\xff\x51"
-_HIGH_THROUGHPUT = 0x4000
-"""The capability bit of ISO/IEC 15444-15."""
-_RGB = b"\x00\x03" + 3 * b"\x07\x01\x01"
-"""Three components of 8 bits without a sign, none of them subsampled."""
+_BEFORE_SIZE = bytes.fromhex("ff4f ff51002f4000")
+"""SOC, and SIZ up to the size (ISO/IEC 15444-1), with the capability bit of ISO/IEC 15444-15."""
+_SIZE = struct.Struct(">8I")
+"""(width, height) of the grid, its offset, a tile, its offset."""
+_BEHIND_SIZE = bytes.fromhex(
+    "0003 070101 070101 070101"  # three components of 8 bits without a sign, none of them subsampled
+    "ff50 0008 00020000 0003"  # CAP: high throughput
+    "ff52 000c 00 02 0001 01 05 04 04 40 01"  # COD: one layer, five levels of the reversible wavelet, colour transform
+    "ff5c 0013 20 50585858 58585858 58585858 58505050"  # QCD: no quantisation
+)
+_COMMENT = struct.Struct(">2sH")
+"""COM, and its length with that of the length."""
+_PART = struct.Struct(">6sI4s")
+"""SOT of the only tile; bytes from there to the end mark; that it is its only part, and SOD."""
+_PART_BEGINS, _PART_IS_WHOLE, _END = bytes.fromhex("ff90000a0000"), bytes.fromhex("0001ff93"), bytes.fromhex("ffd9")
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -56,7 +63,7 @@ class Htj2kEncoding(Encoding):
 
         size = image_size(meta)
         if _size_of(payload) != size or size[0] * size[1] > MAX_RGB_PIXELS:
-            raise EncodingError(f"htj2k must be RGB in one tile, of the size in its header {size} and not too large")
+            raise EncodingError(f"htj2k must have the headers of this encoding, for {size} px, and not be too large")
         with _nothing_ignored():
             return decoded_rgb(self.name, imagecodecs.htj2k_decode, payload, size)
 
@@ -87,13 +94,21 @@ def _nothing_ignored() -> Iterator[None]:
 
 
 def _size_of(payload: Payload) -> tuple[int, int] | None:
-    """(width, height) of a codestream of one tile of RGB, None for anything else.
+    """(width, height) of a codestream whose headers are as `encode` writes them, None for any other.
 
-    Read here because the decoder makes room for all tiles before anyone can look at them.
+    Compared here because the decoder makes room for whatever a header says, and because OpenJPH 0.26 reads memory that
+    is not its own where headers contradict each other. Only a comment may be another one.
     """
-    start = bytes(payload[: _START.size + len(_RGB)])
-    if len(start) < _START.size + len(_RGB) or not start.endswith(_RGB):
+    data = memoryview(payload)
+    start, place = len(_BEFORE_SIZE), len(_BEFORE_SIZE) + _SIZE.size
+    if data[:start] != _BEFORE_SIZE or data[place : place + len(_BEHIND_SIZE)] != _BEHIND_SIZE:
         return None
-    markers, length, capabilities, width, height, *others = _START.unpack_from(start)
-    whole = (_MARKERS, _START.size + len(_RGB) - len(_MARKERS), _HIGH_THROUGHPUT, [0, 0, width, height, 0, 0])
-    return (width, height) if (markers, length, capabilities, others) == whole else None
+    width, height, *others = _SIZE.unpack_from(data, start)
+    place += len(_BEHIND_SIZE)
+    if len(data) >= place + _COMMENT.size:
+        marker, length = _COMMENT.unpack_from(data, place)
+        place += len(marker) + length if marker == b"\xff\x64" else 0
+    if others != [0, 0, width, height, 0, 0] or len(data) < place + _PART.size:
+        return None
+    whole = (_PART_BEGINS, len(data) - place - len(_END), _PART_IS_WHOLE)
+    return (width, height) if _PART.unpack_from(data, place) == whole and data[-len(_END) :] == _END else None

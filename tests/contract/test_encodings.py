@@ -332,20 +332,35 @@ def test_htj2k_sizes_are_read_before_decoding(monkeypatch: pytest.MonkeyPatch) -
     for size in ((1, 1), (257, 8), (3000, 1), (1, 9000)):
         encoded = encode(image(size=size), "htj2k")
         assert _size_of(encoded.payload) == size
-        with pytest.raises(EncodingError, match="of the size in its header"):
+        with pytest.raises(EncodingError, match="must have the headers of this encoding"):
             decode("htj2k", {"size": [size[0] + 1, size[1]]}, encoded.payload)
     monkeypatch.setattr("imagecodecs.htj2k_decode", pytest.fail)
     payload = encode(image(size=(50, 40)), "htj2k").payload
     sides = {"width": 8, "height": 12, "left": 16, "top": 20, "width of a tile": 24, "tile's left": 32}
-    for at in (*sides.values(), 6, 40, 42):  # these: capabilities, number of components, bits of one
+    # Others: capabilities, number of components, bits of one; CAP, COD, QCD; the tile, its length, parts, the end.
+    others = (6, 40, 42, 58, 65, 70, 83, len(payload) - 1)
+    part = bytes(payload).index(b"\xff\x90\x00\x0a")
+    for at in (*sides.values(), *others, part + 5, part + 9, part + 11, part + 13):
         changed = bytearray(payload)
         changed[at] ^= 1
-        with pytest.raises(EncodingError, match="in one tile"):
+        with pytest.raises(EncodingError, match="must have the headers of this encoding"):
             decode("htj2k", {"size": [50, 40]}, bytes(changed))
-    with pytest.raises(EncodingError, match="not too large"):
+    for length in range(len(payload)):
+        assert _size_of(payload[:length]) is None
+    with pytest.raises(EncodingError, match="not be too large"):
         decode(
             "htj2k", {"size": [1 << 14, 1 << 13]}, bytes(payload[:8]) + _sides(1 << 14, 1 << 13) + bytes(payload[40:])
         )
+
+
+@pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")
+def test_htj2k_may_have_any_comment_or_none() -> None:
+    encoded = encode(image(size=(50, 40)), "htj2k")
+    payload = bytes(encoded.payload)
+    comment, part = payload.index(b"\xff\x64"), payload.index(b"\xff\x90\x00\x0a")
+    for other in (b"", b"\xff\x64\x00\x0a\x00\x01OpenJP"):
+        again = decode("htj2k", encoded.meta, payload[:comment] + other + payload[part:])
+        assert again == decode("htj2k", encoded.meta, payload)
 
 
 @pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")
