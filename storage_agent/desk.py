@@ -174,7 +174,7 @@ class Desk:
             return [Refuse(client, Failed(Failure.BUSY, text, digest=digest))]
         if refusal := self._not_admitted(client, 1):
             return [Refuse(client, Failed(*refusal, digest=digest))]
-        self._pipelines.keep(digest, registration)
+        self._pipelines.keep(client, digest, registration)
         return [Build(client, digest, registration)]
 
     def _look_up(self, client: bytes, question: AskListing | AskSizes, exports: Sequence[str]) -> list[Instruction]:

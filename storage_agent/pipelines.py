@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from typing import NamedTuple
 
 from sophon_loader.wire.limits import MAX_PIPELINES
 
 MAX_TOTAL_NBYTES = 256 << 20
 """Of all registrations together: 64 of the largest; an ordinary one has 300 bytes."""
+LEAST_NBYTES = MAX_TOTAL_NBYTES // MAX_PIPELINES
+"""What each counts at least."""
+
+
+class _Kept(NamedTuple):
+    """A registration, the client that sent it first, and the bytes that it counts."""
+
+    client: bytes
+    registration: bytes
+    nbytes: int
 
 
 class Pipelines:
-    """Registrations by digest. Beyond the limits the one used longest ago is forgotten; its loader registers it again.
+    """Registrations by digest. When they are too many, one of the client that has most is forgotten, that which was
+    used longest ago; so whoever registers a great many displaces its own. Its loader registers it again.
 
     Example:
         >>> pipelines = Pipelines()
-        >>> pipelines.keep("digest", b"registration")
+        >>> pipelines.keep(b"loader", "digest", b"registration")
         >>> pipelines.get("digest")
         b'registration'
     """
 
     def __init__(self) -> None:
-        self._registrations: OrderedDict[str, bytes] = OrderedDict()
-        self._nbytes = 0
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._nbytes: Counter[bytes] = Counter()  # by client
 
     def __len__(self) -> int:
-        return len(self._registrations)
+        return len(self._kept)
 
     def __contains__(self, digest: str) -> bool:
-        return digest in self._registrations
+        return digest in self._kept
 
     def get(self, digest: str) -> bytes | None:
         """The registration, which is used by that, or None when it is not known, or not any more."""
-        if digest in self._registrations:
-            self._registrations.move_to_end(digest)
-        return self._registrations.get(digest)
+        kept = self._kept.get(digest)
+        if kept is None:
+            return None
+        self._kept.move_to_end(digest)
+        return kept.registration
 
-    def keep(self, digest: str, registration: bytes) -> None:
+    def keep(self, client: bytes, digest: str, registration: bytes) -> None:
         """Remember a registration as the newest.
 
         Args:
+            client: who sent it.
             digest: its content hash.
             registration: see `pipeline/registration.py`.
         """
-        self._nbytes += len(registration) - len(self._registrations.pop(digest, b""))
-        self._registrations[digest] = registration
-        while len(self._registrations) > MAX_PIPELINES or self._nbytes > MAX_TOTAL_NBYTES:
-            self._nbytes -= len(self._registrations.popitem(last=False)[1])
+        if self.get(digest) is not None:
+            return
+        nbytes = max(LEAST_NBYTES, len(registration))
+        self._kept[digest] = _Kept(client, registration, nbytes)
+        self._nbytes[client] += nbytes
+        while self._nbytes.total() > MAX_TOTAL_NBYTES:
+            self._forget_one(but=digest)
+
+    def _forget_one(self, but: str) -> None:
+        others = [(digest, kept) for digest, kept in self._kept.items() if digest != but]
+        most = max(self._nbytes[kept.client] for _, kept in others)
+        digest, kept = next(one for one in others if self._nbytes[one[1].client] == most)
+        del self._kept[digest]
+        self._nbytes[kept.client] -= kept.nbytes
+        if not self._nbytes[kept.client]:
+            del self._nbytes[kept.client]

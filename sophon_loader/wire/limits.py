@@ -25,7 +25,7 @@ MAX_DESCRIPTION_VALUES = 1 << 15
 MAX_REGISTRATION_NBYTES = MAX_DESCRIPTION_NBYTES + (4 << 10)
 """A description, with room for the names and versions of the software that goes along with it."""
 MAX_PIPELINES = 256
-"""Pipelines that an agent remembers; it forgets the oldest first."""
+"""Pipelines that an agent remembers."""
 MAX_REGISTERING = 64
 """Pipelines that wait to be built by a worker."""
 MAX_KEYS = 4096

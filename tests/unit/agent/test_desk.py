@@ -38,7 +38,7 @@ from storage_agent.admission import Admission
 from storage_agent.desk import ACTIVE_S, Desk, Load
 from storage_agent.instructions import Build, Greet, Instruction, Log, LookUp, Queue, Read, Refuse, Tell, TellStatus
 from storage_agent.jobs import Job
-from storage_agent.pipelines import MAX_TOTAL_NBYTES, Pipelines
+from storage_agent.pipelines import LEAST_NBYTES, MAX_TOTAL_NBYTES, Pipelines
 from tests.unit.agent.requests import ids, job
 from tests.unit.wire.strategies import example
 
@@ -272,11 +272,32 @@ def test_all_pipelines_together_have_a_limit() -> None:
     pipelines = Pipelines()
     large = bytes(MAX_TOTAL_NBYTES // 4)
     for n in range(6):
-        pipelines.keep(f"{n}", large)
-    pipelines.keep("5", large)  # which counts once
+        pipelines.keep(C, f"{n}", large)
+    pipelines.keep(C, "5", large)  # which counts once
     assert [f"{n}" in pipelines for n in range(6)] == [False, False, True, True, True, True]
-    pipelines.keep("small", b"x")
+    pipelines.keep(C, "small", b"x")
     assert "2" not in pipelines and len(pipelines) == 4
+
+
+def test_a_client_that_registers_many_displaces_none_of_others() -> None:
+    pipelines = Pipelines()
+    pipelines.keep(C, "mine", b"registration")
+    pipelines.keep(C, "another of mine", b"registration")
+    for n in range(3 * MAX_PIPELINES):
+        attacker = b"attacker %d" % (n // (2 * MAX_PIPELINES))  # which comes back under another name
+        pipelines.keep(attacker, f"{n}", b"registration")
+        if n % 3 == 0:
+            pipelines.keep(attacker, "mine", b"registration")  # whoever sends it later, it stays its first client's
+    assert len(pipelines) == MAX_PIPELINES
+    assert "mine" in pipelines and "another of mine" in pipelines
+
+
+def test_the_newest_pipeline_is_kept_however_large() -> None:
+    pipelines = Pipelines()
+    for n in range(MAX_PIPELINES):
+        pipelines.keep(b"%d" % n, f"{n}", b"registration")
+    pipelines.keep(C, "large", bytes(4 * LEAST_NBYTES))
+    assert "large" in pipelines and len(pipelines) == MAX_PIPELINES - 3
 
 
 # --- samples --------------------------------------------------------------------------------------------------

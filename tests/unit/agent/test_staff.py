@@ -28,7 +28,7 @@ class Office:
     def __init__(self, workers: int = 2, max_queued: int = 100) -> None:
         self.admission: Admission[Job] = Admission(100, max_queued)
         self.pipelines = Pipelines()
-        self.pipelines.keep("p", b"registration of p")
+        self.pipelines.keep(b"loader", "p", b"registration of p")
         self.staff = Staff(self.admission, self.pipelines, JOB_S)
         self.sent: dict[int, list[tuple[bytes, int | str]]] = {}
         self.hired = 0
@@ -202,7 +202,7 @@ def test_a_worker_forgets_what_it_has_not_used_for_longest() -> None:
     office = Office(workers=1)
     digests = [f"{n:02}" for n in range(MAX_KNOWN)]
     for digest in [*digests, digests[0], "one more", "and another"]:
-        office.pipelines.keep(digest, b"registration")
+        office.pipelines.keep(b"loader", digest, b"registration")
         office.queue(1, digest=digest)
         office.answered(1)
     said = [(word, what) for word, what in office.sent[1] if word != words.JOB]
@@ -218,7 +218,7 @@ def test_a_queued_job_survives_its_pipeline() -> None:
     office = Office(workers=1)
     office.queue(1, 2, 3, 4)
     for n in range(256):  # so many that the agent forgets "p"
-        office.pipelines.keep(f"{n}", b"registration")
+        office.pipelines.keep(b"loader", f"{n}", b"registration")
     assert "p" not in office.pipelines
     office.answered(1)
     assert office.jobs(1) == [1, 2, 3], "who knows it still runs it"
