@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from bench import record
 from bench.fastflow import Split, middle_of
-from bench.markdown import Results
 from bench.overlap import Pooled
 from bench.page_tables import TABLES
 from bench.paper_tables import best_share
 from bench.utilisation import parser
 from sophon_loader.decide import FILE, Choice, Facts, Policy, Rates
+from tests.support.results import written
 
 ONE = {"min": 0.1, "median": 0.2, "max": 0.3}
 FACTS = Facts(40, Rates(1.0, 1.0, 1.0, 1.0), None, 4, 2, 0.0)
@@ -65,12 +64,6 @@ def test_a_gradient_has_the_size_that_was_asked_for(mb: float) -> None:
 def test_utilisation_has_three_models_and_all_policies_unless_told_otherwise() -> None:
     options = parser().parse_args([])
     assert len(options.models) == 3 and {"no-off", "fastflow", "auto"} <= set(options.policies)
-
-
-def written(folder: Path, name: str, rows: Any) -> Results:
-    stamp = {"commit": "0123456789", "clean": True, "command": "x", "machine": {}, "versions": {}}
-    record.write_json(folder / f"{name}.json", {**stamp, "rows": rows})
-    return Results(folder)
 
 
 def test_tables_of_the_papers_figures(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bench import against, record, tables
 from bench.catalogue import BENCHES, named, runs
 from bench.markdown import MISSING, Results
 from bench.page_tables import TABLES
+from tests.support.results import written
 
 MAX_NBYTES = 200_000
 """Of all result files in git."""
@@ -94,24 +95,17 @@ def test_a_table_without_results_says_so(name: str, tmp_path: Path) -> None:
     assert TABLES[name](Results(tmp_path)) == MISSING
 
 
-def write_rows(folder: Path, name: str, rows: object) -> None:
-    stamp = {"commit": "0123456789", "clean": True, "command": "x", "machine": {}, "versions": {}}
-    record.write_json(folder / f"{name}.json", {**stamp, "rows": rows})
-
-
 def test_a_fault_that_changes_samples_is_told(tmp_path: Path) -> None:
     lost_s = {"min": -0.1, "median": 0.2, "max": 1.25}
     kinds = [{"kind": "killed", "same": True, "lost_s": lost_s}, {"kind": "cut", "same": False, "lost_s": lost_s}]
-    write_rows(tmp_path, "faults", {"summary": kinds})
-    text = TABLES["faults"](Results(tmp_path))
+    text = TABLES["faults"](written(tmp_path, "faults", {"summary": kinds}))
     assert "| killed | yes | +0.20 (-0.10 to +1.25) |" in text
     assert "| cut | no |" in text
 
 
 def test_the_slowest_client_and_each_attacker_are_told(tmp_path: Path) -> None:
     found = {"shares": [0.8, 1.2], "slowest": 0.8, "agent_mb": 412.4, "kept": {"listings": 0.93}}
-    write_rows(tmp_path, "fairness", found)
-    text = TABLES["fairness"](Results(tmp_path))
+    text = TABLES["fairness"](written(tmp_path, "fairness", found))
     assert "| the slowest of 2 clients, of the fair share | 0.80 |" in text
     assert "| a client beside listings, of its rate alone | 0.93 |" in text
 
@@ -121,10 +115,7 @@ def test_unknown_stamps_are_said_to_be_unknown(tmp_path: Path) -> None:
         ratio = {"min": 1, "median": 1, "max": 1}
         nbytes = {"loader": 4, "device": 1}
         rows = [{"workers": 1, "device": "cpu", "summary": {"ratio": ratio}, "bytes_per_image": nbytes}]
-        stamp: dict[str, object] = {"commit": "0123456789", "clean": clean, "command": "x"}
-        stamp |= {"machine": {}, "versions": {}}
-        record.write_json(tmp_path / "tail.json", {**stamp, "rows": rows})
-        assert words in TABLES["tail"](Results(tmp_path))
+        assert words in TABLES["tail"](written(tmp_path, "tail", rows, clean=clean))
 
 
 def test_runs_are_named_by_bench_and_pictures() -> None:
