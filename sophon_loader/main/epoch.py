@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -40,7 +39,6 @@ class Epoch:
         report: of the epoch; grows with it.
 
     Attributes:
-        sizes: samples per batch, of the batches that the sampler has given and the iterator has not.
         reading: how its samplers are read; None before they are.
         partial: whether it went on in the middle, from a state.
         delivered: samples so far.
@@ -63,7 +61,6 @@ class Epoch:
         self.report = report
         self.share = 1.0
         self.carried = NO_TOTALS
-        self.sizes: deque[int] = deque()
         self.reading: Reading | None = None
         self.partial = False
         self.delivered = 0
@@ -74,9 +71,7 @@ class Epoch:
 
     def passed(self) -> int:
         """The next batch has come, or failed; its size in samples."""
-        if self.reading is not None:
-            self.reading.passed()
-        return self.sizes.popleft()
+        return 0 if self.reading is None else self.reading.passed()
 
     def this_pass(self) -> tuple[float, Totals]:
         """Seconds and totals of the pass that is running, or has just ended."""
@@ -184,7 +179,6 @@ class EpochIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        sizes = self.epoch.sizes
         if self._size is not None:
             self._clock.step_ends(self._size)
         if not self.epoch.superseded:
@@ -202,8 +196,7 @@ class EpochIterator(Iterator[Any]):
             self._note(finished=True)
             raise
         except Exception:
-            if sizes:
-                self.epoch.passed()  # most likely a batch of its own; the ones around it are delivered
+            self.epoch.passed()  # most likely a batch of its own; the ones around it are delivered
             self._note(finished=False)
             raise
         is_first, self._size = self._size is None, self.epoch.passed()

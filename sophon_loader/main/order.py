@@ -94,7 +94,7 @@ class Reading(Iterator[Any]):
         self._owed = list(start.missing)
         self._counts: deque[int] = deque()
         self._entered = 0
-        self._ahead: dict[int, tuple[Position, list[Stretch]]] = {}
+        self._ahead: dict[int, tuple[Position, list[Stretch], int]] = {}
         self._coming: deque[int] = deque()
 
     @property
@@ -102,7 +102,7 @@ class Reading(Iterator[Any]):
         """How far the training has come; an order that has not been drawn yet is drawn now."""
         if self._drawn is None:
             self._entries = chain(list(islice(self._entries, 1)), self._entries)
-        ahead = (stretch for _, stretches in self._ahead.values() for stretch in stretches)
+        ahead = (stretch for _, stretches, _ in self._ahead.values() for stretch in stretches)
         missing = [*self._owed, *(stretch for stretch in ahead if stretch[0] < self._passed.samples)]
         return replace(self._passed, drawn=self._drawn, missing=tuple(sorted(missing)))
 
@@ -115,12 +115,13 @@ class Reading(Iterator[Any]):
         self.came += 1
         self._coming.append(number)
 
-    def passed(self) -> None:
-        """The training has had the next batch, or its failure."""
-        number = self._coming.popleft() if self._coming else next(iter(self._ahead), None)
-        position, _ = self._ahead.pop(number, (self._passed, [])) if number is not None else (self._passed, [])
+    def passed(self) -> int:
+        """The training has had the next batch, or its failure; its size in samples, 0 if none had been read."""
+        number = self._coming.popleft() if self._coming else next(iter(self._ahead), -1)
+        position, _, size = self._ahead.pop(number, (self._passed, [], 0))
         if position.samples > self._passed.samples:  # not so where the sampler itself has failed, or what was owed came
             self._passed = position
+        return size
 
     def counted(self, samples: int) -> list[int]:
         """What was counted of samples as they were passed over, which now come after all.
@@ -130,14 +131,15 @@ class Reading(Iterator[Any]):
         """
         return [self._counts.popleft() for _ in range(min(samples, len(self._counts)))]
 
-    def _enter(self, position: Position, stretches: list[Stretch]) -> None:
+    def _enter(self, position: Position, stretches: list[Stretch], size: int) -> None:
         """A batch has been read.
 
         Args:
             position: behind it.
             stretches: that it is of.
+            size: in samples.
         """
-        self._ahead[self._entered] = position, stretches
+        self._ahead[self._entered] = position, stretches, size
         self._entered += 1
 
     def _repaid(self, samples: int) -> list[Stretch]:
@@ -263,7 +265,7 @@ class _SamplerReading(Reading):
         self._take(list(indices)[owed:] if owed else indices)
         if self._read > begin:
             stretches.append((begin, self._read))
-        self._enter(Position(self._read, self._hash.hexdigest()), stretches)
+        self._enter(Position(self._read, self._hash.hexdigest()), stretches, len(indices))
         return entry
 
     def _take(self, indices: Any) -> None:

@@ -131,7 +131,6 @@ class TicketSampler(Sampler[Ticket]):
             occurrences += met.count_all(indices[len(occurrences) :])
             batch = BatchId(epoch.iteration, epoch.number, number)
             ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
-            epoch.sizes.append(len(indices))
             if self.queued is not None:
                 self.queued.put(ticket)
             yield ticket

@@ -139,10 +139,10 @@ class _ShardReading(Reading):
     def __init__(self, order: ShardOrder, start: Position) -> None:
         super().__init__(start)
         self._drawn = Drawn({})
-        size = None if order.batch_sampler is None else order.batch_sampler.batch_size
-        self._entries = order.sampler.batches(start.samples, size, drop_last=order.drop_last)
+        self._size = None if order.batch_sampler is None else order.batch_sampler.batch_size
+        self._entries = order.sampler.batches(start.samples, self._size, drop_last=order.drop_last)
 
     def __next__(self) -> Any:
         batch, samples = next(self._entries)
-        self._enter(Position(samples), [])
-        return batch
+        self._enter(Position(samples), [], len(batch))
+        return batch[0] if self._size is None else batch

@@ -183,6 +183,8 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "own batches": lambda: {"batch_sampler": Batches()},
     "drop last": lambda: {"shuffle": True, "drop_last": True},
     "singles": lambda: {"shuffle": True, "batch_size": None},
+    "shards": lambda: {"shuffle": True, "shard": True},
+    "shards, singles": lambda: {"shuffle": True, "shard": True, "batch_size": None},
     "a list": lambda: {"sampler": [*range(N), *range(N)]},
     "soon again": lambda: {"sampler": [0, 1, 2, 3, 4, 5, 1, 6, 7, 1, *range(8, N), 0]},
 }

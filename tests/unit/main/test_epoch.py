@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.main.epoch import Epoch, EpochIterator
+from sophon_loader.main.order import Order, Reading
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
@@ -44,16 +45,34 @@ class Recorder:
 
 def epoch_of(sizes: list[int], pass_length: int = 100) -> Epoch:
     epoch = Epoch(1, 0, pass_length=pass_length, measuring=False, lag=0, report=Report(policy="auto"))
-    epoch.sizes.extend(sizes)
+    epoch.reading = read(sizes)
     return epoch
+
+
+def read(sizes: list[int]) -> Reading:
+    """An order in batches of these sizes, read to its end."""
+    numbers = iter(range(sum(sizes)))
+    reading = iter(Order(None, [[next(numbers) for _ in range(size)] for size in sizes], None))
+    for _ in reading:
+        pass
+    return reading
 
 
 def test_it_counts_and_tells_of_every_batch_but_the_first() -> None:
     """The first has waited for workers to start, so the time to it says nothing of the plan."""
     recorder, epoch = Recorder(), epoch_of([4, 4, 2])
     assert list(EpochIterator(recorder, epoch, iter("abc"), 3, None)) == ["a", "b", "c"]
-    assert epoch.delivered == 10 and not epoch.sizes
+    assert epoch.delivered == 10
     assert recorder.events == [4, 2, "end"]
+
+
+def test_batches_that_come_in_another_order_bring_their_own_sizes() -> None:
+    recorder, epoch = Recorder(), epoch_of([4, 7, 2])
+    assert epoch.reading is not None
+    for number in (1, 0, 2):
+        epoch.reading.comes(number)
+    batches = EpochIterator(recorder, epoch, iter("bac"), 3, None)
+    assert [batches.last_size for _ in batches] == [7, 4, 2]
 
 
 def test_an_iteration_that_goes_on_turns_over() -> None:

@@ -380,7 +380,6 @@ def test_its_time_is_the_loader_s_and_not_the_step_s() -> None:
         return batch
 
     epoch = Epoch(1, 0, pass_length=9, measuring=False, lag=0, report=Report(policy="auto"))
-    epoch.sizes.extend([1, 1])
     batches: Any = EpochIterator(recorder, epoch, iter([1, 2]), 2, tail)  # type: ignore[arg-type]
     assert list(batches) == [1, 2]
     kept = [event for event in recorder.events if event in ("tail", "step_starts", "step_ends")]
