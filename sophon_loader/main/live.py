@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import FILE, OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
@@ -121,6 +121,7 @@ class LivePlan:
         self._carried = Moment(0.0, NO_TOTALS, 0.0)
         self._verdict: Verdict | None = None
         self._guard = Guard()
+        self._newest = NO_TOTALS
         self._windows = 0
         self._of_samples = 1.0
         self._samples_s = 0.0
@@ -219,6 +220,7 @@ class LivePlan:
         steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         self._samples_s = window.totals.samples / window.seconds
+        self._newest = window.totals
         revised = self._revise()
         self._windows += 1
         if settled:
@@ -257,8 +259,8 @@ class LivePlan:
         return float(costs[:, 0, 2].mean()) if len(costs) else None
 
     def _revise(self) -> bool:
-        table = self.shared.offers.table(self.beside, files_here=self._files_here)
-        if table is None or table.samples < MIN_OFFERS:
+        table = self._table()
+        if table is None:
             self._share()  # for as many cores as the agent is known to have by now
             return False
         facts = _facts_of(table, self.conditions)
@@ -269,6 +271,14 @@ class LivePlan:
         self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
         self._share()
         return True
+
+    def _table(self) -> ChoiceTable | None:
+        """What a tariff is worked out from; None before enough is known."""
+        table = self.shared.offers.table(self.beside, files_here=self._files_here)
+        if table is not None and table.samples >= MIN_OFFERS:
+            return table
+        # An agent with next to no CPU weighs nothing, but what limits can be told.
+        return _of_files(self._newest) if self._agent_is_starved else None
 
     def _share(self) -> None:
         """Have the workers follow the tariff."""
@@ -288,7 +298,7 @@ class LivePlan:
         cores, verdict = self.conditions.rates.agent_cores, self._verdict
         if cores < TRIED_FROM_CORES or self._agent_is_starved:
             return 0.0
-        if verdict is None:
+        if verdict is None or len(self.shared.offers) < MIN_OFFERS:
             return FIRST_TRIED_SHARE
         each_s = max((one["agent_s"] for one in verdict.weighed().values()), default=0.0)
         used = self._samples_s * each_s  # cores, if all samples were offloaded
@@ -331,6 +341,15 @@ def live_plan(
     if kept is not None:
         live.take_over(kept)
     return live
+
+
+def _of_files(passed: Totals) -> ChoiceTable | None:
+    """What a file takes, in the mean over samples of which none was offloaded; None if one was."""
+    if not passed.samples or passed.offloaded:
+        return None
+    sums = passed.wire_bytes, passed.agent_cpu_s, passed.loader_cpu_s
+    wire, agent, loader = (np.array([[sum_ / passed.samples]], np.float32) for sum_ in sums)
+    return ChoiceTable((FILE,), wire, agent, loader)
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:

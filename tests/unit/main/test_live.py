@@ -408,6 +408,21 @@ def test_nothing_is_offloaded_to_workers_that_are_stopped_for_most_of_a_period(d
     assert driven.live.tariff.offloads and driven.told.offloads
 
 
+def test_what_limits_is_told_of_an_agent_that_never_weighed_anything() -> None:
+    """One with next to no CPU from the start on: all of it goes into sending files."""
+    driven = Driven(Conditions.at_first(1.0, 0.02).with_wire(12e6))
+    driven.statistics.agent_cores.array[:] = driven.statistics.per_worker.array[:] = 0.02
+    files = {"wire_bytes": 5_000_000, "offloaded": 0, "agent_cpu_s": 0.02, "upkeep_s": 0.015, "work_cpu_s": 0.0,
+             "offloaded_upkeep_s": 0.0, "work_s": 0.0, "fresh": 0, "net_s": 0.0}  # fmt: skip
+    driven.progress(1.0, totals_of(50, **files))
+    assert next(iter(driven.live.limits())) == "agent-cpu" and not driven.live.tariff.offloads
+    assert driven.live.would_bring()["agent-cpu"] == pytest.approx(2.0, rel=0.05)
+    assert driven.live.predicted_s == pytest.approx(SAMPLES / 50, rel=0.05) and driven.told.parts == (FILES,)
+    driven.statistics.agent_cores.array[:] = driven.statistics.per_worker.array[:] = 1.0
+    driven.progress(2.0, totals_of(100, **{name: 2 * value for name, value in files.items()}))
+    assert [part.share for part in driven.told.parts if part.prices] == [FIRST_TRIED_SHARE], "soon it is weighed"
+
+
 def test_prices_say_for_how_many_cores_of_the_agent_they_were_worked_out(driven: Driven) -> None:
     """The least that a worker was told: to ask for too little is cheap."""
     driven.statistics.per_worker.array[:] = 0.25
