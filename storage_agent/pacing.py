@@ -153,9 +153,11 @@ class Pacer(Generic[Reply]):
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until something may be due; None when nothing is queued."""
+        if not self._turns:
+            return None  # but for retries of clients that have left, which nobody has to wake up for
         if len(self._turns) > sum(map(self._turns.waiting_of, self._paused)):
             return max(0.0, self._free_at_s - BURST_S - now_s)
-        return max(0.0, self._retries[0][0] - now_s) if self._retries else None
+        return max(0.0, self._retries[0][0] - now_s)
 
     def _count(self, client: bytes, nbytes: int) -> None:
         total = self._nbytes.get(client, 0) + nbytes

@@ -138,6 +138,23 @@ def test_what_waits_for_nobody_goes_at_once() -> None:
     assert not pacer.is_free(0.5), "another is first"
 
 
+def test_nothing_is_waited_for_when_a_client_leaves_that_did_not_take_its_reply() -> None:
+    """The time at which it would have been tried again passes, and nobody must wake up for that, over and over."""
+    pacer: Pacer[int] = Pacer(None)
+    pacer.put(C, 100, 1)
+    waiting = pacer.due(0.0)
+    assert waiting is not None
+    pacer.returned(waiting, 0.0)
+    assert pacer.wait_s(0.0) == RETRY_S
+    pacer.drop(C)
+    assert pacer.wait_s(0.0) is None and pacer.wait_s(1.0) is None
+    pacer.put(b"other", 100, 2)
+    waiting = pacer.due(2.0)
+    assert waiting is not None
+    pacer.returned(waiting, 2.0)
+    assert pacer.wait_s(2.0) == pytest.approx(RETRY_S), "its own, and not that of who has left"
+
+
 def test_nothing_more_is_made_for_a_client_that_has_enough_waiting() -> None:
     pacer: Pacer[int] = Pacer(None)
     pacer.put(C, FULL_NBYTES, 0)
