@@ -13,6 +13,7 @@ cache, so a thread takes the files out of that again and again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -102,8 +103,12 @@ class Disk:
         self._group = disk_group(bed.name)
         self._group.mkdir()
         assert bed.agent_host.group is not None, "a linked host has a control group"
-        for one in bed.agent_host.group.pids():
-            (self._group / "cgroup.procs").write_text(str(one))
+        moved: set[int] = set()
+        while found := bed.agent_host.group.pids() - moved:  # some may have started others before they were moved
+            for one in found:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    (self._group / "cgroup.procs").write_text(str(one))
+            moved |= found
         files = [os.open(file, os.O_RDONLY) for file in seen.rglob("*") if file.is_file()]
         for file in files:
             self._stack.callback(os.close, file)
