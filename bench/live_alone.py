@@ -141,9 +141,10 @@ def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> f
         return tree_mb()
     drawn = random.Random(0)
     order = [drawn.randrange(samples) for _ in range(DRAWN)]
-    loader: Any = OffloadingDataLoader(many, 16, sampler=order, num_workers=1, agent=address, policy=kind)
+    # One by one: a batch of 16 is 10 MB, and as many as are under way would decide.
+    loader: Any = OffloadingDataLoader(many, 1, sampler=order, num_workers=1, agent=address, policy=kind)
     batches = iter(loader)
-    for _ in itertools.islice(batches, DRAWN // 16 - 8):
+    for _ in itertools.islice(batches, DRAWN - 64):
         pass
     held = tree_mb()
     for _ in batches:
