@@ -36,6 +36,7 @@ SHARE = 0.1
 MORTAL = ("kill", "away", "upgrade")
 MARGINS = {"descriptors": 8, "threads": 4, "processes": 3, "mb": 40, "files": 3}
 """And how much besides, by the end of its name."""
+IDLE_S = 0.2
 
 
 def spared(schedule: Schedule) -> Schedule:
@@ -45,10 +46,15 @@ def spared(schedule: Schedule) -> Schedule:
 
 
 def counted(at: Scene) -> dict[str, float]:
-    """What the host process and the agent of a scene hold now."""
+    """What the host process and the agent of a scene hold now.
+
+    Raises:
+        AssertionError: the agent goes on working, though nobody asks it for anything.
+    """
     until(at.complete, "workers that were killed are replaced", PATIENCE_S)
     gc.collect()
     host, agent = psutil.Process(), psutil.Process(at.agent.pid)
+    until(lambda: sleeps(agent), "an agent that nobody asks sleeps", PATIENCE_S)
     workers = [one for one in host.children() if "storage_agent" not in " ".join(one.cmdline())]
     family = {"loader": (host, workers), "agent": (agent, agent.children(recursive=True))}
     found: dict[str, float] = {}
@@ -59,6 +65,14 @@ def counted(at: Scene) -> dict[str, float]:
         found[f"{name}_mb"] = process.memory_info().rss / 1e6
         found[f"{name}_children_mb"] = sum(_rss_mb(one) for one in children)
     return found | {"temporary_files": len(os.listdir(tempfile.gettempdir()))}
+
+
+def sleeps(process: psutil.Process) -> bool:
+    """Whether a process does next to nothing for a moment."""
+    before = process.cpu_times()
+    time.sleep(IDLE_S)
+    after = process.cpu_times()
+    return after.user + after.system - before.user - before.system < IDLE_S / 2
 
 
 def _rss_mb(process: psutil.Process) -> float:
