@@ -167,7 +167,7 @@ BENCHES = (
         "bench.latency",
         "What does a long way to the agent cost, up to 100 ms there and back?",
         "0.97 of the images/s without a delay",
-        12,
+        16,
         (),
         ("--parts", "pictures", "--round-trips-ms", "0", "100", "--rounds", "1", "--repeat", "1", "--peers"),
         "first",

@@ -152,7 +152,7 @@ def parser() -> arguments.Parser:
     add("--link-mbit", type=arguments.above_zero, default=100.0, help="of the pictures' link")
     add("--round-trips-ms", type=arguments.not_negative, default=[0.0, 10.0, 30.0, 100.0], metavar="MS", **several)
     add("--policies", type=arguments.policy(), default=["no-off", "auto"], metavar="NAME", **several)
-    add("--peers", default=["http"], choices=PEERS, nargs="*", action=arguments.Distinct, metavar="NAME")
+    add("--peers", default=["http", "streaming"], choices=PEERS, nargs="*", action=arguments.Distinct, metavar="NAME")
     add("--peers-venv", type=Path, default=record.REPOSITORY / ".venv-peers", metavar="FOLDER")
     add("--rounds", type=arguments.count(), default=3)
     add("--repeat", type=arguments.count(), default=4, help="how often an epoch of ours goes through the pictures")

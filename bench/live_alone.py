@@ -124,7 +124,7 @@ def bytes_per_sample(rows: list[dict[str, Any]], dataset: str) -> dict[str, floa
 
 
 def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> float:
-    """Memory in MB (proportional set size) of a process and its workers in the middle of an epoch.
+    """Memory in MB (proportional set size) of a process in the middle of an epoch.
 
     Args:
         data: an ImageFolder tree.
@@ -141,8 +141,9 @@ def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> f
         return tree_mb()
     drawn = random.Random(0)
     order = [drawn.randrange(samples) for _ in range(DRAWN)]
-    # One by one: a batch of 16 is 10 MB, and as many as are under way would decide.
-    loader: Any = OffloadingDataLoader(many, 1, sampler=order, num_workers=1, agent=address, policy=kind)
+    # One by one: a batch of 16 is 10 MB, and as many as are under way would decide. In this process: a worker that is
+    # forked gets a page of the index of its own for each sample that it reads, whoever's loader it is.
+    loader: Any = OffloadingDataLoader(many, 1, sampler=order, agent=address, policy=kind)
     batches = iter(loader)
     for _ in itertools.islice(batches, DRAWN - 64):
         pass

@@ -241,6 +241,7 @@ class LivePlan:
             work_cpu_s=now.work_cpu_s,
             work_s=now.work_s,
             upkeep_s=now.upkeep_s,
+            agent_cpu_s=now.agent_cpu_s,
             read_bytes=now.read_bytes,
             read_s=now.read_s,
             fresh=now.fresh,

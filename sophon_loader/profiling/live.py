@@ -6,7 +6,7 @@
 | loader CPU | CPU s per s at work, times the processes, less what they idle while the training waits | as before |
 | agent CPU | cores that it promises, times the share of them that work there gets | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
-| disk of the agent | bytes/s while files were read | as before |
+| disk of the agent | bytes/s while files were read, and the agent had CPU to spare | as before |
 
 Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
 has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is.
@@ -47,6 +47,8 @@ MAX_WIRE_BYTES_S = 1e12
 """Beyond any wire; a rate that nothing contradicts stays finite."""
 MIN_WORK_S = 0.003
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
+SPARE_CPU = 0.2
+"""Share of the agent's cores that must be idle for the time of a read to be the disk's: else it waits for CPU, too."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
 """Of what the model says of not offloading. Windows scatter by a few percent."""
@@ -74,6 +76,7 @@ class Window:
         loader_cpu_s: CPU seconds of the workers.
         work_cpu_s, work_s: CPU seconds and seconds of ops and encoding at the agent.
         upkeep_s: CPU seconds of the agent for anything else.
+        agent_cpu_s: all CPU seconds of the agent, those of reading among them.
         read_bytes, read_s: bytes and seconds of reading files there.
         fresh: replies that came while a worker waited.
         net_s: seconds that those were neither queued, read nor worked on, all together.
@@ -95,6 +98,7 @@ class Window:
     work_cpu_s: float
     work_s: float
     upkeep_s: float
+    agent_cpu_s: float
     read_bytes: float
     read_s: float
     fresh: int
@@ -194,10 +198,11 @@ class Conditions:
         if window.agent_cores > 0:
             promised = min(window.agent_cores, self.max_agent_cores)
             rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
-        disk = self.disk_bytes_s
-        if window.read_s > 0 and window.read_bytes > 0:
+        disk = max(self.disk_bytes_s, window.read_bytes / window.seconds)
+        agent_is_busy = window.agent_cpu_s > (1 - SPARE_CPU) * window.agent_cores * window.seconds > 0
+        if window.read_s > 0 and window.read_bytes > 0 and not agent_is_busy:
             # Readers that together waited longer than the window has lasted had the disk busy all the time.
-            disk = _mean(disk, window.read_bytes / min(window.read_s, window.seconds))
+            disk = _mean(self.disk_bytes_s, window.read_bytes / min(window.read_s, window.seconds))
         now = replace(self, rates=rates, agent_speed=speed, per_worker=per_worker, disk_bytes_s=disk)
         return now._after_wire(window)
 

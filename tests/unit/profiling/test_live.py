@@ -40,9 +40,9 @@ def window(**changed: Any) -> Window:
     """A second of two processes that have all the CPU they ask for, and of which neither waited for a reply."""
     usual: dict[str, Any] = {
         "seconds": 1.0, "processes": 2, "samples": 300, "wire_bytes": 10e6, "waited_s": 0.0, "busy_s": 1.0,
-        "loader_cpu_s": 1.0, "work_cpu_s": 1.0, "work_s": 1.0, "upkeep_s": 0.0, "read_bytes": 30e6, "read_s": 0.1,
-        "fresh": 0, "net_s": 0.0, "queued_s": 0.0, "gpu_samples_s": math.inf, "agent_cores": 4.0,
-        "shortest_net_s": 0.0005,
+        "loader_cpu_s": 1.0, "work_cpu_s": 1.0, "work_s": 1.0, "upkeep_s": 0.0, "agent_cpu_s": 1.1,
+        "read_bytes": 30e6, "read_s": 0.1, "fresh": 0, "net_s": 0.0, "queued_s": 0.0,
+        "gpu_samples_s": math.inf, "agent_cores": 4.0, "shortest_net_s": 0.0005,
     }  # fmt: skip
     return Window(**(usual | changed))
 
@@ -225,6 +225,17 @@ def test_the_agent_s_disk() -> None:
 
 def test_readers_that_wait_side_by_side_share_the_disk() -> None:
     assert FIRST.after(window(read_bytes=10e6, read_s=4.0)).disk_bytes_s == pytest.approx(10e6), "4 of them, for 1 s"
+
+
+def test_reads_that_wait_for_cpu_say_nothing_of_the_disk() -> None:
+    """An agent of 0.02 cores is stopped for 98 ms of 100, in the middle of reads, too."""
+    starved = window(agent_cores=0.02, agent_cpu_s=0.019, read_bytes=3e6, read_s=2.0)
+    assert after(FIRST, *[starved] * 6).disk_bytes_s == math.inf
+    slow = FIRST.after(window(read_bytes=2e6, read_s=1.0))
+    assert slow.disk_bytes_s == 2e6
+    assert slow.after(starved).disk_bytes_s == 3e6, "that is what it gave, at least"
+    spare = window(agent_cores=0.02, agent_cpu_s=0.01, read_bytes=3e6, read_s=2.0)
+    assert FIRST.after(spare).disk_bytes_s == 3e6
 
 
 # --- the wire -------------------------------------------------------------------------------------------------
