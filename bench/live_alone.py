@@ -124,7 +124,7 @@ def bytes_per_sample(rows: list[dict[str, Any]], dataset: str) -> dict[str, floa
 
 
 def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> float:
-    """Memory in MB (proportional set size) of a process in the middle of an epoch.
+    """Memory in MB of a process in the middle of an epoch, see `own_mb`.
 
     Args:
         data: an ImageFolder tree.
@@ -138,7 +138,7 @@ def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> f
     if kind == "index":
         kept = offloadable(many)
         assert len(kept) == samples
-        return tree_mb()
+        return own_mb()
     drawn = random.Random(0)
     order = [drawn.randrange(samples) for _ in range(DRAWN)]
     # One by one: a batch of 16 is 10 MB, and as many as are under way would decide. In this process: a worker that is
@@ -147,19 +147,18 @@ def held_mb(data: str, address: str, dataset: str, samples: int, kind: str) -> f
     batches = iter(loader)
     for _ in itertools.islice(batches, DRAWN - 64):
         pass
-    held = tree_mb()
+    held = own_mb()
     for _ in batches:
         pass
     loader.close()
     return held
 
 
-def tree_mb() -> float:
-    """Proportional set size, in MB, of this process and its children together, without what it has freed."""
+def own_mb() -> float:
+    """Memory in MB that this process shares with no other, without what it has freed."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # 20 MB of 1.28 million samples' lists, which a loader would use again
-    me = psutil.Process()
-    return float(sum(one.memory_full_info().pss for one in (me, *me.children(recursive=True)))) / 1e6
+    return float(psutil.Process().memory_full_info().uss) / 1e6
 
 
 # --- a local agent ----------------------------------------------------------------------------------------------------

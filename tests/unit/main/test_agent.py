@@ -66,6 +66,7 @@ def test_it_is_not_believed_to_have_more_than_it_may_have() -> None:
         work_cpu_s=0.0,
         work_s=0.0,
         upkeep_s=0.0,
+        agent_cpu_s=0.0,
         read_bytes=0.0,
         read_s=0.0,
         fresh=0,
