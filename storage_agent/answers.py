@@ -144,7 +144,7 @@ def sample_answer(
         meta=meta,
         file_nbytes=len(read.data),
         op_s=op_s,
-        upkeep_s=job.fetch.upkeep_s,
+        upkeep_s=job.fetch.upkeep_s + job.own_upkeep_s,
         queued_s=read.queued_s,
         note=note,
         read_s=read.wall_s,

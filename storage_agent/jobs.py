@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 
 import msgpack
@@ -13,6 +13,8 @@ from sophon_loader.wire.messages import CHEAPEST, Item
 
 FEWER_CORES = 4
 """Times as many cores as there are for which prices were worked out, from which on they are of another time."""
+_LATEST = 8
+"""Headers that a worker keeps unpacked: the samples of a Fetch come one by one, among those of other loaders."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,13 @@ class FetchHeader:
         return packed
 
     @staticmethod
-    def unpacked(packed: Payload, own_upkeep_s: float = 0.0) -> FetchHeader:
-        """The inverse of `packed`.
-
-        Args:
-            packed: what that gave.
-            own_upkeep_s: what the receiving process adds to `upkeep_s`.
-        """
-        values = dict(zip(_NAMES, msgpack.unpackb(packed, unicode_errors="surrogateescape"), strict=True))
-        values["upkeep_s"] += own_upkeep_s
-        return FetchHeader(**values)
+    @lru_cache(maxsize=_LATEST)
+    def unpacked(packed: bytes) -> FetchHeader:
+        """The inverse of `packed`; made once for all samples, too."""
+        return FetchHeader(*msgpack.unpackb(packed, unicode_errors="surrogateescape"))
 
 
-_NAMES = tuple(one.name for one in fields(FetchHeader))
-_values_of = attrgetter(*_NAMES)
+_values_of = attrgetter(*(one.name for one in fields(FetchHeader)))
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,7 @@ class Job:
     Args:
         fetch: shared by all samples of its Fetch.
         item: which sample, at which cut, in which encoding.
+        own_upkeep_s: what the process that works on it adds to the agent's upkeep.
 
     Example:
         >>> Job.from_frames(*job.frames()) == job
@@ -91,6 +87,7 @@ class Job:
 
     fetch: FetchHeader
     item: Item
+    own_upkeep_s: float = 0.0
 
     def is_outdated(self, per_worker: float) -> bool:
         """Whether what the choice was left to the agent for is gone: to do it would take many times as long as meant.
@@ -112,7 +109,7 @@ class Job:
         Args:
             fetch: the packed header.
             item: the packed item.
-            own_upkeep_s: see `FetchHeader.unpacked`.
+            own_upkeep_s: of the receiving process.
         """
-        header = FetchHeader.unpacked(fetch, own_upkeep_s)
-        return Job(header, Item(*msgpack.unpackb(item, unicode_errors="surrogateescape")))
+        items = msgpack.unpackb(item, unicode_errors="surrogateescape")
+        return Job(FetchHeader.unpacked(bytes(fetch)), Item(*items), own_upkeep_s)

@@ -92,7 +92,9 @@ class Turns(Generic[Thing]):
             thing: what `pop` gives back.
             first: before the client's others.
         """
-        client = self._clients.setdefault(name, _Client(served=self._now))
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = _Client(served=self._now)
         (client.waiting.appendleft if first else client.waiting.append)(thing)
         self._count += 1
         self._enlist(name, client)

@@ -8,6 +8,7 @@ is written out here. An image that the op would pad, or refuse, has no region: t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -129,6 +130,7 @@ class CenterCropV2:
         return v2_functional.crop(image, region.top, region.left, region.height, region.width)
 
 
+@lru_cache(maxsize=64)
 def _stand_in(width: int, height: int) -> torch.Tensor:
     return torch.empty((3, height, width), device="meta")
 

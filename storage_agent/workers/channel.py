@@ -22,6 +22,8 @@ _NO_MEMORY_S = 0.01
 """The pause after the kernel had no memory for a message."""
 MAX_PAUSES = 1000
 """Of one message, at the end that waits: after ten seconds the host is beyond help, and the worker gives up."""
+_ROOM = 1 << 16
+"""Bytes that are received at once: a message whose parts are small takes one call."""
 _MAX_AT_ONCE = 4 << 20
 """Bytes after which the end that never waits looks after others."""
 
@@ -39,9 +41,16 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._outbox: deque[memoryview] = deque()
+        self._room = memoryview(bytearray(_ROOM))
+        self._unread = self._room[:0]
+        """What was received behind the part that was missing."""
+        self._was_all = False
+        """Whether the last call found less than there was room for."""
+        self._begin()
+
+    def _begin(self) -> None:
         self._sizes: list[int] | None = None
-        self._message = memoryview(bytearray(_HEAD.size))
-        self._missing = self._message
+        self._missing = self._message = memoryview(bytearray(_HEAD.size))
 
     def fileno(self) -> int:
         """The descriptor to be polled; -1 once closed."""
@@ -51,6 +60,11 @@ class Channel:
     def waiting(self) -> bool:
         """Whether something could not be sent yet, because the other end does not read; see `flush`."""
         return bool(self._outbox)
+
+    @property
+    def drained(self) -> bool:
+        """Whether there was nothing more to receive a moment ago, which saves asking; the poller tells of more."""
+        return self._was_all and not self._unread
 
     def send(self, frames: Sequence[Payload]) -> None:
         """Send a message, or keep what the socket does not take.
@@ -102,36 +116,46 @@ class Channel:
             OSError: it is gone.
         """
         received = 0
-        while True:
+        while (message := self._whole()) is None:
             if received > _MAX_AT_ONCE and not self._socket.getblocking():
                 return None
             try:
-                count = self._socket.recv_into(self._missing)
+                count = self._read()
             except BlockingIOError:
                 return None
             if not count:
                 raise EOFError("the other end of the channel is closed")
             received += count
-            self._missing = self._missing[count:]
-            if self._missing:
-                continue
-            if self._sizes is None:
-                number, *sizes = _HEAD.unpack(self._message)
-                self._sizes = sizes[:number]
-                self._message = memoryview(bytearray(sum(sizes)))
-                self._missing = self._message
-                if self._missing:
-                    continue
-            return self._taken(self._sizes)
+        return message
 
-    def _taken(self, sizes: list[int]) -> list[memoryview]:
+    def _read(self) -> int:
+        """Take what is there; how many bytes it was."""
+        if len(self._missing) >= _ROOM:
+            count = self._socket.recv_into(self._missing)
+            self._missing, self._was_all = self._missing[count:], False
+            return count
+        count = self._socket.recv_into(self._room)
+        self._unread, self._was_all = self._room[:count], count < _ROOM
+        return count
+
+    def _whole(self) -> list[memoryview] | None:
+        """The next message, if all of it has been received."""
+        while True:
+            count = min(len(self._missing), len(self._unread))
+            self._missing[:count] = self._unread[:count]
+            self._missing, self._unread = self._missing[count:], self._unread[count:]
+            if self._missing:
+                return None
+            if self._sizes is not None:
+                break
+            number, *sizes = _HEAD.unpack(self._message)
+            self._sizes = sizes[:number]
+            self._missing = self._message = memoryview(bytearray(sum(sizes)))
         frames, start = [], 0
-        for size in sizes:
+        for size in self._sizes:
             frames.append(self._message[start : start + size])
             start += size
-        self._sizes = None
-        self._message = memoryview(bytearray(_HEAD.size))
-        self._missing = self._message
+        self._begin()
         return frames
 
     def close(self) -> None:

@@ -84,6 +84,8 @@ class Lines:
         try:
             while len(messages) < most and (frames := channel.receive()) is not None:
                 messages.append(frames)
+                if channel.drained:
+                    break
         except (EOFError, OSError):
             self.close(number)
             return messages, False

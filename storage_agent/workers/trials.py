@@ -9,6 +9,7 @@ import io
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from PIL import Image
@@ -62,7 +63,7 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
         chain: its pipeline.
         draw: decides what the first crop reads.
     """
-    taken_by = tuple(name for name in fitted() if used_at(name) is UsedAt.FILE and encodings()[name].accepts(data))
+    taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
     size = native.image_size(data) if native.available else None
     is_jpeg = size is not None
     if size is None:
@@ -74,6 +75,12 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
     located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
     known = located is not None and located.region is not None
     return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
+
+
+@cache
+def _of_files() -> tuple[str, ...]:
+    """Names of the encodings of a whole file whose size must be found by trying."""
+    return tuple(name for name in fitted() if used_at(name) is UsedAt.FILE)
 
 
 @dataclass(frozen=True)

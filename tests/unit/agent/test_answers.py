@@ -7,6 +7,7 @@ import io
 import os
 import socket
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_job_goes_to_a_worker_and_stays_the_same() -> None:
         job = job_at(3, key=key, seed=-5, received_s=12.5, keep_info=True, prices=[1.0, 0.5, 0.0], cores=0.25)
         again = Job.from_frames(*job.frames())
         assert again == job and isinstance(again.item, Item)
-        assert Job.from_frames(*job.frames(), 0.5).fetch.upkeep_s == job.fetch.upkeep_s + 0.5
+        assert Job.from_frames(*job.frames(), 0.5) == replace(job, own_upkeep_s=0.5)
 
 
 def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes]]:
@@ -88,6 +89,13 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
     assert (
         isinstance(forgotten, Sample) and forgotten.cut == 0 and "must have been sent to this worker" in forgotten.note
     )
+
+
+@pytest.mark.parametrize("cut", [0, 2])
+def test_an_answer_tells_the_upkeep_of_broker_and_worker(exports: Exports, cut: int) -> None:
+    job = replace(job_at(cut, "file" if cut == 0 else "pixels", upkeep_s=0.25), own_upkeep_s=0.5)
+    sample = answer_job(exports, job, PIPELINE).message
+    assert isinstance(sample, Sample) and sample.upkeep_s == 0.75
 
 
 def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:

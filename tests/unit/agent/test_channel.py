@@ -43,6 +43,31 @@ def test_messages_arrive_whole_and_in_order(messages: list[list[bytes]]) -> None
         theirs.close()
 
 
+@given(st.lists(st.integers(0, 3 * (1 << 16)), min_size=1, max_size=8), st.integers(0, 8))
+def test_parts_of_any_size_share_what_is_received_at_once(sizes: list[int], small: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.settimeout(5.0)
+        channel, sent = Channel(ours), [[bytes([n]) * size, b"x" * small] for n, size in enumerate(sizes)]
+
+        def send() -> None:
+            for message in sent:
+                Channel(theirs).send(message)
+
+        writer = threading.Thread(target=send)
+        writer.start()
+        received: list[list[bytes]] = []
+        while len(received) < len(sent):
+            assert channel._unread or select.select([ours], [], [], 5.0)[0], "what was drained has nothing more"
+            while (frames := channel.receive()) is not None:
+                received.append([bytes(frame) for frame in frames])
+                if channel.drained:
+                    break
+        writer.join(5.0)
+        assert received == sent
+
+
 def test_the_broker_never_waits_for_half_a_message(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     payload = bytes(range(256)) * 20_000
@@ -194,7 +219,9 @@ def test_a_worker_that_hangs_up_after_its_last_words(line: tuple[Lines, zmq.Poll
     Channel(theirs).send([b"answer"])
     theirs.close()
     ((_, event),) = _events(lines, poller)
-    assert _received(lines, event) == ([[b"answer"]], False)
+    assert _received(lines, event) == ([[b"answer"]], True)
+    ((_, event),) = _events(lines, poller)
+    assert _received(lines, event) == ([], False), "told by the poller, without which nobody asks a drained channel"
     assert _events(lines, poller) == [] and _received(lines) == ([], False)
     lines.send(7, [b"job"])  # nobody hears it, and nothing happens
 
