@@ -6,7 +6,7 @@
 | loader CPU | CPU s per s at work, times the processes, less what they idle while the training waits | as before |
 | agent CPU | cores that it promises, times the share of them that work there gets | comes back by a seventh a window |
 | wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
-| disk of the agent | bytes/s while files were read, and the agent had CPU to spare | as before |
+| disk of the agent | bytes/s while files were read | as before; where reads wait for CPU, comes back by a seventh |
 
 Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
 has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is.
@@ -42,7 +42,8 @@ FIRST_GROWTH = 1.0
 LIKELY_WIRE_BYTES_S = 12.5e6
 """Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
 RECOVERY = 1.15
-"""Times per window by which the agent's cores are believed to come back while nothing runs there."""
+"""Times per window by which the agent's cores are believed to come back while nothing runs there, and its disk while
+what is read waits for CPU."""
 MAX_WIRE_BYTES_S = 1e12
 """Beyond any wire; a rate that nothing contradicts stays finite."""
 MIN_WORK_S = 0.003
@@ -198,13 +199,17 @@ class Conditions:
         if window.agent_cores > 0:
             promised = min(window.agent_cores, self.max_agent_cores)
             rates = replace(rates, agent_cores=max(MIN_CORES, speed * promised))
-        disk = max(self.disk_bytes_s, window.read_bytes / window.seconds)
-        agent_is_busy = window.agent_cpu_s > (1 - SPARE_CPU) * window.agent_cores * window.seconds > 0
-        if window.read_s > 0 and window.read_bytes > 0 and not agent_is_busy:
-            # Readers that together waited longer than the window has lasted had the disk busy all the time.
-            disk = _mean(self.disk_bytes_s, window.read_bytes / min(window.read_s, window.seconds))
-        now = replace(self, rates=rates, agent_speed=speed, per_worker=per_worker, disk_bytes_s=disk)
+        now = replace(self, rates=rates, agent_speed=speed, per_worker=per_worker, disk_bytes_s=self._disk(window))
         return now._after_wire(window)
+
+    def _disk(self, window: Window) -> float:
+        known = self.disk_bytes_s
+        if not (window.read_s > 0 and window.read_bytes > 0):
+            return known
+        if window.agent_cpu_s > (1 - SPARE_CPU) * window.agent_cores * window.seconds > 0:
+            return max(known * RECOVERY, window.read_bytes / window.seconds)
+        # Readers that together waited longer than the window has lasted had the disk busy all the time.
+        return _mean(known, window.read_bytes / min(window.read_s, window.seconds))
 
     def _speed(self, window: Window, per_worker: float) -> float:
         if window.work_cpu_s < MIN_WORK_S:

@@ -238,6 +238,14 @@ def test_reads_that_wait_for_cpu_say_nothing_of_the_disk() -> None:
     assert FIRST.after(spare).disk_bytes_s == 3e6
 
 
+def test_a_disk_that_nothing_shows_any_more_is_believed_to_come_back() -> None:
+    """One odd window of an agent that has no CPU to spare is not the last word on its disk."""
+    odd = FIRST.after(window(agent_cores=0.02, agent_cpu_s=0.01, read_bytes=3e6, read_s=2.0))
+    starved = window(agent_cores=0.02, agent_cpu_s=0.019, read_bytes=3e6, read_s=2.0)
+    assert after(odd, starved).disk_bytes_s == pytest.approx(RECOVERY * odd.disk_bytes_s)
+    assert after(odd, *[starved] * 20).disk_bytes_s > 10 * odd.disk_bytes_s
+
+
 # --- the wire -------------------------------------------------------------------------------------------------
 
 
