@@ -331,6 +331,7 @@ class Frontend:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._drop(client, "the loader is gone")
+            self.dropped += self._pacer.drop(client)  # of which more may have been put since it left
             return True
         nbytes = sum(len(frame) for frame in frames)
         self.sent_nbytes += nbytes

@@ -143,7 +143,10 @@ class Pacer(Generic[Reply]):
         left = len(self._turns.drop(client))
         for known in (self._nbytes, self._paused, self._pauses):
             known.pop(client, None)
-        self._full.discard(client)
+        if client in self._full:
+            self._full.discard(client)
+            self._changes = deque(change for change in self._changes if change[0] != client)
+            self._changes.append((client, False))
         return left
 
     def changes(self) -> Iterator[tuple[bytes, bool]]:

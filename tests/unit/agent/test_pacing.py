@@ -166,6 +166,19 @@ def test_nothing_more_is_made_for_a_client_that_has_enough_waiting() -> None:
     assert list(pacer.changes()) == [(C, False)]
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_client_that_leaves_while_it_has_enough_is_no_longer_held_up(told: bool) -> None:
+    """It may come back under the same name, and is owed what it asks for then."""
+    pacer: Pacer[int] = Pacer(None)
+    pacer.put(C, FULL_NBYTES + 1, 0)
+    if told:
+        assert list(pacer.changes()) == [(C, True)]
+    pacer.drop(C)
+    assert dict(pacer.changes()) == {C: False}
+    pacer.put(C, 100, 1)
+    assert _due(pacer, 0.0) == 1 and list(pacer.changes()) == []
+
+
 def test_what_waits_is_bounded_over_all_clients() -> None:
     pacer: Pacer[int] = Pacer(None)
     clients = [b"%d" % n for n in range(1000)]
