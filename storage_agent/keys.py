@@ -135,7 +135,7 @@ class KeyFolder:
             The file with its token.
 
         Raises:
-            ConfigError: the name is taken, or cannot be one.
+            ConfigError: the name is taken, or cannot be one, or nothing can be written; then nobody is let in.
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"name must be a word of letters, digits, '.', '-', '_' and '@', got {name!r}")
@@ -149,7 +149,11 @@ class KeyFolder:
             )
         token = self.token_file(name)
         token.unlink(missing_ok=True)
-        _write_new(token, Token(own.public, pair.public, pair.secret).text())
+        try:
+            _write_new(token, Token(own.public, pair.public, pair.secret).text())
+        except ConfigError:
+            (self._clients / name).unlink()
+            raise
         return token
 
     def remove(self, name: str) -> None:
@@ -238,16 +242,23 @@ class Guests:
 
 
 def _write_new(path: Path, what: dict[str, Any] | str) -> bool:
-    """Write a file whole or not at all, for its owner alone; False if there is one of that name."""
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    """Write a file whole or not at all, for its owner alone; False if there is one of that name.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
     try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write((what if isinstance(what, str) else json.dumps(what)) + "\n")
-        os.link(temporary, path)
+        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write((what if isinstance(what, str) else json.dumps(what)) + "\n")
+            os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
     except FileExistsError:
         return False
-    finally:
-        os.unlink(temporary)
+    except OSError as error:
+        raise ConfigError(f"keys must be in a folder that can be written to, got {path.parent}: {error}") from error
     return True
 
 

@@ -46,7 +46,7 @@ class Schedule:
         seed: of the run, and of what was drawn for this schedule.
         files: in the dataset.
         loader: arguments of OffloadingDataLoader.
-        profile: whether there is one to write, where nothing can be written.
+        profile: whether there is one to write, to a disk that is full.
         faults: in the order in which they come.
 
     Example:

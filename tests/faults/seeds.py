@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import mmap
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import traceback
 import warnings
@@ -39,7 +41,6 @@ from tests.support.relay import SpoiltRelay
 KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
 OPTIONS = OffloadOptions(connect_timeout_s=40.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
-UNWRITABLE = "/dev/null/profile"
 SLOW_DISK = """
 import os, time
 
@@ -73,11 +74,13 @@ class Scene:
         agent: that serves it as `EXPORT`.
         relay: to the agent.
         slow_disk: a file with which the agent's disk is slow.
+        full_disk: a folder in which nothing can be written.
     """
 
-    def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay, slow_disk: Path) -> None:
+    def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay, slow_disk: Path, full_disk: Path) -> None:
         self.root = root
         self.slow_disk = slow_disk
+        self.full_disk = full_disk
         self.agent = agent
         self.relay = relay
         self._stopped = False
@@ -178,10 +181,25 @@ def scene() -> Iterator[Scene]:
         (modules / "sitecustomize.py").write_text(slowly)
         agent = stack.enter_context(agent_for(root, workers=2, modules=modules))
         agent.arguments = ("--end-with-stdin",)
-        found = Scene(root, agent, stack.enter_context(SpoiltRelay(agent.endpoint)), slow_disk)
+        relay = stack.enter_context(SpoiltRelay(agent.endpoint))
+        found = Scene(root, agent, relay, slow_disk, stack.enter_context(_full_disk(above / "full")))
         until(found.complete, "all workers are ready", PATIENCE_S)
         stack.callback(found.heal)  # a stopped agent would not end
         yield found
+
+
+@contextmanager
+def _full_disk(folder: Path) -> Iterator[Path]:
+    """A disk of one page, which is taken; where none can be mounted (that needs root), a folder that cannot be made."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1", "tmpfs", folder], capture_output=True).returncode:
+        yield Path("/dev/null/full")
+        return
+    try:
+        (folder / "page").write_bytes(bytes(mmap.PAGESIZE))
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def run(schedule: Schedule, at: Scene) -> None:
@@ -196,9 +214,9 @@ def run(schedule: Schedule, at: Scene) -> None:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OffloadWarning)
-        expected = _epochs(schedule, at.root, None, {})
+        expected = _epochs(schedule, at, None, {})
         try:
-            found = _epochs(schedule, at.root, at.relay.address(EXPORT), _events(schedule, at))
+            found = _epochs(schedule, at, at.relay.address(EXPORT), _events(schedule, at))
         finally:
             at.heal()
     check(found, expected, schedule.loader["in_order"])
@@ -232,14 +250,14 @@ def _events(schedule: Schedule, at: Scene) -> dict[int, list[Callable[[], None]]
 
 
 def _epochs(
-    schedule: Schedule, root: Path, address: str | None, events: dict[int, list[Callable[[], None]]]
+    schedule: Schedule, at: Scene, address: str | None, events: dict[int, list[Callable[[], None]]]
 ) -> list[Samples]:
     """What the loader of a schedule delivers, epoch by epoch."""
     random.seed(schedule.seed)
     generator = torch.Generator().manual_seed(schedule.seed)
-    arguments = {**schedule.loader, "profile": UNWRITABLE if schedule.profile else None}
+    arguments = {**schedule.loader, "profile": at.full_disk / "profile.npz" if schedule.profile else None}
     loader = OffloadingDataLoader(
-        Subset(folder(root), range(schedule.files)),
+        Subset(folder(at.root), range(schedule.files)),
         agent=address,
         seed=schedule.seed,
         options=OPTIONS,

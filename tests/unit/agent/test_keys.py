@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,17 @@ def guests(keys: KeyFolder, clock: FakeClock) -> Guests:
 
 def _public(keys: KeyFolder, name: str) -> str:
     return keys.grant(name)[0]
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """No file of this process can be longer, as on a disk that is nearly full."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def test_only_the_owner_can_look_at_keys(keys: KeyFolder) -> None:
@@ -69,6 +83,19 @@ def test_a_key_may_be_for_some_exports(keys: KeyFolder) -> None:
     exports = ["c", "d", "e"]
     assert [list(keys.grant(name)[1].of(exports)) for name in ("all", "some", "none")] == [exports, ["c", "e"], []]
     assert keys.names() == ["all", "none", "some"]
+
+
+def test_a_disk_that_is_full(keys: KeyFolder) -> None:
+    with pytest.raises(ConfigError, match=f"can be written to, got {keys.path}: "), room_for(0):
+        keys.add("a")
+    assert keys.is_new
+    keys.own()
+    length = keys.add("b").stat().st_size
+    with pytest.raises(ConfigError, match="written"), room_for(length - 1):  # for all of it but the token
+        keys.add("a")
+    assert keys.names() == ["b"], "a key whose token nobody has is not let in"
+    assert keys.add("a").stat().st_size == length
+    assert len([*keys.path.rglob("*")]) == 7, "no file is left half written"
 
 
 def test_a_name_is_taken_once(keys: KeyFolder) -> None:
