@@ -69,7 +69,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--export", action="append", required=True, type=_export, metavar="NAME=FOLDER", help="may be repeated"
+        "--export",
+        action="append",
+        required=True,
+        type=_export,
+        metavar="NAME=FOLDER",
+        help="a folder, and the name by which loaders ask for it; may be repeated",
     )
     parser.add_argument("--bind", default="tcp://127.0.0.1:5555", help="default %(default)s; port 0 takes a free one")
     parser.add_argument(
@@ -84,13 +89,20 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="instead of --workers: as many as this share of the cores, at least one; each takes one core at most",
     )
-    parser.add_argument("--readers", type=int, default=Settings.readers, help="default %(default)s")
+    parser.add_argument(
+        "--readers",
+        type=int,
+        default=Settings.readers,
+        help="threads that read files which cross as they are; default %(default)s",
+    )
     parser.add_argument(
         "--ops", action="append", default=[], metavar="MODULE", help="import MODULE, which calls register_op"
     )
     parser.add_argument("--limit-mbit", type=float, metavar="N", help="pace replies to N Mbit/s, for demos")
     max_file_mb = Settings.max_file_nbytes >> 20
-    parser.add_argument("--max-file-mb", type=int, default=max_file_mb, metavar="N", help="default %(default)s")
+    parser.add_argument(
+        "--max-file-mb", type=int, default=max_file_mb, metavar="N", help="larger ones are refused; default %(default)s"
+    )
     parser.add_argument(
         "--max-queued",
         type=int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,23 @@ def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureF
     assert made == Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
     said = Announcement.parse(capsys.readouterr().out)
     assert said == Announcement("tcp://127.0.0.1:4711", {"d": str(tmp_path)}, made.workers, os.getpid())
+
+
+def test_the_readme_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    rows = {
+        row[1]: row[2] for row in re.finditer(r"^\| `(--[a-z-]+)[^|]*\|[^|]*\| ([^|]*?) ?\|$", readme, re.MULTILINE)
+    }
+    with pytest.raises(SystemExit):
+        program.main(["serve", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert set(rows) == set(re.findall(r"--[a-z-]+", said)) - {"--help", "--export", "--bind"}, (
+        "those two are told above it"
+    )
+    for option, default in rows.items():
+        if default.isdecimal():
+            found = re.search(rf" {option} [A-Z]+ [^-]*?default ([\d.]+)", said)
+            assert found is not None and float(found[1]) == float(default), option
 
 
 def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
