@@ -39,8 +39,8 @@ SETS = (
     ("file", "roi-jpeg", "pixels"),
     ("file", "roi-jpeg", "pixels", "webp"),
     ("file", "roi-jpeg", "pixels", "webp", "htj2k"),
-    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jxl"),
-    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jxl", "lepton", "roi-lepton"),
+    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jpegls", "jxl"),
+    ("file", "roi-jpeg", "pixels", "webp", "htj2k", "jpegls", "jxl", "lepton", "roi-lepton"),
 )
 Figures = dict[str, list[float]]
 

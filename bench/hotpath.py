@@ -50,7 +50,7 @@ from sophon_loader.workers import finishing
 POLICIES = ("torch", "no-off", "resize-off", "auto")
 BAR_US = 150.0
 JUDGED = ("loader_us", "agent_us")
-CODECS = ("webp", "htj2k", "jxl", "lepton", "roi-lepton")
+CODECS = ("webp", "htj2k", "jpegls", "jxl", "lepton", "roi-lepton")
 """Encodings whose decoding is work and not a copy."""
 
 

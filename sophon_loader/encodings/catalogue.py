@@ -62,6 +62,7 @@ CATALOGUE = (
     Line("roi-jpeg", "sophon_loader.encodings.roi_jpeg:RoiJpegEncoding", missing=native.reason),
     Line("webp", "sophon_loader.encodings.webp:WebpEncoding"),
     Line("htj2k", "sophon_loader.encodings.htj2k:Htj2kEncoding", missing=_lacking("imagecodecs", "_htj2k")),
+    Line("jpegls", "sophon_loader.encodings.jpegls:JpeglsEncoding", missing=_lacking("imagecodecs", "_jpegls")),
     Line("jxl", "sophon_loader.encodings.jxl:JxlEncoding", missing=_lacking("imagecodecs", "_jpegxl")),
     Line("lepton", "sophon_loader.encodings.lepton:LeptonEncoding", missing=_NO_LEPTON),
     Line("roi-lepton", "sophon_loader.encodings.roi_lepton:RoiLeptonEncoding", missing=_NO_LEPTON),

@@ -150,6 +150,7 @@ ACCEPTED: dict[str, dict[str, Make]] = {
 
 
 ACCEPTED["jxl"] = {case: ACCEPTED["webp"][case] for case in ("noise", "one px", "one colour", "a tail of odd size")}
+ACCEPTED["jpegls"] = {**ACCEPTED["jxl"], "wide": lambda: image(size=(65535, 1)), "tall": lambda: image(size=(1, 65535))}
 ACCEPTED["htj2k"] = {**ACCEPTED["jxl"], "wide": lambda: image(size=(3000, 1)), "tall": lambda: image(size=(2, 3000))}
 ACCEPTED["roi-jpeg"] = {"corner": lambda: part_of_file(), "all of it": lambda: part_of_file((0, 0), (32, 16))}
 ACCEPTED["lepton"] = {
@@ -285,6 +286,7 @@ REFUSED: dict[str, dict[str, Make]] = {
 REFUSED["jxl"] = {**REFUSED["webp"], "bytes": lambda: b"x"}
 del REFUSED["jxl"]["too wide"]
 REFUSED["htj2k"] = REFUSED["jxl"]
+REFUSED["jpegls"] = {**REFUSED["jxl"], "too wide": lambda: Image.new("RGB", (65536, 1))}
 REFUSED["roi-jpeg"] = {"image": image, "bytes": lambda: b"x", "tensor": lambda: tensor(2)}
 REFUSED["roi-lepton"] = {
     **REFUSED["roi-jpeg"],

@@ -226,7 +226,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return ask
 
 
-AT_2 = {(2, "webp"), (2, "htj2k"), (2, "jxl")}
+AT_2 = {(2, "webp"), (2, "htj2k"), (2, "jpegls"), (2, "jxl")}
 
 
 def offered(tried: set[tuple[int, str]]) -> set[tuple[int, str]]:

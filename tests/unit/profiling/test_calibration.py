@@ -76,12 +76,12 @@ def test_the_upkeep_of_probes_is_that_of_samples_with_ops(profile: SampleProfile
 # --- where an encoding is tried -------------------------------------------------------------------------------
 
 PART, LEPTON, PACKED_PART = Choice(0, "roi-jpeg"), Choice(0, "lepton"), Choice(0, "roi-lepton")
-WEBP, HTJ2K, JXL = Choice(2, "webp"), Choice(2, "htj2k"), Choice(2, "jxl")
+WEBP, HTJ2K, JPEGLS, JXL = (Choice(2, name) for name in ("webp", "htj2k", "jpegls", "jxl"))
 
 
 @pytest.mark.parametrize(("reach", "resize_cut", "crops_first", "allowed", "expected"), [
-    (4, 2, True, None, [PART, WEBP, HTJ2K, JXL, LEPTON, PACKED_PART]),
-    (4, 2, False, None, [WEBP, HTJ2K, JXL, LEPTON]),
+    (4, 2, True, None, [PART, WEBP, HTJ2K, JPEGLS, JXL, LEPTON, PACKED_PART]),
+    (4, 2, False, None, [WEBP, HTJ2K, JPEGLS, JXL, LEPTON]),
     (2, 2, True, ("file", "webp"), [WEBP]),
     (1, 2, True, None, [PART, LEPTON, PACKED_PART]),
     (0, None, True, None, [PART, LEPTON, PACKED_PART]),
