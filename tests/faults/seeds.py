@@ -18,7 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +37,7 @@ from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, make_tree
 from tests.support.relay import SpoiltRelay
+from tests.support.warm import Warm
 
 KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
@@ -179,7 +180,8 @@ def scene() -> Iterator[Scene]:
         modules.mkdir()
         slowly = SLOW_DISK.format(root=str(root), switch=str(slow_disk), pause_s=SLOW_DISK_S)
         (modules / "sitecustomize.py").write_text(slowly)
-        agent = stack.enter_context(agent_for(root, workers=2, modules=modules))
+        warm = stack.enter_context(closing(Warm(modules)))
+        agent = stack.enter_context(agent_for(root, workers=2, warm=warm))
         agent.arguments = ("--end-with-stdin",)
         relay = stack.enter_context(SpoiltRelay(agent.endpoint))
         found = Scene(root, agent, relay, slow_disk, stack.enter_context(_full_disk(above / "full")))

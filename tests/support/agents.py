@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import psutil
 import zmq
@@ -25,6 +25,7 @@ from sophon_loader.wire.announcement import Announcement, announced
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
 from storage_agent.status import ask_status
+from tests.support.warm import Warm, shared
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "storage_agent")
@@ -66,6 +67,7 @@ class Agent:
         modules: a folder whose modules its Python finds before all others.
         log: the file for its standard error; the tests' own otherwise.
         prefix: a command that runs the one behind it, under other limits say.
+        warm: from which it is forked; one of all tests if there are no `modules` and no `prefix`, else it is started.
     """
 
     def __init__(
@@ -76,36 +78,45 @@ class Agent:
         modules: Path | None = None,
         log: Path | None = None,
         prefix: Sequence[str] = (),
+        warm: Warm | None = None,
     ) -> None:
         self.arguments = arguments
         self.modules = modules
         self.log = log
-        self._command = [*prefix, *COMMAND, "serve", "--workers", str(workers)]
+        self._prefix = prefix
+        self._warm = warm
+        self._serve = ["serve", "--workers", str(workers)]
         if log is None:
-            self._command += ["--log-level", "warning"]
+            self._serve += ["--log-level", "warning"]
         for name, folder in exports.items():
-            self._command += ["--export", f"{name}={folder}"]
+            self._serve += ["--export", f"{name}={folder}"]
         self._bind: Sequence[str] = ()
         self._clients: list[Client] = []
         self._descendants: set[psutil.Process] = set()
         self.process, self.announcement = self._started()
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Announcement]:
+        arguments = [*self._serve, *(self._bind or ("--bind", "tcp://127.0.0.1:0")), *self.arguments]
         with contextlib.ExitStack() as files:
-            errors = None if self.log is None else files.enter_context(self.log.open("ab"))
-            process = subprocess.Popen(
-                [*self._command, *(self._bind or ("--bind", "tcp://127.0.0.1:0")), *self.arguments],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=with_modules(self.modules),
-            )
+            errors = 2 if self.log is None else files.enter_context(self.log.open("ab")).fileno()
+            process = self._process(arguments, errors)
         try:
             return process, announced(process, WAIT_S)
         except AgentUnreachable as error:
             _close_pipes(process)
             raise AssertionError(f"the agent must say where it listens: {error} {self.errors()}") from error
+
+    def _process(self, arguments: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
+        if self._warm is not None or not (self._prefix or self.modules):
+            return cast("subprocess.Popen[bytes]", (self._warm or shared()).start(arguments, errors))
+        return subprocess.Popen(
+            [*self._prefix, *COMMAND, *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=with_modules(self.modules),
+        )
 
     def start(self) -> None:
         """Start it again on its old port, with the `arguments` and `modules` of now."""
@@ -219,7 +230,11 @@ class StartAgent(Protocol):
 
 @contextlib.contextmanager
 def agent_for(
-    exports: Path | Mapping[str, Path], *arguments: str, workers: int = 1, modules: Path | None = None
+    exports: Path | Mapping[str, Path],
+    *arguments: str,
+    workers: int = 1,
+    modules: Path | None = None,
+    warm: Warm | None = None,
 ) -> Iterator[Agent]:
     """An agent for the duration of a block; it dies with the test process, whatever happens.
 
@@ -228,9 +243,10 @@ def agent_for(
         arguments: more of the command line.
         workers: processes that run ops.
         modules: a folder whose modules its Python finds before all others.
+        warm: see `Agent`.
     """
     named = {EXPORT: exports} if isinstance(exports, Path) else exports
-    agent = Agent(named, "--end-with-stdin", *arguments, workers=workers, modules=modules)
+    agent = Agent(named, "--end-with-stdin", *arguments, workers=workers, modules=modules, warm=warm)
     try:
         yield agent
     finally:
