@@ -161,7 +161,7 @@ def main() -> None:
     net = Net(len(dataset.classes))
     used = FRAMEWORKS[options.framework](loader, net, options.epochs, options.devices)
     report = used.report().as_dict()
-    print(report_line(options.framework, report, net.seen), flush=True)
+    print(report_line(options.framework, report, net.seen) + "\n", end="", flush=True)  # one write: ranks share it
 
 
 def report_line(framework: str, report: dict[str, Any], seen: int) -> str:

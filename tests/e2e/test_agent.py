@@ -42,7 +42,7 @@ from sophon_loader.wire.messages import (
 )
 from sophon_loader.wire.version import VERSIONS
 from tests.support.agent_ops import Fail, Gate, Invert
-from tests.support.agents import ROOT, Agent, Client, StartAgent, fetch, until
+from tests.support.agents import ROOT, Agent, Client, StartAgent, agent_for, fetch, until
 from tests.support.encoding_examples import difference
 from tests.unit.wire.strategies import example
 
@@ -369,9 +369,10 @@ def test_a_peer_that_speaks_an_older_zeromq(served: Agent) -> None:
 # --- the process ----------------------------------------------------------------------------------------------
 
 
-def test_the_broker_has_loaded_neither_torch_nor_numpy(served: Agent) -> None:
+def test_the_broker_has_loaded_neither_torch_nor_numpy(image_tree: Path) -> None:
     """They would cost it hundreds of megabytes and seconds of its start; only its workers need them."""
-    mapped = Path(f"/proc/{served.pid}/maps").read_text()
+    with agent_for(image_tree, warm=False) as agent:
+        mapped = Path(f"/proc/{agent.ready().pid}/maps").read_text()
     assert "_zmq" in mapped, "this is how an extension module shows"
     assert not [line for line in mapped.splitlines() if "torch" in line or "numpy" in line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
@@ -209,25 +210,12 @@ def test_persistent_workers_over_several_epochs(root: Path, make: Any) -> None:
         assert samples_of(loader) == reference(root, epoch=epoch)
         report = loader.report().as_dict()
         assert (report["samples"], report["epoch"]) == (FILES, epoch)
-    workers = [c.pid for c in psutil.Process().children() if c.ppid() == os.getpid() and "serve" not in c.cmdline()]
+    workers = set(multiprocessing.active_children())
     assert len(workers) >= 2
     kept = iter(loader)
     loader.close()
-    until(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in workers), "the workers have ended")
+    until(lambda: workers.isdisjoint(multiprocessing.active_children()), "the workers have ended")
     del kept
-
-
-def _is_python_s_own(process: psutil.Process) -> bool:
-    command = " ".join(process.cmdline())
-    return "resource_tracker" in command or "forkserver import main" in command
-
-
-def _runs(pid: int) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and not _is_python_s_own(process)
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)

@@ -67,7 +67,7 @@ class Agent:
         modules: a folder whose modules its Python finds before all others.
         log: the file for its standard error; the tests' own otherwise.
         prefix: a command that runs the one behind it, under other limits say.
-        warm: from which it is forked; one of all tests if there are no `modules` and no `prefix`, else it is started.
+        warm: what it is forked from; False: the command is started, as it always is with `modules` or a `prefix`.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class Agent:
         modules: Path | None = None,
         log: Path | None = None,
         prefix: Sequence[str] = (),
-        warm: Warm | None = None,
+        warm: Warm | bool = True,
     ) -> None:
         self.arguments = arguments
         self.modules = modules
         self.log = log
         self._prefix = prefix
-        self._warm = warm
+        self._warm = (shared() if warm is True else warm) if warm and not (prefix or modules) else None
         self._serve = ["serve", "--workers", str(workers)]
         if log is None:
             self._serve += ["--log-level", "warning"]
@@ -107,8 +107,8 @@ class Agent:
             raise AssertionError(f"the agent must say where it listens: {error} {self.errors()}") from error
 
     def _process(self, arguments: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
-        if self._warm is not None or not (self._prefix or self.modules):
-            return cast("subprocess.Popen[bytes]", (self._warm or shared()).start(arguments, errors))
+        if self._warm is not None and not self.modules:
+            return cast("subprocess.Popen[bytes]", self._warm.start(arguments, errors))
         return subprocess.Popen(
             [*self._prefix, *COMMAND, *arguments],
             cwd=ROOT,
@@ -234,7 +234,7 @@ def agent_for(
     *arguments: str,
     workers: int = 1,
     modules: Path | None = None,
-    warm: Warm | None = None,
+    warm: Warm | bool = True,
 ) -> Iterator[Agent]:
     """An agent for the duration of a block; it dies with the test process, whatever happens.
 
