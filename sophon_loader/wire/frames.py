@@ -121,14 +121,18 @@ def _opened(header: bytes | memoryview) -> list[Any]:
         CorruptMessage: the seal does not fit.
         MalformedMessage: it does, around something else than a row.
     """
+    malformed = None
     if header[-_CHECKSUM_NBYTES:] == xxh3_64_digest(header[:-_CHECKSUM_NBYTES]):
-        return _row(header[:-SEAL_NBYTES])
+        try:
+            return _row(header[:-SEAL_NBYTES])
+        except MalformedMessage as error:  # or a handshake that ends in its own checksum, as somebody may have it
+            malformed = error
     try:
         row = _row(header)
     except MalformedMessage:
         row = []
     if not row or row[0] in VERSIONS:
-        raise CorruptMessage(
+        raise malformed or CorruptMessage(
             f"message header must end in its checksum, got {short(bytes(header[-40:]))}; it was damaged on its way, or "
             "never one of ours"
         )
