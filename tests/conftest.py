@@ -6,6 +6,7 @@ A module may set `FILES`, the size of its tree, and `LOADER`, arguments of the l
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults", "fuzz")
 settings.register_profile("full", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=settings.get_profile("full").max_examples // 5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time.
+multiprocessing.set_forkserver_preload(["pytest", "torchvision", "sophon_loader"])
 
 # Started in the background by a shell, this process ignores Ctrl-C, and so would the programs that tests send one to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -415,7 +415,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "workers": {"num_workers": 2},
     "many workers": {"num_workers": 3, "prefetch_factor": 3},
     "workers that persist": {"num_workers": 2, "persistent_workers": True},
-    "spawned workers": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "workers of a forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
     "singles": {"num_workers": 2, "batch_size": None},
     "prefetched": {"num_workers": 2, "device_prefetch": 2},
 }
@@ -434,7 +434,7 @@ def test_a_map_style_dataset_with_a_state_of_its_own(form: str) -> None:
     whole, states = with_states(loader)
     between = loader.state_dict()
     following = list(loader)
-    cuts = [0, 1, 2, len(whole) // 2] if form != "spawned workers" else [1]
+    cuts = [0, 1, 2, len(whole) // 2] if form != "workers of a forkserver" else [1]
     for cut in cuts:
         other = build()
         scrambled()
