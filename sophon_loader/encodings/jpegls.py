@@ -21,6 +21,9 @@ _COMPONENTS = bytes.fromhex("011100 021100 031100")
 """Each whole, none of them subsampled."""
 _SCAN = bytes.fromhex("ffda 000c 03 0100 0200 0300 00 02 00")
 """SOS: all three components px by px, nothing lost."""
+_END = b"\xff\xd9"
+"""EOI. Behind whatever was sent, since CharLS 2.4.3 counts zeros at the end of its input for seconds, but none at a
+marker."""
 _MAX_SIDE_PX = 65535
 """What a frame header has room for."""
 _MIDDLE = 128
@@ -67,7 +70,11 @@ class JpeglsEncoding(Encoding):
                 f"jpegls must be of 1 to {_MAX_SIDE_PX} px a side and not too large, got {meta['size']}"
             )
         headers = _FRAME.pack(b"\xff\xd8", b"\xff\xf7", 17, 8, height, width, 3, _COMPONENTS) + _SCAN
-        image = decoded_rgb(self.name, lambda scan: imagecodecs.jpegls_decode(headers + scan), payload, (width, height))
+
+        def decoded(scan: bytes) -> Any:
+            return imagecodecs.jpegls_decode(headers + scan + _END)
+
+        image = decoded_rgb(self.name, decoded, payload, (width, height))
         red, green, blue = image.split()
         middle = _middle(green)
         return Image.merge("RGB", (ImageChops.add_modulo(red, middle), green, ImageChops.add_modulo(blue, middle)))

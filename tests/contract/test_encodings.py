@@ -6,6 +6,7 @@ import gc
 import json
 import resource
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,21 @@ def test_a_payload_of_another_length(name: str, case: str) -> None:
                 decode(name, encoded.meta, wrong)
         else:
             _decode_anything(name, encoded.meta, wrong)
+
+
+@pytest.mark.skipif("jpegls" not in encodings(), reason="imagecodecs is not installed, or has none")
+def test_jpegls_that_breaks_off_among_zeros() -> None:
+    """CharLS 2.4.3 counts zeros in search of a one, 2**31 of them behind the last byte: 5 s for each of these."""
+    encoded = encode(ACCEPTED["jpegls"]["noise"](), "jpegls")
+    decode("jpegls", encoded.meta, encoded.payload)  # loads what it needs
+    since_s = time.process_time()
+    decode("jpegls", encoded.meta, encoded.payload)
+    whole_s = time.process_time() - since_s
+    for kept in (100, 500, 1000):
+        since_s = time.process_time()
+        with pytest.raises(EncodingError, match="must be decodable"):
+            decode("jpegls", encoded.meta, bytes(encoded.payload[:kept]) + b"\0")
+        assert time.process_time() - since_s < 1000 * whole_s
 
 
 @pytest.mark.parametrize("name", sorted(set(encodings()) - {"file", *PLAIN}))
