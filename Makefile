@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
 MINUTES ?= 5
-# Test processes.
-JOBS ?= 2
+# Test processes: one more than cores, since much of what starts agents and workers waits for them.
+JOBS ?= 3
 # What starts no agent, and what starts many processes.
 UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
 WHOLE := tests/e2e tests/faults tests/property/test_held_batches.py

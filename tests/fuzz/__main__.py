@@ -28,7 +28,7 @@ CORPUS = Path(__file__).parent / "corpus"
 FOUND = ROOT / "build" / "fuzz"
 NAMES = ("header", "desk", "registration", "listing", *encoding_names())
 MAX_RSS_MB = 2048
-MAX_INPUT_S = 10
+MAX_INPUT_S = 3
 
 
 def kept(name: str) -> list[bytes]:
