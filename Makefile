@@ -32,7 +32,7 @@ test: lint unit
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone and not bed" $(WHOLE)
 	$(BIN)/python -m pytest -m alone $(WHOLE)
 
-# One thread in each process: there is one for each core.
+# One thread in each process: there are more of them than cores.
 unit: $(VENV)/.built
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(UNIT)
 
