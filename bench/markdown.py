@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,21 @@ def sources(*results: Result) -> str:
     """Where the figures of a table are from, and what the bar is."""
     bars = dict.fromkeys(BARS[result.bench] for result in results if result.bench in BARS)
     return "<br>\n".join([*(result.source for result in results), *(f"Bar: {bar}." for bar in bars)])
+
+
+def of_file(name: str) -> Callable[[Callable[[Result], str]], Callable[[Results], str]]:
+    """Makes a table of all results out of one of a single file, with its sources below; MISSING where there is none.
+
+    Args:
+        name: of the file, without its suffix.
+    """
+
+    def of(make: Callable[[Result], str]) -> Callable[[Results], str]:
+        @wraps(make)
+        def made(results: Results) -> str:
+            result = results.named(name)
+            return MISSING if result is None else f"{make(result)}\n\n{sources(result)}"
+
+        return made
+
+    return of

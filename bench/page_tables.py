@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import paper_tables
 from bench.catalogue import BENCHES
-from bench.markdown import MISSING, Result, Results, middle, sources, spread, table
+from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
 
 YES_NO = {True: "yes", False: "no", None: ""}
 
@@ -65,11 +65,9 @@ def _policies_of(result: Result) -> str:
     return table((*columns, "same batches"), rows)
 
 
-def cpu_bound(results: Results) -> str:
+@of_file("cpu-bound")
+def cpu_bound(result: Result) -> str:
     """Epochs without a limit on the wire."""
-    result = results.named("cpu-bound")
-    if result is None:
-        return MISSING
     rows = [
         (
             entry["policy"],
@@ -80,14 +78,12 @@ def cpu_bound(results: Results) -> str:
         for entry in result.rows["summary"]
     ]
     columns = ("policy", "images/s", "times torch's", "predicted / measured")
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
-def link(results: Results) -> str:
+@of_file("link")
+def link(result: Result) -> str:
     """Shares of a plain stream."""
-    result = results.named("link")
-    if result is None:
-        return MISSING
     summary = result.rows["summary"]
     workers = sorted({entry["workers"] for entry in summary})
     lines = dict.fromkeys((entry["part"], entry["link_mbit"], entry["policy"]) for entry in summary)
@@ -100,7 +96,7 @@ def link(results: Results) -> str:
         }
         rows.append((part, f"{link_mbit:g}", policy, *(cells.get(number, "") for number in workers)))
     columns = ("samples", "link, Mbit/s", "policy", *(f"{number} worker{'s' * (number > 1)}" for number in workers))
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
 def live(results: Results) -> str:
@@ -146,11 +142,9 @@ def _change(name: str, one: dict[str, Any]) -> Sequence[str]:
     return (name, one["to"], *figures, str(one["bottleneck"]))
 
 
-def steadiness(results: Results) -> str:
+@of_file("steadiness")
+def steadiness(result: Result) -> str:
     """Deviation, verdicts, memory, and the start of a local agent."""
-    result = results.named("steadiness")
-    if result is None:
-        return MISSING
     cases, rows = result.rows["cases"], []
     for policy, one in cases.get("steady", {}).get("policies", {}).items():
         what = f"`{policy}`: standard deviation of windows of 5 s, by their mean of {one['median']:.0f} images/s"
@@ -167,14 +161,12 @@ def steadiness(results: Results) -> str:
     if local := cases.get("local"):
         later = f"{local['first_batch_s_later']:+.2f} s / {local['first_epoch_s_later']:+.2f} s"
         rows.append(('`agent="local"`, first batch / first epoch, later than torch\'s DataLoader', later))
-    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
+    return table(("what", "figure"), rows)
 
 
-def latency(results: Results) -> str:
+@of_file("latency")
+def latency(result: Result) -> str:
     """Images per second by round trip."""
-    result = results.named("latency")
-    if result is None:
-        return MISSING
     summary = result.rows["summary"]
     round_trips = sorted({entry["round_trip_ms"] for entry in summary})
     rows = []
@@ -185,7 +177,7 @@ def latency(results: Results) -> str:
         rows.append((part, f"{link_mbit:g}", system, *cells))
     columns = ("samples", "link, Mbit/s", "system", "images/s at 0 ms", *(f"{one:g} ms" for one in round_trips if one))
     missing = [f"{name}: not available: {reason}." for name, reason in result.rows["unavailable"].items()]
-    return "\n\n".join([table(columns, rows), *missing, sources(result)])
+    return "\n\n".join([table(columns, rows), *missing])
 
 
 def overhead(results: Results) -> str:
@@ -227,11 +219,9 @@ def start_and_growth(results: Results) -> str:
     return f"{table(('what', 'figure'), rows)}\n\n{sources(*used)}" if rows else MISSING
 
 
-def hotpath(results: Results) -> str:
+@of_file("hotpath")
+def hotpath(result: Result) -> str:
     """Microseconds of CPU per sample."""
-    result = results.named("hotpath")
-    if result is None:
-        return MISSING
     lines = {
         "loader, collating and moving batches of floats included": "loader_us",
         "of that beyond torch": "beyond_torch_us",
@@ -242,14 +232,12 @@ def hotpath(results: Results) -> str:
     summary = result.rows["summary"]
     rows = [(what, *(spread(entry.get(name), 0) for entry in summary)) for what, name in lines.items()]
     columns = ("microseconds per sample", *(entry["policy"] for entry in summary))
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
-def tail(results: Results) -> str:
+@of_file("tail")
+def tail(result: Result) -> str:
     """The last ops on the device."""
-    result = results.named("tail")
-    if result is None:
-        return MISSING
     rows = [
         (
             str(entry["workers"]),
@@ -260,7 +248,7 @@ def tail(results: Results) -> str:
         for entry in result.rows
     ]
     columns = ("workers", "device", 'images/s, times those of `tail="loader"`', "bytes per image, by queue")
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
 def workers(results: Results) -> str:
@@ -277,11 +265,9 @@ def workers(results: Results) -> str:
     return f"{table(columns, rows)}\n\n{sources(result)}"
 
 
-def agent(results: Results) -> str:
+@of_file("agent")
+def agent(result: Result) -> str:
     """An agent and a loader worker by themselves."""
-    result = results.named("agent")
-    if result is None:
-        return MISSING
     summary, memory = result.rows["summary"], result.rows["memory"]
     cpu = (middle(summary[f"{who}_cpu_s_per_gb"], 2) for who in ("agent", "client"))
     rows = [
@@ -292,33 +278,29 @@ def agent(results: Results) -> str:
             f"{memory['ours_mb']:.0f} / {memory['torch_mb']:.0f} MB = {memory['ratio']:.2f}",
         ),
     ]
-    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
+    return table(("what", "figure"), rows)
 
 
-def fairness(results: Results) -> str:
+@of_file("fairness")
+def fairness(result: Result) -> str:
     """Many clients of one agent, and one beside each attacker."""
-    result = results.named("fairness")
-    if result is None:
-        return MISSING
     found = result.rows
     rows = [
         (f"the slowest of {len(found['shares'])} clients, of the fair share", f"{found['slowest']:.2f}"),
         ("the agent's processes meanwhile, at most", f"{found['agent_mb']:.0f} MB"),
         *((f"a client beside {name}, of its rate alone", f"{kept:.2f}") for name, kept in found["kept"].items()),
     ]
-    return f"{table(('what', 'figure'), rows)}\n\n{sources(result)}"
+    return table(("what", "figure"), rows)
 
 
-def faults(results: Results) -> str:
+@of_file("faults")
+def faults(result: Result) -> str:
     """Seconds that an epoch lasts longer with each fault, and whether its samples are the same."""
-    result = results.named("faults")
-    if result is None:
-        return MISSING
     rows = []
     for one in result.rows["summary"]:
         low, middling, high = (f"{one['lost_s'][name]:+.2f}" for name in ("min", "median", "max"))
         rows.append((one["kind"], YES_NO[one["same"]], f"{middling} ({low} to {high})"))
-    return f"{table(('fault', 'same samples', 'seconds lost'), rows)}\n\n{sources(result)}"
+    return table(("fault", "same samples", "seconds lost"), rows)
 
 
 def costs(results: Results) -> str:
@@ -405,23 +387,16 @@ def peers(results: Results) -> str:
     return f"{table(('data', 'best peer', 'auto, times its images/s'), rows)}\n\n{sources(*found)}" if rows else MISSING
 
 
-def peers_of(data: str) -> Callable[[Results], str]:
+def peers_on(result: Result) -> str:
     """All systems on one picture folder."""
-
-    def peers_of_data(results: Results) -> str:
-        result = results.named(f"peers-{data}")
-        if result is None:
-            return MISSING
-        summary = result.rows["summary"]
-        rates = {entry["system"]: entry["images_per_s"] for entry in summary}
-        rows = [_peer(entry, rates.get("auto")) for entry in summary if entry["images_per_s"]]
-        columns = ("system", "images/s", "kB/image", "server ms", "loader ms", "first batch s", "same batches", "order")
-        missing = [
-            f"{entry['system']}: not available: {entry['unavailable']}." for entry in summary if entry["unavailable"]
-        ]
-        return "\n\n".join([table((*columns, "auto, times faster"), rows), *missing, sources(result)])
-
-    return peers_of_data
+    summary = result.rows["summary"]
+    rates = {entry["system"]: entry["images_per_s"] for entry in summary}
+    rows = [_peer(entry, rates.get("auto")) for entry in summary if entry["images_per_s"]]
+    columns = ("system", "images/s", "kB/image", "server ms", "loader ms", "first batch s", "same batches", "order")
+    missing = [
+        f"{entry['system']}: not available: {entry['unavailable']}." for entry in summary if entry["unavailable"]
+    ]
+    return "\n\n".join([table((*columns, "auto, times faster"), rows), *missing])
 
 
 def _peer(entry: dict[str, Any], auto: dict[str, float] | None) -> Sequence[str]:
@@ -476,7 +451,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "encodings": encodings,
     "study": study,
     "peers": peers,
-    "peers-imagenet": peers_of("imagenet"),
-    "peers-photos": peers_of("photos"),
+    "peers-imagenet": of_file("peers-imagenet")(peers_on),
+    "peers-photos": of_file("peers-photos")(peers_on),
     "peers-versions": peers_versions,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.markdown import MISSING, Results, middle, sources, spread, table
+from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
 
 NEAR = 0.9
 """Of the fastest row's rate: what counts as its neighbourhood. Runs of one plan differ by up to 17 %."""
@@ -15,25 +15,21 @@ CORES = {"0.05": "policies-0.05", "0.25": "policies-0.25", "0.5": "policies-0.5"
 """Benches of the policies by the agent's cores."""
 
 
-def utilisation(results: Results) -> str:
+@of_file("utilisation")
+def utilisation(result: Result) -> str:
     """Idle share of the GPU by policy, model and batch size."""
-    result = results.named("utilisation")
-    if result is None:
-        return MISSING
     cases = result.rows["cases"]
     policies = list(cases[0]["policies"])
     rows = []
     for case in cases:
         idle = (spread(case["policies"][policy]["gpu_idle_share"], 0, 0.01) for policy in policies)
         rows.append((case["model"], str(case["batch_size"]), f"{case['step_ms']:.0f}", *idle))
-    return f"{table(('model', 'batch size', 'step, ms', *policies), rows)}\n\n{sources(result)}"
+    return table(("model", "batch size", "step, ms", *policies), rows)
 
 
-def fastflow(results: Results) -> str:
+@of_file("fastflow")
+def fastflow(result: Result) -> str:
     """Throughput by operator split and by share, and what trials decide and cost."""
-    result = results.named("fastflow")
-    if result is None:
-        return MISSING
     found, parts = result.rows, []
     for name, column in (("splits", "every sample cut at"), ("shares", "share of the whole pipeline")):
         rows = []
@@ -51,7 +47,7 @@ def fastflow(results: Results) -> str:
     titles = ("form", "metric store", "cut", "share", "images/s", "batches tried", "seconds", "of the job's time")
     share = best_share(found["shares"])
     best = f"The sweeps' best: cut {found['best_cut']}; {share:.0%} of the samples at the whole pipeline."
-    return "\n\n".join([*parts, table(titles, jobs), best, sources(result)])
+    return "\n\n".join([*parts, table(titles, jobs), best])
 
 
 def rate_of(row: Mapping[str, Any]) -> str:
@@ -77,11 +73,9 @@ def best_share(rows: Sequence[Mapping[str, Any]]) -> float:
     return float(min(max(-slope / (2 * bend), shares[near[0]]), shares[near[-1]]))
 
 
-def overlap(results: Results) -> str:
+@of_file("overlap")
+def overlap(result: Result) -> str:
     """Seconds per step beside an all-reduce on the same link, and who waits for whom."""
-    result = results.named("overlap")
-    if result is None:
-        return MISSING
     rows = []
     for case in result.rows["cases"]:
         figures = (f"{case[name]:.3f}" for name in ("step_s", "waited_s", "backward_s", "rank1_backward_s"))
@@ -89,7 +83,7 @@ def overlap(results: Results) -> str:
         rows.append((*first, *figures, f"{case['offloaded']:.0%}"))
     columns = [*("policy", "checkpoints", "prefetch_factor", "step, s", "waits for a batch, s", "backward, s")]
     columns += ["rank 1's backward, s", "offloaded"]
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
 def fewer_cores(results: Results) -> str:
