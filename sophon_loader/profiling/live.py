@@ -5,7 +5,7 @@
 | GPU | samples/s of the time for which the training did not wait for batches | unlimited |
 | loader CPU | CPU s per s at work, times the processes, less what they idle while the training waits | as before |
 | agent CPU | cores that it promises, times the share of them that work there gets | comes back by a seventh a window |
-| wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 %, 4 % ... more |
+| wire | bytes/s while workers waited for replies behind others | is tried with 1 %, 2 % ... more, to twice what came |
 | disk of the agent | bytes/s while files were read | as before; where reads wait for CPU, comes back by a seventh |
 
 Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
@@ -35,6 +35,9 @@ WEIGHT_OF_CHANGE = 0.85
 GROWTH = 0.01
 """By how much the wire is first tried beyond what it has shown; doubled with each window that bears it."""
 MAX_GROWTH = 1.0
+BORNE = 2.0
+"""Times what crosses it, up to which a wire is tried that has held something up: while a plan leaves it idle nothing
+shows that it bears more, and the plan would end up being made for a thousand times what it has."""
 WIDER = 1.1
 """Times what the wire gave before, at which more that came is no scatter."""
 FIRST_GROWTH = 1.0
@@ -227,9 +230,12 @@ class Conditions:
             # Not the mean with what was tried: that may be many times what the wire has, and was never seen.
             held = self.wire_held_bytes_s
             return self._with_wire(got if got > WIDER * held else _mean(held, got), GROWTH)
-        growth = min(2 * self.growth, MAX_GROWTH) if self.wire_seen else FIRST_GROWTH
-        tried = max(known * (1 + self.growth), got)
-        rates = replace(self.rates, wire_bytes_s=min(tried, MAX_WIRE_BYTES_S))
+        tried, growth = known * (1 + self.growth), FIRST_GROWTH
+        if self.wire_seen:
+            most = max(known, BORNE * got)
+            growth = min(2 * self.growth, MAX_GROWTH) if tried <= most else self.growth
+            tried = min(tried, most)
+        rates = replace(self.rates, wire_bytes_s=min(max(tried, got), MAX_WIRE_BYTES_S))
         return replace(self, rates=rates, growth=growth)
 
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:
