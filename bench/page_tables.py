@@ -251,18 +251,16 @@ def tail(result: Result) -> str:
     return table(columns, rows)
 
 
-def workers(results: Results) -> str:
+@of_file("workers")
+def workers(result: Result) -> str:
     """`num_workers="auto"` beside fixed numbers."""
-    result = results.named("workers")
-    if result is None:
-        return MISSING
     *names, last = result.rows[0]["summary"]
     rows = [
         (job["job"], *(spread(job["summary"][name], 0) for name in names), spread(job["summary"][last], 3))
         for job in result.rows
     ]
     columns = ("job", *(f"images/s, {name}" for name in names), "auto / best fixed number")
-    return f"{table(columns, rows)}\n\n{sources(result)}"
+    return table(columns, rows)
 
 
 @of_file("agent")

@@ -274,7 +274,7 @@ def test_however_long_the_wire_was_not_waited_for_it_is_found_within_eight_windo
 
 @pytest.mark.parametrize("share", [0.6, 0.9])
 def test_a_wire_that_has_grown_wider_is_used_up_to_its_width(share: float) -> None:
-    """A plan never uses all that it may; however much it leaves, that is no reason to stay below what there is."""
+    """A plan never uses all that it may; while it uses over half, that is no reason to stay below what there is."""
     now = FIRST.after(on_the_wire(20 * MBIT))
     for _ in range(40):
         now = now.after(window(wire_bytes=share * now.rates.wire_bytes_s))
