@@ -14,6 +14,8 @@ rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those o
 link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
     under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97).
 steady: the standard deviation of windows of 5 s over --minutes. Bar: 5 %.
+idle-wire: pictures whose crops are next to nothing, on a narrow link: is the wire, which the plan then leaves idle,
+    believed to be so wide that all wait for it in the end? The least window of 5 s by their median. Bar: 0.5.
 verdict: --situations generated situations in which one resource is 1.3 x behind the next, by counters outside of the
     loader: does the report, asked while the epoch runs, name it? And in some: does twice of the wire, and of the
     agent's cores, bring what the report says (bar: within 15 %)?
@@ -25,38 +27,34 @@ local: `agent="local"` where there is nothing to gain: first batch and first epo
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
 from bench import arguments, live_alone, record, verdicts
 from bench.bed.disks import why_no_disk
-from bench.children import ChildFailed
-from bench.scene import UNDISTURBED, Conditions, Scene, elsewhere_cores, opened, shares
-from bench.streams import StreamSettings, deviation, rate, step_share, streaming_loader, windows
+from bench.live_runs import BEFORE_S, MEASURED_S, busiest_elsewhere, calm, stream_of, streamed
+from bench.scene import UNDISTURBED, Conditions, Scene, opened
+from bench.streams import StreamSettings, deviation, streaming_loader
 
-SETTLE_S, MEASURED_S = 10.0, 15.0
-"""Of every phase: what is left out at its start, and what counts."""
-BEFORE_S = 5.0
-"""What counts of a phase before a change; it only tells."""
-WINDOW_S = 5.0
-CALM_CORES = 0.15
-"""CPU seconds per second elsewhere on the machine, kernel included, up to which a run counts as calm."""
-BAR_FIRST, BAR_RANK, BAR_RATIO, BAR_NO_OFF, BAR_STEADY = 1.10, 0.95, 0.95, 0.97, 0.05
+BAR_FIRST, BAR_RANK, BAR_RATIO, BAR_NO_OFF, BAR_STEADY, BAR_IDLE = 1.10, 0.95, 0.95, 0.97, 0.05, 0.5
 FIRST_SAMPLES = 2000
 STEADY_EPOCHS = 3
+NARROW = Conditions(link_mbit=5.0, busy="loader")
+IDLE_S = 90.0
+FLAT_PICTURES, FLAT_SIZE, FLAT_FILE_NBYTES = 64, (420, 400), 60_000
 RANKS, RANK_EPOCHS = 8, 8
-ENDLESS = 60_000
-"""Samples of an epoch that is to last for a minute and more."""
 TRIED = 1.5
 """Situations that are tried for each that is wanted: in some, two resources limit."""
 
@@ -75,100 +73,6 @@ DISTURBANCES: dict[str, tuple[Conditions, ...]] = {
 """What a loader goes through, phase by phase."""
 CHANGES = "changes"
 """Stands for all of them on the command line."""
-
-
-# --- a run ------------------------------------------------------------------------------------------------------------
-
-
-def stream_of(options: Namespace, policy: str, samples: int = ENDLESS, replicas: int = 1) -> StreamSettings:
-    """A streaming loader.
-
-    Args:
-        options: of the command line.
-        policy: its name.
-        samples: of an epoch.
-        replicas: see `StreamSettings`.
-    """
-    return StreamSettings(policy, str(options.data), samples, replicas, options.batch_size)
-
-
-def streamed(scene: Scene, settings: StreamSettings, phases: Sequence[Conditions], last_s: float) -> dict[str, Any]:
-    """One loader from its start through all phases.
-
-    Args:
-        scene: with an agent.
-        settings: of the loader.
-        phases: conditions, one after the other. A quota of the loader holds from the first batch on: starting a process
-            under a small one takes minutes.
-        last_s: how long is measured of every phase but the first of several.
-
-    Returns:
-        Seconds to the first batch, and a row per phase; `failed` instead of both where the loader failed.
-    """
-    rows: list[dict[str, Any]] = []
-    try:
-        scene.set(replace(phases[0], loader_cores=None))
-        with streaming_loader(scene.bed, settings) as loader:
-            first_s = loader.order("begin")
-            for number, conditions in enumerate(phases):
-                scene.set(conditions)
-                loader.order(f"step {conditions.step_ms}")
-                changed_s = time.monotonic()
-                time.sleep(SETTLE_S)
-                before = scene.counters()
-                time.sleep(last_s if number or len(phases) == 1 else BEFORE_S)
-                row = {"conditions": str(conditions), "changed_s": changed_s, "before": before}
-                rows.append({**row, "after": scene.counters(), "report": loader.order("report")})
-            log = loader.order(f"log {rows[-1]['after']['clock_s']}")
-            scene.set(UNDISTURBED)  # a loader with next to no CPU takes long to end
-            loader.order("stop")
-    except ChildFailed as error:
-        scene.set(UNDISTURBED)
-        return {"failed": str(error)}
-    measured = [phase_figures(row, log, conditions) for row, conditions in zip(rows, phases, strict=True)]
-    return {"first_batch_s": first_s, "phases": measured, "rounds": log}
-
-
-def calm(run: Callable[[], dict[str, Any]], patience: int) -> dict[str, Any]:
-    """A run beside which nothing else was busy on this machine, or that with the least of it.
-
-    Args:
-        run: is called once, and again while too much was busy.
-        patience: how often again, at most.
-    """
-    rows = []
-    for _ in range(1 + patience):
-        rows.append(run())
-        if _elsewhere(rows[-1]) <= CALM_CORES:
-            break
-    return min(rows, key=_elsewhere)
-
-
-def _elsewhere(run: dict[str, Any]) -> float:
-    return max((phase["elsewhere_cores"] for phase in run.get("phases", ())), default=0.0)
-
-
-def phase_figures(row: dict[str, Any], log: Any, conditions: Conditions) -> dict[str, Any]:
-    """What a phase was like.
-
-    Args:
-        row: as `streamed` has noted it.
-        log: of the stream.
-        conditions: that held.
-    """
-    start_s, end_s = row["before"]["clock_s"], row["after"]["clock_s"]
-    images_per_s = rate(log, start_s, end_s)
-    nbytes = row["after"]["interface_bytes"] - row["before"]["interface_bytes"]
-    return {
-        "conditions": row["conditions"],
-        "images_per_s": images_per_s,
-        "at_once_images_per_s": rate(log, row["changed_s"], start_s),
-        "windows": windows(log, start_s, end_s, WINDOW_S),
-        "bytes_per_image": nbytes / max(1.0, images_per_s * (end_s - start_s)),
-        "shares": shares(conditions, row["before"], row["after"], step_share(log, start_s, end_s)),
-        "elsewhere_cores": elsewhere_cores(row["before"], row["after"]),
-        "report": row["report"],
-    }
 
 
 # --- cases over the link ----------------------------------------------------------------------------------------------
@@ -269,7 +173,7 @@ def rates_of(run: dict[str, Any]) -> str:
     """Images/s of the phases of a run, in words."""
     phases = [f"{phase['images_per_s']:.0f} ({phase['report']['bottleneck']})" for phase in run["phases"]]
     told = f"first batch {run['first_batch_s']:.2f} s, images/s {', '.join(phases)}"
-    return f"{told}; {_elsewhere(run):.2f} cores elsewhere"
+    return f"{told}; {busiest_elsewhere(run):.2f} cores elsewhere"
 
 
 def change(found: dict[str, list[dict[str, Any]]], number: int, conditions: Conditions) -> dict[str, Any]:
@@ -327,6 +231,39 @@ def steady(options: Namespace, progress: Any) -> dict[str, Any]:
         by_policy[policy] = {"deviation": deviation(values), "windows": len(values), **record.spread(values)}
     holds = by_policy["auto"]["deviation"] <= BAR_STEADY
     return {"policies": by_policy, "minutes": options.minutes, "rounds": [found], "holds": holds}
+
+
+def idle_wire(options: Namespace, progress: Any) -> dict[str, Any]:
+    """`auto` on a link that would be busy with files, and is idle with what the agent makes of them.
+
+    Args:
+        options: of the command line.
+        progress: is told of the run.
+    """
+    with TemporaryDirectory(prefix="sophon-flat-") as folder:
+        save_flat_pictures(Path(folder) / "flat")
+        with opened(Path(folder)) as scene:
+            settings = replace(stream_of(options, "auto"), data=folder)
+            run = streamed(scene, settings, (NARROW,), IDLE_S)
+    progress.update()
+    if "failed" in run:
+        return {**run, "holds": False}
+    values = run["phases"][0]["windows"]
+    least = min(values) / median(values)
+    return {"least": least, "images_per_s": median(values), "rounds": [run], "holds": least >= BAR_IDLE}
+
+
+def save_flat_pictures(folder: Path) -> None:
+    """JPEGs of a single colour each, in files whose bytes are nearly all comment.
+
+    Args:
+        folder: is made.
+    """
+    folder.mkdir()
+    for number in range(FLAT_PICTURES):
+        colour = (5 * number % 256, 3 * number % 256, 7 * number % 256)
+        picture = Image.new("RGB", FLAT_SIZE, colour)
+        picture.save(folder / f"{number}.jpg", comment=b" " * FLAT_FILE_NBYTES)
 
 
 def verdict(options: Namespace, progress: Any) -> dict[str, Any]:
@@ -399,6 +336,7 @@ CASES: dict[str, Callable[[Namespace, Any], dict[str, Any]]] = {
     "rank": rank,
     **{name: partial(disturbed, name) for name in DISTURBANCES},
     "steady": steady,
+    "idle-wire": idle_wire,
     "verdict": verdict,
     "memory": live_alone.memory,
     "local": live_alone.local,

@@ -149,6 +149,9 @@ def steadiness(result: Result) -> str:
     for policy, one in cases.get("steady", {}).get("policies", {}).items():
         what = f"`{policy}`: standard deviation of windows of 5 s, by their mean of {one['median']:.0f} images/s"
         rows.append((what, f"{one['deviation']:.1%} of {one['windows']}"))
+    if idle := cases.get("idle-wire"):
+        what = f"crops of next to nothing, 5 Mbit/s, {idle['images_per_s']:.0f} images/s: least window by their median"
+        rows.append((what, f"{idle['least']:.2f}"))
     if verdict := cases.get("verdict"):
         by_resource = ", ".join(f"{name} {right}" for name, right in verdict["by_resource"].items())
         rows.append(("verdicts that are right", f"{verdict['right']} of {verdict['decided']} ({by_resource})"))

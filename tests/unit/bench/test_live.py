@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench import live, live_alone, verdicts
+from bench import live, live_alone, live_runs, verdicts
 from bench.scene import UNDISTURBED, Conditions, elsewhere_cores, shares
 from bench.streams import LAST_BATCH_S, Stream, deviation, rate, step_share, windows
 
@@ -184,7 +184,7 @@ def test_a_run_that_failed_is_told_and_keeps_no_bar() -> None:
 
 def test_a_run_is_done_again_while_the_machine_is_busy() -> None:
     runs = [run(1.0, busy=0.9), run(2.0, busy=0.4), run(3.0, busy=0.05), run(4.0)]
-    first = [one["phases"][0]["images_per_s"] for one in (live.calm(iter(runs).__next__, n) for n in (0, 1, 5))]
+    first = [one["phases"][0]["images_per_s"] for one in (live_runs.calm(iter(runs).__next__, n) for n in (0, 1, 5))]
     assert first == [1.0, 2.0, 3.0]
 
 

@@ -174,13 +174,21 @@ def test_steadiness_is_told_as_far_as_it_was_measured(tmp_path: Path) -> None:
     brought = [{"conditions": "link_mbit 40", "more": "wire", "said": 1.9, "measured": 1.8}]
     cases = {
         "steady": {"policies": {"auto": {"deviation": 0.021, "windows": 120, "median": 270.0}}},
+        "idle-wire": {"least": 0.81, "images_per_s": 250.0},
         "verdict": {"right": 39, "decided": 40, "by_resource": {"wire": "8 of 8"}, "would_bring": {"rows": brought}},
         "memory": {"beyond_index": {"made-up index": {"no-off": None, "auto": 0.01}}},
         "local": {"first_batch_s_later": 0.2, "first_epoch_s_later": -0.4},
     }
     record.write_json(tmp_path / "steadiness.json", {**STAMP, "rows": {"cases": cases}})
     text = TABLES["steadiness"](Results(tmp_path))
-    for told in ("2.1% of 120", "39 of 40 (wire 8 of 8)", "| 1.90 / 1.80 |", "`auto` 0.01 |", "+0.20 s / -0.40 s"):
+    for told in (
+        "2.1% of 120",
+        "250 images/s: least window by their median | 0.81 |",
+        "39 of 40 (wire 8 of 8)",
+        "| 1.90 / 1.80 |",
+        "`auto` 0.01 |",
+        "+0.20 s / -0.40 s",
+    ):
         assert told in text
     record.write_json(tmp_path / "steadiness.json", {**STAMP, "rows": {"cases": {}}})
     assert "standard deviation" not in TABLES["steadiness"](Results(tmp_path))
