@@ -152,13 +152,14 @@ def test_an_encoding_that_fails_is_left_out_of_a_trial(monkeypatch: pytest.Monke
 # --- when to try ----------------------------------------------------------------------------------------------
 
 
-def due_at(appraiser: Appraiser, jobs: int, fails: bool = False) -> list[int]:
-    """The jobs, by number, whose samples are tried."""
+def due_at(appraiser: Appraiser, jobs: int, fails: bool = False, trial_s: float = 0.005) -> list[int]:
+    """The jobs, by number, whose samples are tried; a job takes 2 ms."""
     found = []
     for number in range(jobs):
-        if appraiser.due():
+        if appraiser.due(0.002):
             found.append(number)
             appraiser.failed() if fails else appraiser.learn(hand_made(number))
+            appraiser.spent(trial_s)
     return found
 
 
@@ -171,6 +172,14 @@ def test_every_sample_is_tried_at_first_and_one_in_256_later(fails: bool) -> Non
     assert gaps[:MIN_PROBES] == [1] * MIN_PROBES
     assert gaps[MIN_PROBES : MIN_PROBES + 9] == [2, 4, 8, 16, 32, 64, 128, 256, 256]
     assert set(gaps[MIN_PROBES + 8 :]) == {MOST_JOBS_BETWEEN} and len(found) < 40
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_trials_that_are_dear_take_a_hundredth_of_the_work(fails: bool) -> None:
+    found = due_at(Appraiser(CHAIN, 4), 20_000, fails, trial_s=0.025)
+    gaps = [after - before for before, after in pairwise(found)]
+    assert gaps[MIN_PROBES : MIN_PROBES + 7] == [2, 4, 8, 16, 32, 64, 128], "that teaches the most"
+    assert set(gaps[MIN_PROBES + 7 :]) <= {1250, 1251}
 
 
 def test_all_encodings_are_tried_at_first_and_one_at_a_time_later() -> None:
