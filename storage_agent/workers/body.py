@@ -282,7 +282,7 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
     if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
         nbytes = len(done.answer.payload)
         appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
-    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due(done.answer.cpu_s):
+    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due():
         return 0.0
     since_s = time.thread_time()
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
@@ -292,9 +292,7 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
         appraiser.failed()
     else:
         appraiser.learn(trial)
-    took_s = time.thread_time() - since_s
-    appraiser.spent(took_s)
-    return took_s
+    return time.thread_time() - since_s
 
 
 def _at_cut(

@@ -24,11 +24,9 @@ from storage_agent.workers.trials import Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
-MOST_JOBS_BETWEEN = 256
-"""Jobs between two trials, once they are only to notice a change; more where these are little work beside a trial."""
-TRIALS_SHARE = 0.01
-"""Of the CPU seconds of jobs, what trials take then. A trial decodes the whole picture: that of a photograph takes as
-long as ten jobs."""
+MOST_JOBS_BETWEEN = 512
+"""Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
+long as five jobs, for files like ImageNet's and for photographs, so trials are about a hundredth of the work."""
 KEPT_TRIALS = 64
 """The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
 KEPT_SENT = 64
@@ -90,8 +88,6 @@ class Appraiser:
         self._tried = 0
         self._gap = 1
         self._jobs_left = 0
-        self._worked_s = 0.0
-        self._trial_s = 0.0
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []
         self._nbytes: list[float] = []
@@ -104,25 +100,15 @@ class Appraiser:
         """Whether enough has been tried to choose by prices."""
         return len(self._trials) >= MIN_PROBES
 
-    def due(self, work_s: float) -> bool:
-        """A job is done: whether its sample should be tried; often at first, then ever more rarely.
-
-        Args:
-            work_s: CPU seconds that it took.
-        """
+    def due(self) -> bool:
+        """A job is done: whether its sample should be tried; often at first, then ever more rarely."""
         self._jobs_left -= 1
-        self._worked_s += work_s
-        too_dear = self._gap == MOST_JOBS_BETWEEN and TRIALS_SHARE * self._worked_s < self._trial_s
-        if self._jobs_left > 0 or too_dear:
+        if self._jobs_left > 0:
             return False
         if self._tried >= MIN_PROBES:
             self._gap = min(2 * self._gap, MOST_JOBS_BETWEEN)
-        self._jobs_left, self._worked_s = self._gap, 0.0
+        self._jobs_left = self._gap
         return True
-
-    def spent(self, trial_s: float) -> None:
-        """So many CPU seconds a trial has taken, whatever came of it."""
-        self._trial_s = trial_s
 
     def names(self, allowed: Collection[str]) -> list[str]:
         """The encodings to try next: all of them at first, then one after the other.
