@@ -9,7 +9,8 @@
 | disk of the agent | bytes/s while files were read | as before; where reads wait for CPU, comes back by a seventh |
 
 Every window of samples measures loader and agent anew, whatever the plan, so neither can be stuck at what a bad moment
-has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is.
+has shown. Only the wire has to be tried: a loader that does not fill it cannot know how wide it is. Before it has held
+anything up it counts as four times what crosses it.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ BORNE = 2.0
 shows that it bears more, and the plan would end up being made for a thousand times what it has."""
 WIDER = 1.1
 """Times what the wire gave before, at which more that came is no scatter."""
-FIRST_GROWTH = 1.0
-"""Before the wire has held anything up, it is tried with twice as much each time."""
 LIKELY_WIRE_BYTES_S = 12.5e6
-"""Where that begins: 100 Mbit/s. A hundred times as much is reached within seven windows."""
+"""What a wire gives that nobody has seen: 100 Mbit/s."""
+BORNE_UNSEEN = 4.0
+"""Times what crosses it, that a wire is believed to bear before it has held anything up. If a plan wants more, a
+hundred times as much is reached within four windows; if not, it would be the same for any wire that is wider."""
+LEAST_WIRE_BYTES_S = 0.125e6
+"""Such a wire is not believed to be narrower: 1 Mbit/s."""
 RECOVERY = 1.15
 """Times per window by which the agent's cores are believed to come back while nothing runs there, and its disk while
-what is read waits for CPU."""
+what is read waits for CPU; and by which less of a wire is believed in that nobody has seen, and that is hardly used."""
 MAX_WIRE_BYTES_S = 1e12
 """Beyond any wire; a rate that nothing contradicts stays finite."""
 MIN_WORK_S = 0.003
@@ -165,7 +169,7 @@ class Conditions:
     disk_bytes_s: float = math.inf
     agent_speed: float = 1.0
     per_worker: float = 0.0
-    growth: float = FIRST_GROWTH
+    growth: float = GROWTH
     wire_held_bytes_s: float = 0.0
     max_agent_cores: float = math.inf
 
@@ -230,12 +234,16 @@ class Conditions:
             # Not the mean with what was tried: that may be many times what the wire has, and was never seen.
             held = self.wire_held_bytes_s
             return self._with_wire(got if got > WIDER * held else _mean(held, got), GROWTH)
-        tried, growth = known * (1 + self.growth), FIRST_GROWTH
-        if self.wire_seen:
-            most = max(known, BORNE * got)
-            growth = min(2 * self.growth, MAX_GROWTH) if tried <= most else self.growth
-            tried = min(tried, most)
-        rates = replace(self.rates, wire_bytes_s=min(max(tried, got), MAX_WIRE_BYTES_S))
+        if not self.wire_seen:
+            # While nothing is offloaded, that little crosses it says nothing.
+            least = max(known / RECOVERY, LEAST_WIRE_BYTES_S) if window.work_cpu_s > MIN_WORK_S else known
+            return self._trying(max(least, BORNE_UNSEEN * got), self.growth)
+        tried, most = known * (1 + self.growth), max(known, BORNE * got)
+        growth = min(2 * self.growth, MAX_GROWTH) if tried <= most else self.growth
+        return self._trying(max(min(tried, most), got), growth)
+
+    def _trying(self, bytes_s: float, growth: float) -> Conditions:
+        rates = replace(self.rates, wire_bytes_s=min(bytes_s, MAX_WIRE_BYTES_S))
         return replace(self, rates=rates, growth=growth)
 
     def _with_wire(self, bytes_s: float, growth: float) -> Conditions:

@@ -14,11 +14,12 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff
 from sophon_loader.profiling.live import (
+    BORNE_UNSEEN,
     DOUBTED_FOR,
-    FIRST_GROWTH,
     GROWTH,
     HELD_FIRST,
     HELD_MOST,
+    LEAST_WIRE_BYTES_S,
     LIKELY_WIRE_BYTES_S,
     MAX_GROWTH,
     MAX_WIRE_BYTES_S,
@@ -99,13 +100,26 @@ def test_what_no_window_shows_stays_unknown() -> None:
     assert not now.wire_seen and now.disk_bytes_s == math.inf and now.rates.gpu_samples_s == math.inf
 
 
-def test_before_the_wire_has_held_anything_up_it_is_tried_with_twice_as_much_each_time() -> None:
-    now = FIRST
-    for times in (2, 4, 8, 16):
-        now = now.after(window(wire_bytes=1.0))
-        assert now.rates.wire_bytes_s == times * LIKELY_WIRE_BYTES_S and now.growth == FIRST_GROWTH
-    assert after(now, *[window()] * 200).rates.wire_bytes_s == MAX_WIRE_BYTES_S
+def test_before_the_wire_has_held_anything_up_it_is_believed_to_bear_four_times_what_crosses_it() -> None:
+    now = FIRST.after(window(wire_bytes=10e6))
+    assert now.rates.wire_bytes_s == BORNE_UNSEEN * 10e6 and not now.wire_seen and now.growth == GROWTH
     assert now.after(on_the_wire(3e6)).rates.wire_bytes_s == 3e6, "a guess has no weight"
+    for _ in range(4):
+        now = now.after(window(wire_bytes=now.rates.wire_bytes_s))
+    assert now.rates.wire_bytes_s > 100 * LIKELY_WIRE_BYTES_S, "a plan that wants a wide wire finds it soon"
+
+
+def test_a_wire_that_nobody_has_seen_is_believed_in_less_while_what_is_offloaded_hardly_uses_it() -> None:
+    now, hardly = FIRST, window(wire_bytes=0.1e6)
+    for _ in range(30):
+        before = now.rates.wire_bytes_s
+        now = now.after(hardly)
+        assert before / RECOVERY <= now.rates.wire_bytes_s * (1 + 1e-9), "slowly: a window may be unlike others"
+    assert now.rates.wire_bytes_s == BORNE_UNSEEN * 0.1e6
+    assert after(now, *[window(wire_bytes=1.0)] * 30).rates.wire_bytes_s == LEAST_WIRE_BYTES_S
+    assert after(now, *[window(wire_bytes=1e300)] * 2).rates.wire_bytes_s == MAX_WIRE_BYTES_S
+    files_only = window(wire_bytes=0.0, work_cpu_s=0.0)
+    assert after(now, *[files_only] * 30).rates.wire_bytes_s == now.rates.wire_bytes_s, "that shows nothing of it"
 
 
 @pytest.mark.parametrize("changed", [{"samples": 0}, {"seconds": 0.0}, {"samples": 0, "seconds": 0.0}])
@@ -347,7 +361,7 @@ def test_no_window_makes_a_rate_that_is_none(some: list[Window], loader_cores: f
         assert math.isfinite(values["loader_cores"]) and math.isfinite(values["agent_cores"])
         assert values["loader_cores"] <= loader_cores * (1 + 1e-9)
         assert math.isfinite(values["wire_bytes_s"])
-        assert now.disk_bytes_s > 0 and 0 < now.agent_speed <= 1 and 0 < now.growth <= FIRST_GROWTH
+        assert now.disk_bytes_s > 0 and 0 < now.agent_speed <= 1 and 0 < now.growth <= MAX_GROWTH
 
 
 # --- the guard ------------------------------------------------------------------------------------------------
