@@ -30,7 +30,8 @@ class Report:
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
         throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the wire) and `cpu` (the loader's) could do
             by themselves, if nothing was offloaded; those that are known.
-        limits: by resource the share of the time for which it is busy, as far as is known: the busiest first.
+        limits: by resource the share of the time for which it is busy, as far as is known: the busiest first. Under
+            `auto` a wire is left out until it has held something up.
         would_bring: how many times as many images/s twice of each resource would give, by the cost model.
         weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at
             the agent, and those that are left to the loader. "pixels@2" is the value behind the second op, as it is.

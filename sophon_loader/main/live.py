@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sophon_loader.decide.cost import time_without_offloading
 from sophon_loader.decide.facts import FILE, OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
@@ -33,7 +34,7 @@ from sophon_loader.workers.tariff import SharedTariff
 FIRST_WINDOW_S = 0.25
 """Windows are short until the wire has shown its limit."""
 FIRST_WINDOWS = 12
-"""So many at most: then it is a hundred times what it was taken for."""
+"""So many at most: what a plan needs of it has crossed it by then."""
 WINDOW_S = 1.0
 MIN_WINDOW_SAMPLES = 16
 """Of fewer, a large one decides."""
@@ -46,6 +47,7 @@ TRIED_OF_AGENT = 1 / 32
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
 NO_CPU = "the agent has next to no CPU"
+GUESSED = "; how much the wire bears is a guess, as nothing has waited for it yet"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 
@@ -159,7 +161,7 @@ class LivePlan:
 
     def tell(self, report: Report) -> None:
         """Tell a report what is followed now, and what limits."""
-        report.plan_reason = self.tariff.reason
+        report.plan_reason = self.tariff.reason + self._caveat
         report.predicted_seconds = self.predicted_s
         report.rates = self.conditions.rates.measured()
         if not self.conditions.wire_seen:
@@ -264,7 +266,7 @@ class LivePlan:
         if table is None:
             self._share()  # for as many cores as the agent is known to have by now
             return False
-        facts = _facts_of(table, self.conditions)
+        facts = self._facts(table)
         self.tariff = self._policy.tariff(facts, self._traffic)
         if self._agent_is_starved:
             without = self.tariff.without
@@ -272,6 +274,26 @@ class LivePlan:
         self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
         self._share()
         return True
+
+    @property
+    def _caveat(self) -> str:
+        """What is to be said of a tariff in which a wire that nobody has seen limits."""
+        times = self.tariff.without, self.tariff.predicted
+        guessed = not self.conditions.wire_seen and any(time and time.bottleneck == "wire" for time in times)
+        return GUESSED if guessed else ""
+
+    def _facts(self, table: ChoiceTable) -> Facts:
+        """What a tariff is worked out from.
+
+        A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
+        against files, where the training step limits, they would never be tried, and the agent would work without need.
+        """
+        facts = _facts_of(table, self.conditions)
+        if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
+            wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
+            if time_without_offloading(table, wide.rates).bottleneck == "gpu":
+                return wide
+        return facts
 
     def _table(self) -> ChoiceTable | None:
         """What a tariff is worked out from; None before enough is known."""

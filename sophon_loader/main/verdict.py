@@ -30,6 +30,7 @@ class Verdict:
         policy: that has worked it out.
         facts: the samples of late. The agent's disk counts among the training steps there.
         rates: of GPU, wire and cores as they were.
+        wire_seen: whether that of the wire was measured. What a guess would make of the wire is not told.
         disk_s: seconds for which the agent's disk is busy with these samples.
         predicted: their time under the tariff; None where the policy does not say.
         without: the same without offloading.
@@ -42,6 +43,7 @@ class Verdict:
     policy: PricingPolicy
     facts: Facts
     rates: Rates
+    wire_seen: bool
     disk_s: float
     predicted: EpochTime | None
     without: EpochTime | None
@@ -60,7 +62,8 @@ class Verdict:
         table = facts.table
         read = 0.0 if files_here or table is None else float(table.wire_bytes[:, 0].sum(dtype=np.float64))
         disk_s = read / conditions.disk_bytes_s
-        return Verdict(policy, facts, conditions.rates, disk_s, tariff.predicted, tariff.without)
+        rates, wire_seen = conditions.rates, conditions.wire_seen
+        return Verdict(policy, facts, rates, wire_seen, disk_s, tariff.predicted, tariff.without)
 
     @property
     def seconds(self) -> float | None:
@@ -69,11 +72,13 @@ class Verdict:
 
     @property
     def throughput(self) -> dict[str, float]:
-        """SOPHON's stage 1: samples/s of `gpu`, `io` and `cpu` by themselves without offloading, where they limit."""
+        """SOPHON's stage 1: samples/s of `gpu`, `cpu` and `io` by themselves without offloading, where they limit."""
         time, samples = self.without, self.facts.samples
         if time is None:
             return {}
-        busy = {"gpu": samples / self.rates.gpu_samples_s, "io": time.wire_s, "cpu": time.loader_cpu_s}
+        busy = {"gpu": samples / self.rates.gpu_samples_s, "cpu": time.loader_cpu_s}
+        if self.wire_seen:
+            busy["io"] = time.wire_s
         return {name: samples / seconds for name, seconds in busy.items() if seconds > 0}
 
     def limits(self, *, offloading: bool = True) -> dict[str, float]:
@@ -85,7 +90,8 @@ class Verdict:
         time = self.predicted if offloading else self.without
         if time is None:
             return {}
-        return shares_of(replace(time, gpu_s=self.facts.samples / self.rates.gpu_samples_s), self.disk_s)
+        time = replace(time, gpu_s=self.facts.samples / self.rates.gpu_samples_s)
+        return shares_of(time, self.disk_s, wire_seen=self.wire_seen)
 
     @cached_property
     def would_bring(self) -> dict[str, float]:
@@ -119,12 +125,13 @@ class Verdict:
         return found
 
 
-def shares_of(time: EpochTime, disk_s: float = 0.0) -> dict[str, float]:
+def shares_of(time: EpochTime, disk_s: float = 0.0, *, wire_seen: bool = True) -> dict[str, float]:
     """For each resource the share of the time for which it is busy, the busiest first.
 
     Args:
         time: under the cost model.
         disk_s: seconds of the agent's disk.
+        wire_seen: whether the time of the wire is more than a guess; else it is left out.
     """
     busy = {
         "gpu": time.gpu_s,
@@ -133,5 +140,7 @@ def shares_of(time: EpochTime, disk_s: float = 0.0) -> dict[str, float]:
         "agent-cpu": time.agent_cpu_s,
         "agent-disk": disk_s,
     }
+    if not wire_seen:
+        del busy["wire"]
     longest = max(busy.values()) or 1.0
     return {name: seconds / longest for name, seconds in sorted(busy.items(), key=lambda item: -item[1])}

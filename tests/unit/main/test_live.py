@@ -29,6 +29,7 @@ from sophon_loader.main.live import (
 )
 from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
+from sophon_loader.report import Report
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, MAX_RATIO, Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
@@ -273,6 +274,21 @@ def test_the_limits_are_shares_of_the_time_the_busiest_first() -> None:
         ("wire", 1.0), ("agent-disk", 0.75), ("loader-cpu", 0.5), ("gpu", 0.25), ("agent-cpu", 0.0),
     ]  # fmt: skip
     assert set(shares_of(EpochTime(0.0, 0.0, 0.0, 0.0)).values()) == {0.0}
+
+
+def test_nothing_is_said_of_how_busy_a_wire_is_that_nobody_has_seen() -> None:
+    """What is planned with is a guess, and so would be the share of it that is used."""
+    unseen = Driven(FIRST)
+    unseen.statistics.shortest_net_s.array[:] = 0.0005
+    unseen.weigh(20)
+    unseen.progress(1.0, totals_of(100, fresh=0, waited_s=0.0, wire_bytes=200_000))
+    told = Report("auto")
+    unseen.live.tell(told)
+    assert set(told.limits) == {"gpu", "loader-cpu", "agent-cpu", "agent-disk"} and told.limits["loader-cpu"] == 1.0
+    assert set(told.throughput) == {"gpu", "cpu"} and "wire_bytes_s" not in told.rates
+    unseen.progress(2.0, totals_of(200))
+    unseen.live.tell(told)
+    assert "wire" in told.limits and "io" in told.throughput and "wire_bytes_s" in told.rates
 
 
 def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:

@@ -245,3 +245,19 @@ def test_traffic_is_saved_where_the_step_limits() -> None:
     assert spared.mean(slow, 20) == pytest.approx(27, rel=0.02)
     assert not costly.live.tariff.offloads
     assert spared.live.tariff.offloads
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_no_more_of_the_agent_saves_traffic_than_may_on_a_wire_that_is_hardly_used_either(weight: float) -> None:
+    """A tenth of such files crosses a wide wire, which shows nothing of how wide it is: they would not wait for it."""
+    wide = replace(USUAL, wire=1e9, step=30.0)
+    play = Play(Pictures(1e6), Traffic(weight=weight))
+    assert play.mean(wide, 30) == pytest.approx(30, rel=0.02)
+    tariff = play.live.tariff
+    assert not play.live.conditions.wire_seen and tariff.predicted and tariff.without
+    more_s = tariff.predicted.agent_cpu_s - tariff.without.agent_cpu_s
+    assert more_s <= 1.01 * weight * tariff.predicted.seconds and tariff.offloads is (weight > 0)
+    assert tariff.reason.startswith("gpu-bound at ")
+    narrow = replace(wide, wire=5e6)
+    play.mean(narrow, SETTLED_AFTER)
+    assert play.mean(narrow, 10) == pytest.approx(30, rel=0.02), "where they would wait, time decides"
