@@ -156,6 +156,7 @@ class Broker:
                 stopping_s,
                 self._look(now_s),
             )
+            self._lines.flush()
             events = dict(self._poller.poll(_shortest_ms(*waits_s)))
             for number, event in self._lines.ready(events):
                 self._attend(number, event)
@@ -218,7 +219,7 @@ class Broker:
         for instruction in instructions:
             match instruction:
                 case do.Order(number, frames):
-                    self._lines.send(number, frames)
+                    self._lines.put(number, frames)
                 case do.Read(jobs, note):
                     self._read(jobs, note)
                 case do.Queue(jobs):
@@ -291,9 +292,9 @@ class Broker:
         word, *said = message
         if word == words.ANSWER:
             self._upkeep.count(0.0)
-            job = self._staff.answered(number, sum(map(len, said)), now_s=time.monotonic())
+            kind, cpu_s, took_s = msgpack.unpackb(said[0])
+            job = self._staff.answered(number, took_s, sum(map(len, said)), now_s=time.monotonic())
             if job is not None:
-                kind, cpu_s = msgpack.unpackb(said[0])
                 self._answered(job.fetch.client, kind, cpu_s, said[1:])
         elif word == words.REGISTERED:
             client = self._staff.built(number, now_s=time.monotonic()).client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,18 +13,23 @@ from storage_agent.jobs import Job
 
 @dataclass
 class Task:
-    """A job at a worker; at two when it was `doubled`, and then the first answer counts."""
+    """A job at a worker; at two when it was `doubled`, and then the first answer counts.
+
+    `expected_s` is how long it will probably take there.
+    """
 
     job: Job
+    expected_s: float = 0.0
     doubled: bool = False
     answered: bool = False
 
 
 @dataclass
 class Building:
-    """A pipeline to be built, and the workers that have died of it."""
+    """A pipeline to be built, for how long nothing else is sent after it, and the workers that have died of it."""
 
     build: Build
+    expected_s: float = 0.0
     deaths: int = 0
 
 
@@ -31,8 +37,8 @@ class Building:
 class Worker:
     """What has been sent to a worker and not been answered, oldest first, and when it began on the first of it.
 
-    `known` are the pipelines it has learnt, digest -> bytes, the one used last at the end. `ended` says why it is being
-    ended, if it is.
+    `ahead_s` is how long all of it will probably take. `known` are the pipelines it has learnt, digest -> bytes, the
+    one used last at the end. `ended` says why it is being ended, if it is.
     """
 
     work: deque[Task | Building] = field(default_factory=deque)
@@ -40,6 +46,7 @@ class Worker:
     ready: bool = False
     usable: bool = False
     since_s: float = 0.0
+    ahead_s: float = 0.0
     ended: str = ""
 
     @property
@@ -51,10 +58,10 @@ class Worker:
         return [one for one in self.work if isinstance(one, Building)]
 
     @property
-    def waiting(self) -> Task | None:
-        """The task that waits behind something else and that no other worker has."""
-        last = self.work[-1] if len(self.work) > 1 else None
-        return last if isinstance(last, Task) and not last.doubled and not last.answered else None
+    def waiting(self) -> list[Task]:
+        """The tasks that wait behind something else and that no other worker has."""
+        behind = itertools.islice(self.work, 1, None)
+        return [one for one in behind if isinstance(one, Task) and not one.doubled and not one.answered]
 
     @property
     def client(self) -> bytes:
@@ -63,8 +70,22 @@ class Worker:
         return head.build.client if isinstance(head, Building) else head.job.fetch.client
 
     def took_s(self, now_s: float) -> float:
-        """How long it has been at what it does now."""
+        """How long it has been at what it does now, and at what it has done and not handed in."""
         return now_s - self.since_s if self.work else 0.0
+
+    def take(self, what: Task | Building, now_s: float) -> None:
+        """It has been sent more to do."""
+        if not self.work:
+            self.since_s = now_s
+        self.work.append(what)
+        self.ahead_s += what.expected_s
+
+    def hand_in(self, now_s: float) -> Task | Building:
+        """It has answered the oldest of what it was sent."""
+        done = self.work.popleft()
+        self.since_s = now_s
+        self.ahead_s = self.ahead_s - done.expected_s if self.work else 0.0
+        return done
 
 
 def epitaph(number: int, worker: Worker, exit_code: str) -> Log:

@@ -19,7 +19,10 @@ from storage_agent.turns import NBYTES_PER_S
 from storage_agent.workers import words
 
 JOBS_PER_WORKER = 2
-"""One being worked on and one on its way, so that a worker never waits for the broker."""
+"""At least, one being worked on and one on its way, so that a worker never waits for the broker."""
+MAX_JOBS_PER_WORKER = 8
+AHEAD_S = 0.04
+"""Up to so many, of jobs that are short: as many as take so long. A turn of the broker then serves several samples."""
 STUCK_S = 0.05
 """A job that waits at its worker for longer, behind a slow one, is given to an idle worker as well."""
 STALLED_S = 1.0
@@ -51,7 +54,7 @@ class Staff:
         >>> staff.ready(1)
         >>> staff.queue([job], now_s=0.0)
         [Order(worker=1, frames=[b'learn', ...]), Order(worker=1, frames=[b'job', ...])]
-        >>> staff.answered(1, now_s=0.1)
+        >>> staff.answered(1, took_s=0.1, now_s=0.1)
         Job(...)
 
     Attributes:
@@ -136,22 +139,20 @@ class Staff:
             build: its registration.
             now_s: the time.
         """
-        self._builds.append(Building(build))
+        self._builds.append(Building(build, AHEAD_S))
         return self.assign(now_s)
 
-    def answered(self, number: int, nbytes: int = 0, *, now_s: float) -> Job | None:
+    def answered(self, number: int, took_s: float, nbytes: int = 0, *, now_s: float) -> Job | None:
         """A worker has answered the oldest of its jobs: which that is, or None if another was faster.
 
         Args:
             number: the worker's.
+            took_s: how long it was at it.
             nbytes: of the answer.
             now_s: the time.
         """
-        worker = self._workers[number]
-        task = worker.work[0]
+        task = self._workers[number].hand_in(now_s)
         assert isinstance(task, Task), task
-        took_s, worker.since_s = worker.took_s(now_s), now_s
-        worker.work.popleft()
         if task.answered:
             return None
         self._finish(task, took_s + nbytes / NBYTES_PER_S)
@@ -164,10 +165,8 @@ class Staff:
             number: the worker's.
             now_s: the time.
         """
-        worker = self._workers[number]
-        building = worker.work.popleft()
+        building = self._workers[number].hand_in(now_s)
         assert isinstance(building, Building), building
-        worker.since_s = now_s
         return building.build
 
     def _finish(self, task: Task, cost_s: float) -> None:
@@ -192,7 +191,7 @@ class Staff:
         for task in lost:
             self._finish(task, worker.took_s(now_s) if task is worker.work[0] else 0.0)
         if lost:
-            note = f"the agent's worker died on this or its next sample ({why})"
+            note = f"the agent's worker died on this or another sample it had ({why})"
             done.append(Read([task.job for task in lost], note))
         for building in reversed(worker.builds):
             done += self._build_again(building, why, at_fault=bool(worker.ended) and building is worker.work[0])
@@ -217,7 +216,9 @@ class Staff:
             if self._builds:
                 done += self._have_built(number, self._builds.popleft(), now_s)
             elif (turn := self._admission.turns.pop(after=self._holders(now_s))) is not None:
-                task = Task(turn[1])
+                client, job = turn
+                # As long as all that may be ahead of a worker while nobody knows.
+                task = Task(job, self._admission.turns.expected(client) or AHEAD_S)
                 if task.job.is_outdated(self.per_worker):
                     self._finish(task, 0.0)
                     done.append(Read([task.job]))
@@ -242,12 +243,13 @@ class Staff:
         for number, worker in self._workers.items():
             if not (worker.usable and worker.work):
                 continue
-            took_s, limit_s, task = worker.took_s(now_s), self._limit_s(worker), worker.waiting
+            took_s, limit_s = worker.took_s(now_s), self._limit_s(worker)
             waits_s += [limit_s - took_s, STALLED_S - took_s]
-            if task is not None and idle:
-                waits_s.append(STUCK_S - took_s)
-            if task is not None and took_s >= STUCK_S and task.job.fetch.digest in self._pipelines:
-                done += self._double(number, task, now_s)
+            if took_s < STUCK_S:
+                waits_s += [STUCK_S - took_s] if idle and worker.waiting else []
+            else:
+                for task in worker.waiting:
+                    done += self._double(number, task, now_s)
             if took_s >= limit_s:
                 worker.usable = False
                 worker.ended = f"it took more than {limit_s:g} s"
@@ -260,6 +262,8 @@ class Staff:
 
     def _double(self, number: int, task: Task, now_s: float) -> list[Instruction]:
         """Give what waits at a worker to an idle one, too; what waits behind stalled work, to any that goes on."""
+        if task.job.fetch.digest not in self._pipelines:
+            return []
         stalled = self._workers[number].took_s(now_s) >= STALLED_S
         others = [
             (len(other.work), one)
@@ -282,25 +286,26 @@ class Staff:
             return []
         holders = self._holders(now_s)
         jobs = self._admission.turns.take_all(but=holders)
-        for worker in usable:
-            task = worker.waiting
-            if task is not None and task.job.fetch.client not in holders:
+        for task in (task for worker in usable for task in worker.waiting):
+            if task.job.fetch.client not in holders:
                 self._finish(task, 0.0)
                 jobs.append(task.job)
         return [Read(jobs, "the agent's workers are taken up with slow samples of other loaders")] if jobs else []
 
     def _least_loaded(self, now_s: float) -> int | None:
         """The worker for the next job; None when all have enough, or none is there."""
-        best, least = None, JOBS_PER_WORKER
+        best, least = None, MAX_JOBS_PER_WORKER
         for number, worker in self._workers.items():
-            if worker.usable and len(worker.work) < least and worker.took_s(now_s) < STALLED_S:
-                best, least = number, len(worker.work)
+            has = len(worker.work)
+            has_room = has < JOBS_PER_WORKER or worker.ahead_s < AHEAD_S
+            if worker.usable and has < least and has_room and worker.took_s(now_s) < STALLED_S:
+                best, least = number, has
         return best
 
     def _have_built(self, number: int, building: Building, now_s: float) -> list[Instruction]:
         worker, build = self._workers[number], building.build
         done = self._teach(number, worker, build.digest, build.registration)
-        self._put(worker, building, now_s)
+        worker.take(building, now_s)
         return [*done, Order(number, [words.REGISTER, build.digest.encode()])]
 
     def _give(self, number: int, task: Task, now_s: float) -> list[Instruction]:
@@ -310,16 +315,10 @@ class Staff:
         if registration is None and digest not in worker.known:
             self._finish(task, 0.0)
             return [Read([task.job], "its pipeline has been forgotten, as many others have come since")]
-        self._put(worker, task, now_s)
+        worker.take(task, now_s)
         done = self._teach(number, worker, digest, registration)
         done.append(Order(number, [words.JOB, *task.job.frames()]))
         return done
-
-    @staticmethod
-    def _put(worker: Worker, what: Task | Building, now_s: float) -> None:
-        if not worker.work:
-            worker.since_s = now_s
-        worker.work.append(what)
 
     def _teach(self, number: int, worker: Worker, digest: str, registration: bytes | None) -> list[Instruction]:
         """Send the pipeline if the worker lacks it, and have it forget others if they are too many or too large."""

@@ -84,6 +84,11 @@ class Turns(Generic[Thing]):
         client = self._clients.get(name)
         return tuple(client.waiting) if client else ()
 
+    def expected(self, name: bytes) -> float:
+        """What a thing of a client will probably cost; 0 while nothing is known."""
+        client = self._clients.get(name)
+        return (client.mean if client else 0.0) or self._mean
+
     def push(self, name: bytes, thing: Thing, *, first: bool = False) -> None:
         """Have a thing wait.
 
@@ -128,7 +133,7 @@ class Turns(Generic[Thing]):
 
     def _take(self, name: bytes, client: _Client[Thing]) -> tuple[bytes, Thing]:
         self._now = max(self._now, client.served)
-        charge = client.mean or self._mean
+        charge = self.expected(name)
         client.served = self._now + charge
         client.charged.append(charge)
         self._count -= 1

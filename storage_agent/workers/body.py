@@ -1,4 +1,4 @@
-"""A worker process: runs the ops of one sample at a time. Imported first by the forkserver, for its imports.
+"""A worker process: runs the ops of samples, one at a time. Imported first by the forkserver, for its imports.
 
 Speaks to the broker over one channel: says READY once, then answers each job it is sent.
 """
@@ -14,105 +14,35 @@ import os
 import signal
 import threading
 import time
-import traceback
-from dataclasses import dataclass
+from collections import deque
 from multiprocessing.process import BaseProcess
 
 import msgpack
 import torch
 
-from sophon_loader.encodings.encoding import Encoded, Payload
-from sophon_loader.encodings.estimate import UsedAt
-from sophon_loader.encodings.registry import encode, encodings, used_at
-from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.encodings.registry import encodings
 from sophon_loader.pipeline.catalogue import load_ops
-from sophon_loader.pipeline.chain import Chain, Located
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
-from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registration import Registration
-from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
-from storage_agent.answers import Answer, file_answer, read_file, sample_answer
+from storage_agent.answers import Answer
 from storage_agent.jobs import Job
 from storage_agent.settings import Settings
 from storage_agent.stores import Exports, open_exports
 from storage_agent.upkeep import Upkeep
 from storage_agent.workers import words
+from storage_agent.workers.answering import Done, Learnt, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.channel import Channel
-from storage_agent.workers.choosing import Appraiser, Prices, cheapest, unproven
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.trials import Picture, look_at, tried
 
-OFFERED_EVERY = 8
-"""Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
-bytes, which are a thousandth of the traffic then."""
-OFFERED_FIRST = 32
-"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
-TRIED_FROM_CORES = 0.06
-"""Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
+MAX_TOGETHER = 4
+"""Jobs that are looked at before the first of them is made, and answers that go out at once."""
+MAX_READ_NBYTES = 4 << 20
+"""Of files that are kept until their turn comes, but for the last."""
+MAX_HELD_NBYTES = 128 << 10
+"""Of answers that are held, but for the last: what a socket takes without waiting for the other end."""
+HOLD_S = 0.02
+"""How long an answer may wait for the next ones."""
 _LOOK_EVERY = 16
 """Samples after which a worker looks how much memory it has taken; it does so whenever one has failed."""
-_NOTE_LIMIT = 2000
-"""Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
-
-
-class Learnt:
-    """The pipelines that the broker has taught this worker, each built when it is first needed.
-
-    The broker decides how many there are, and which is forgotten.
-
-    Args:
-        max_px: that an image may have behind an op, see `Chain`.
-
-    Example:
-        >>> learnt = Learnt()
-        >>> learnt.learn(content_hash(registration), registration)
-        >>> learnt.built(content_hash(registration)).reach
-        3
-    """
-
-    def __init__(self, max_px: float = math.inf) -> None:
-        self._max_px = max_px
-        self._known: dict[str, bytes | Registration] = {}
-        self._appraisers: dict[str, Appraiser] = {}
-
-    def learn(self, digest: str, registration: bytes) -> None:
-        """Keep a registration.
-
-        Args:
-            digest: the name by which jobs will call for it.
-            registration: see `pipeline/registration.py`.
-        """
-        self._known[digest] = registration
-
-    def forget(self, digest: str) -> None:
-        """Drop it, and what its samples were found to take."""
-        self._known.pop(digest, None)
-        self._appraisers.pop(digest, None)
-
-    def built(self, digest: str) -> Registration:
-        """The pipeline of that digest.
-
-        Raises:
-            PipelineError: it cannot be built, or has not been learnt.
-        """
-        known = self._known.get(digest)
-        if known is None:
-            raise PipelineError(f"pipeline must have been sent to this worker, got {digest!r}")
-        if isinstance(known, bytes):
-            known = self._known[digest] = Registration.from_bytes(known, self._max_px)
-        return known
-
-    def appraiser(self, digest: str) -> Appraiser:
-        """Who knows what the choices of that pipeline's samples take.
-
-        Raises:
-            PipelineError: see `built`.
-        """
-        if digest not in self._appraisers:
-            pipeline = self.built(digest)
-            self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
-        return self._appraisers[digest]
 
 
 def main(settings: Settings, broker: Channel) -> None:
@@ -144,218 +74,127 @@ def main(settings: Settings, broker: Channel) -> None:
         broker.send([words.READY])
     except OSError:  # it has stopped in the meantime
         return
-    _serve(broker, open_exports(settings), Learnt(settings.max_px), memory)
+    Service(broker, open_exports(settings), Learnt(settings.max_px), memory).run()
 
 
-def _serve(broker: Channel, exports: Exports, learnt: Learnt, memory: Memory) -> None:
-    upkeep = Upkeep()
-    for count in itertools.count(1):
-        try:
-            frames = broker.receive()
-        except (EOFError, OSError):  # it has stopped, or is gone
-            return
-        assert frames is not None, "this end of the channel waits"
-        word, *said = frames
-        if word == words.LEARN:
-            learnt.learn(_digest(said[0]), bytes(said[1]))
-            continue
-        if word == words.FORGET:
-            learnt.forget(_digest(said[0]))
-            continue
-        if word == words.REGISTER:
-            message = [words.REGISTERED, *_counted(register(learnt, _digest(said[0])))]
-        else:
-            job = Job.from_frames(said[0], said[1], upkeep.per_sample_s)
-            done = answer_job(exports, job, learnt)
-            message = [words.ANSWER, *_counted(done.answer)]
-        try:
-            broker.send(message)
-        except OSError:
-            return
-        if word == words.JOB:
-            upkeep.count(done.answer.cpu_s + try_out(job, done, learnt))
-        if (word != words.JOB or done.failed or count % _LOOK_EVERY == 0) and memory.short:
-            return
+class _Gone(Exception):
+    """The broker has stopped, or has died."""
 
 
-def _digest(frame: memoryview) -> str:
-    return bytes(frame).decode()
+class Service:
+    """Does what the broker says, until the channel is closed or this process has taken too much memory.
 
-
-def _counted(answer: Answer) -> list[Payload]:
-    """The answer's frames behind what the broker counts."""
-    return [msgpack.packb((answer.kind, answer.cpu_s)), *answer.frames()]
-
-
-def register(learnt: Learnt, digest: str) -> Answer:
-    """Whether, and how far, a pipeline can be run here.
+    Jobs that came together are looked at together, and their answers go out together, as long as the first of them need
+    not wait for it: a turn of either process, after which the caches are another's, then serves several samples.
 
     Args:
-        learnt: the pipelines of this worker.
-        digest: of one of them.
-    """
-    try:
-        return Answer(Registered(digest, learnt.built(digest).reach))
-    except PipelineError as error:
-        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
-
-
-@dataclass(frozen=True)
-class Done:
-    """A job's answer, and what a trial of its sample would need.
-
-    Args:
-        answer: for the loader.
-        data: the file, if the choice was left to this worker.
-        picture: what was told of it.
-        failed: whether an op or the encoding did.
-    """
-
-    answer: Answer
-    data: bytes = b""
-    picture: Picture | None = None
-    failed: bool = False
-
-
-def answer_job(exports: Exports, job: Job, learnt: Learnt) -> Done:
-    """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
-
-    Args:
+        broker: the channel to it, which waits.
         exports: the agent's.
-        job: the sample.
-        learnt: the pipelines of this worker, the job's among them.
-    """
-    read = read_file(exports, job)
-    if isinstance(read, Answer):
-        return Done(read)
-    picture: Picture | None = None
-    offers: list[Offer] = []
-    op_s, since_s = [read.cpu_s], time.monotonic()
-    try:
-        pipeline = learnt.built(job.fetch.digest)
-        if job.item.encoding == CHEAPEST:
-            picture = look_at(read.data, pipeline.chain, _draw(job))
-            cut, encoding, offers = _choice(job, learnt, picture)
-        else:
-            cut, encoding = min(job.item.cut, pipeline.reach), job.item.encoding
-        run = _at_cut if cut > 0 else _at_file
-        located = None if picture is None else picture.located
-        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located)
-        short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
-        note, work_s = pipeline.why if short else "", time.monotonic() - since_s
-        told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
-        answer = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
-        _ = answer.header  # too long when an encoding writes a great deal of meta
-    except Exception as error:  # the boundary to user code
-        # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
-        # nothing was asked for.
-        chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
-        return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
-    return Done(answer, read.data, picture)
-
-
-def _choice(job: Job, learnt: Learnt, picture: Picture) -> tuple[int, str, list[Offer]]:
-    """The cut and the encoding that are cheapest for a sample, and what they were taken from."""
-    fetch, appraiser = job.fetch, learnt.appraiser(job.fetch.digest)
-    offers = appraiser.offers(picture, fetch.allowed, furthest=job.item.cut, keep_info=fetch.keep_info)
-    if not offers:
-        return *unproven(picture, fetch.allowed, keep_info=fetch.keep_info), []
-    taken = cheapest(offers, Prices(*fetch.prices))
-    return taken.cut, taken.encoding, offers
-
-
-def try_out(job: Job, done: Done, learnt: Learnt) -> float:
-    """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
-
-    Args:
-        job: the sample.
-        done: what came of it.
         learnt: the pipelines of this worker.
+        memory: of this process.
 
-    Returns:
-        CPU seconds that a trial took.
+    Example:
+        >>> Service(broker, open_exports(settings), Learnt(), Memory(2 << 30)).run()
     """
-    if done.picture is None:
-        return 0.0
-    appraiser = learnt.appraiser(job.fetch.digest)
-    sample = done.answer.message
-    if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
-        nbytes = len(done.answer.payload)
-        appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
-    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due():
-        return 0.0
-    since_s = time.thread_time()
-    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
-    try:
-        trial = tried(done.data, done.picture, chain, _draw(job), names, keep_info=job.fetch.keep_info)
-    except Exception:  # the boundary to user code; whoever runs that op for the loader says so
-        appraiser.failed()
-    else:
-        appraiser.learn(trial)
-    return time.thread_time() - since_s
 
+    def __init__(self, broker: Channel, exports: Exports, learnt: Learnt, memory: Memory) -> None:
+        self._broker = broker
+        self._exports = exports
+        self._learnt = learnt
+        self._memory = memory
+        self._upkeep = Upkeep()
+        self._since_s = time.monotonic()
+        """Since when it has been at what it answers next."""
+        self._answered = 0
 
-def _at_cut(
-    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
-) -> Encoded:
-    """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`."""
-    last = time.thread_time()
+    def run(self) -> None:
+        """Serve; returns when there is nobody to serve, or memory is short."""
+        with contextlib.suppress(_Gone):
+            while True:
+                for are_jobs, messages in itertools.groupby(self._received(), lambda frames: frames[0] == words.JOB):
+                    if not (self._work if are_jobs else self._obey)(deque(messages)):
+                        return
 
-    def after(stage: int, value: object) -> None:
-        nonlocal last
-        now = time.thread_time()
-        op_s.append(now - last)
-        last = now
+    def _received(self) -> list[list[memoryview]]:
+        """What has come, once something has."""
+        waits_s = time.monotonic()
+        try:
+            frames = self._broker.receive()
+        except (EOFError, OSError) as error:
+            raise _Gone from error
+        self._since_s += time.monotonic() - waits_s
+        received = []
+        while frames is not None:
+            received.append(frames)
+            frames = self._broker.at_hand()
+        return received
 
-    keep_info = job.fetch.keep_info
-    value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
-    return _encoded(job, value, encoding, cut, op_s, time.thread_time())
+    def _obey(self, messages: deque[list[memoryview]]) -> bool:
+        """Do what is said about pipelines; False once memory is short."""
+        for word, *said in messages:
+            digest = bytes(said[0]).decode()
+            if word == words.LEARN:
+                self._learnt.learn(digest, bytes(said[1]))
+            elif word == words.FORGET:
+                self._learnt.forget(digest)
+            else:
+                self._broker.put([words.REGISTERED, *self._counted(register(self._learnt, digest))])
+                self._flush()
+                if self._memory.short:
+                    return False
+        return True
 
+    def _work(self, messages: deque[list[memoryview]]) -> bool:
+        """Answer jobs; False once memory is short."""
+        jobs = deque(Job.from_frames(fetch, item, self._upkeep.per_sample_s) for _, fetch, item in messages)
+        while jobs:
+            done = self._answer(self._look_at(jobs))
+            before, self._answered = self._answered, self._answered + len(done)
+            for job, made in done:
+                self._upkeep.count(made.answer.cpu_s + try_out(job, made, self._learnt))
+            is_time = before // _LOOK_EVERY != self._answered // _LOOK_EVERY
+            if (is_time or any(made.failed for _, made in done)) and self._memory.short:
+                return False
+        return True
 
-def _at_file(
-    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
-) -> Encoded:
-    """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
+    def _look_at(self, jobs: deque[Job]) -> list[Prepared]:
+        """Take the next jobs, and see what they are."""
+        looked: list[Prepared] = []
+        until_s, nbytes = time.monotonic() + HOLD_S, 0
+        while jobs and len(looked) < MAX_TOGETHER and nbytes < MAX_READ_NBYTES:
+            looked.append(prepare(self._exports, jobs.popleft(), self._learnt))
+            nbytes += looked[-1].nbytes
+            if time.monotonic() >= until_s:  # a slow disk: the first is not to wait for the others
+                break
+        return looked
 
-    Appends the seconds of all together to `op_s`, unless the file goes out as it is because that is cheapest.
-    """
-    if encoding == "file":
-        return Encoded("file", {}, data)
-    since_s = time.thread_time()
-    if _cuts_the_file(encoding):
-        # Who looks at an image's info must be sent the whole.
-        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job), located=located)
-        if isinstance(part, PartOfFile):
-            return _encoded(job, part, encoding, cut, op_s, since_s)
-    elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
-        return _encoded(job, data, encoding, cut, op_s, since_s)
-    return _encoded(job, data, "file", cut, op_s, since_s)
+    def _answer(self, looked: list[Prepared]) -> list[tuple[Job, Done]]:
+        """Answer jobs that have been looked at. An answer is held while the next is expected to come in time."""
+        done: list[tuple[Job, Done]] = []
+        held_nbytes, until_s = 0, math.inf
+        for one in looked:
+            if held_nbytes >= MAX_HELD_NBYTES or time.monotonic() + one.choice.expected_s > until_s:
+                self._flush()
+                held_nbytes, until_s = 0, math.inf
+            made = answer(one, self._learnt)
+            message = [words.ANSWER, *self._counted(made.answer)]
+            self._broker.put(message)
+            held_nbytes += len(message[-1])
+            until_s = min(until_s, self._since_s + HOLD_S)
+            done.append((one.job, made))
+        self._flush()
+        return done
 
+    def _flush(self) -> None:
+        try:
+            self._broker.flush()
+        except OSError as error:
+            raise _Gone from error
 
-def _cuts_the_file(encoding: str) -> bool:
-    return used_at(encoding) is UsedAt.FIRST_REGION
-
-
-def _encoded(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
-    encoded = encode(value, encoding, keep_info=job.fetch.keep_info, allowed=job.fetch.allowed)
-    if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
-        raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
-    op_s.append(time.thread_time() - since_s)
-    return encoded
-
-
-def _draw(job: Job) -> Draw:
-    return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
-
-
-def _note_of(error: Exception) -> str:
-    # These texts say it all, and may come with every sample.
-    says_all = isinstance(error, (EncodingError, TooManyPixels))
-    shown = traceback.format_exception_only if says_all else traceback.format_exception
-    text = "".join(shown(error))
-    if len(text) > 2 * _NOTE_LIMIT:
-        text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
-    return f"{type(error).__name__} at the agent:\n{text}"
+    def _counted(self, answer: Answer) -> list[Payload]:
+        """An answer's frames behind what the broker counts."""
+        since_s, self._since_s = self._since_s, time.monotonic()
+        return [msgpack.packb((answer.kind, answer.cpu_s, self._since_s - since_s)), *answer.frames()]
 
 
 def _end_with_parent() -> None:

@@ -6,6 +6,7 @@ Not ZeroMQ: every message would wake up one of its threads at either end.
 from __future__ import annotations
 
 import errno
+import itertools
 import socket
 import struct
 import time
@@ -26,6 +27,8 @@ _ROOM = 1 << 16
 """Bytes that are received at once: a message whose parts are small takes one call."""
 _MAX_AT_ONCE = 4 << 20
 """Bytes after which the end that never waits looks after others."""
+_MAX_VIEWS = 16 * (1 + MAX_FRAMES)
+"""Parts of messages that go out by one call; the kernel takes 1024."""
 
 
 class Channel:
@@ -58,7 +61,7 @@ class Channel:
 
     @property
     def waiting(self) -> bool:
-        """Whether something could not be sent yet, because the other end does not read; see `flush`."""
+        """Whether something has not been sent: it was put, or the other end does not read; see `flush`."""
         return bool(self._outbox)
 
     @property
@@ -75,10 +78,18 @@ class Channel:
         Raises:
             OSError: the other end is gone.
         """
+        self.put(frames)
+        self.flush()
+
+    def put(self, frames: Sequence[Payload]) -> None:
+        """Keep a message for the next `flush`: several go out by one call, and wake the other end once.
+
+        Args:
+            frames: at most `MAX_FRAMES`.
+        """
         views = [memoryview(frame).cast("B") for frame in frames]
         sizes = [len(view) for view in views] + [0] * (MAX_FRAMES - len(views))
         self._outbox += [memoryview(_HEAD.pack(len(views), *sizes)), *views]
-        self.flush()
 
     def flush(self) -> None:
         """Send what was kept, as far as the socket takes it.
@@ -92,7 +103,7 @@ class Channel:
         pauses = 0
         while self._outbox:
             try:
-                sent = self._socket.sendmsg(list(self._outbox)[: 2 * MAX_FRAMES])
+                sent = self._socket.sendmsg(list(itertools.islice(self._outbox, _MAX_VIEWS)))
             except BlockingIOError:
                 return
             except OSError as error:
@@ -107,6 +118,10 @@ class Channel:
                 sent -= len(self._outbox.popleft())
             if sent:
                 self._outbox[0] = self._outbox[0][sent:]
+
+    def at_hand(self) -> list[memoryview] | None:
+        """The next message, if it came with the last one, for which nobody has to be asked."""
+        return self._whole() if self._unread else None
 
     def receive(self) -> list[memoryview] | None:
         """The next message; None when it is not here as a whole (or is large: then there is more to come at once).

@@ -23,12 +23,15 @@ class Lines:
     Example:
         >>> lines = Lines(poller)
         >>> lines.open(1, channel)
-        >>> lines.send(1, [words.FORGET, b"digest"])
+        >>> lines.put(1, [words.FORGET, b"digest"])
+        >>> lines.flush()
     """
 
     def __init__(self, poller: zmq.Poller) -> None:
         self._poller = poller
         self._channels: dict[int, Channel] = {}
+        self._unsent: set[int] = set()
+        """Workers for whom something has been put."""
 
     def open(self, number: int, channel: Channel) -> None:
         """Watch a channel.
@@ -49,20 +52,28 @@ class Lines:
         found = ((number, events.get(channel.fileno(), 0)) for number, channel in self._channels.items())
         return [(number, event) for number, event in found if event]
 
-    def send(self, number: int, frames: Sequence[Payload]) -> None:
-        """Send a message, or keep what the worker does not take yet; nothing if it has hung up.
+    def put(self, number: int, frames: Sequence[Payload]) -> None:
+        """Have a message sent by the next `flush`; nothing if the worker has hung up.
 
         Args:
             number: the worker's.
             frames: see `words.py`.
         """
         channel = self._channels.get(number)
-        if channel is None:
-            return
-        with contextlib.suppress(OSError):  # it is gone, and will be found so when it is read
-            channel.send(frames)
-            if channel.waiting:
-                self._poller.register(channel, _POLLIN | _POLLOUT)
+        if channel is not None:
+            channel.put(frames)
+            self._unsent.add(number)
+
+    def flush(self) -> None:
+        """Send what was put, to each worker by one call; what one does not take yet is kept."""
+        while self._unsent:
+            channel = self._channels.get(self._unsent.pop())
+            if channel is None:
+                continue
+            with contextlib.suppress(OSError):  # it is gone, and will be found so when it is read
+                channel.flush()
+                if channel.waiting:
+                    self._poller.register(channel, _POLLIN | _POLLOUT)
 
     def receive(self, number: int, event: int = _POLLIN, *, most: int) -> tuple[list[list[memoryview]], bool]:
         """The messages that have come, and whether the worker is still there; if not, the channel is closed.

@@ -11,7 +11,11 @@ From a worker, which answers every REGISTER and JOB in the order they came:
 
     READY                             once, before anything else
     BROKEN    text                    instead of READY: the ops cannot be loaded
-    REGISTERED, ANSWER                [kind, CPU seconds], header, and the payload if there is one
+    REGISTERED, ANSWER                [kind, CPU seconds of the work, seconds that the worker was at it], header, and
+                                      the payload if there is one
+
+Jobs are handed out some at a time, and answered some at a time: what a turn of either process costs falls to several
+samples, and they are looked at one after the other, while what that needs is in the caches.
 """
 
 from __future__ import annotations

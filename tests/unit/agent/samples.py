@@ -20,8 +20,8 @@ from storage_agent.answers import Answer
 from storage_agent.jobs import FetchHeader, Job
 from storage_agent.stores import Exports
 from storage_agent.stores.folder import Folder
-from storage_agent.workers import body
-from storage_agent.workers.body import Learnt
+from storage_agent.workers import answering
+from storage_agent.workers.answering import Learnt, answer, prepare
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
@@ -49,12 +49,13 @@ def learnt_of(registration: bytes) -> Learnt:
 def answer_job(exports: Exports, job: Job, registration: bytes) -> Answer:
     """What a worker that has been sent the registration answers."""
     header = replace(job.fetch, digest=content_hash(registration))
-    return body.answer_job(exports, replace(job, fetch=header), learnt_of(registration)).answer
+    learnt = learnt_of(registration)
+    return answer(prepare(exports, replace(job, fetch=header), learnt), learnt).answer
 
 
 def register(registration: bytes) -> Answer:
     """What a worker says to a registration."""
-    return body.register(learnt_of(registration), content_hash(registration))
+    return answering.register(learnt_of(registration), content_hash(registration))
 
 
 def job_at(cut: int, encoding: str = "array", **changed: Any) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import socket
 import zlib
@@ -20,8 +21,9 @@ from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Item, List
 from storage_agent.answers import Answer, answer_question
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
-from storage_agent.workers import body, words
-from storage_agent.workers.body import Learnt
+from storage_agent.workers import answering, body, words
+from storage_agent.workers.answering import Learnt, Prepared, prepare
+from storage_agent.workers.body import Service
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.memory import Memory
 from tests.unit.agent.samples import (
@@ -58,7 +60,7 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
         for message in messages:
             Channel(ours).send(message)
         ours.shutdown(socket.SHUT_WR)
-        body._serve(Channel(theirs), exports, Learnt(), Memory(1 << 50))
+        Service(Channel(theirs), exports, Learnt(), Memory(1 << 50)).run()
         theirs.shutdown(socket.SHUT_WR)
         said, channel = [], Channel(ours)
         with contextlib.suppress(EOFError):
@@ -77,18 +79,83 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
         [words.FORGET, digest.encode()], [words.JOB, *job.frames()],
     )  # fmt: skip
     assert [word for word, *_ in said] == [words.REGISTERED, words.ANSWER, words.ANSWER, words.ANSWER]
-    assert msgpack.unpackb(said[0][1]) == ["Registered", 0.0] and len(said[0]) == 3
+    assert msgpack.unpackb(said[0][1])[:2] == ["Registered", 0.0] and len(said[0]) == 3
     assert unpack(said[0][2]) == Registered(digest, len(CHAIN))
     _, counted, header, payload = said[1]
-    kind, cpu_s = msgpack.unpackb(counted)
+    kind, cpu_s, took_s = msgpack.unpackb(counted)
     sample = unpack(header)
     assert isinstance(sample, Sample) and (sample.cut, sample.note) == (2, "")
-    assert kind == "pixels" and cpu_s == pytest.approx(sum(sample.op_s))
+    assert kind == "pixels" and cpu_s == pytest.approx(sum(sample.op_s)) and 0 < took_s < 60
     assert payload == answer_job(exports, job, PIPELINE).payload
     forgotten = unpack(said[3][2])
     assert (
         isinstance(forgotten, Sample) and forgotten.cut == 0 and "must have been sent to this worker" in forgotten.note
     )
+
+
+class _Calls:
+    """A worker's end of a channel, and how many answers went out by each call."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self.answers: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._end, name)
+
+    def sendmsg(self, views: list[memoryview]) -> int:
+        self.answers.append(sum(view == words.ANSWER for view in views))
+        return self._end.sendmsg(views)
+
+
+def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expected_s: dict[int, float]) -> list[int]:
+    """How many answers a worker sends by each call, of so many jobs that came together.
+
+    Args:
+        expected_s: what each job will probably take, by id; others take no time.
+    """
+
+    def expecting(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
+        one = prepare(exports, job, learnt)
+        return replace(one, choice=one.choice._replace(expected_s=expected_s.get(job.item.id, 0.0)))
+
+    monkeypatch.setattr(body, "prepare", expecting)
+    digest, (ours, theirs) = content_hash(PIPELINE), socket.socketpair()
+    with ours, theirs:
+        broker, calls = Channel(ours), _Calls(theirs)
+        broker.put([words.LEARN, digest.encode(), PIPELINE])
+        for n in range(jobs):
+            broker.put([words.JOB, *job_at(2, "pixels", id=n, digest=digest).frames()])
+        broker.flush()
+        ours.shutdown(socket.SHUT_WR)
+        Service(Channel(calls), exports, Learnt(), Memory(1 << 50)).run()  # type: ignore[arg-type]
+        theirs.shutdown(socket.SHUT_WR)
+        answers = [broker.receive() for _ in range(jobs)]
+        ids = [
+            message.id for message in (unpack(frames[2]) for frames in answers if frames) if isinstance(message, Sample)
+        ]
+        assert ids == list(range(jobs)), "in the order of the jobs"
+    return calls.answers
+
+
+def test_answers_go_out_together_as_long_as_the_first_need_not_wait(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "HOLD_S", 60.0)
+    most = body.MAX_TOGETHER
+    assert _calls(exports, 2 * most + 1, monkeypatch, {}) == [most, most, 1]
+    assert _calls(exports, most, monkeypatch, {2: 61.0}) == [2, most - 2], "nobody waits for what takes long"
+    assert _calls(exports, most, monkeypatch, dict.fromkeys(range(most), math.inf)) == [1] * most, "nor for who knows"
+    monkeypatch.setattr(body, "MAX_HELD_NBYTES", 1000)
+    assert _calls(exports, most, monkeypatch, {}) == [2] * (most // 2), "two pictures of 768 bytes"
+    monkeypatch.setattr(body, "HOLD_S", 0.0)
+    assert _calls(exports, most, monkeypatch, {}) == [1] * most
+
+
+def test_files_that_are_read_ahead_are_bounded(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "HOLD_S", 60.0)
+    monkeypatch.setattr(body, "MAX_READ_NBYTES", len(file_of(exports)) + 1)
+    assert _calls(exports, 5, monkeypatch, {}) == [2, 2, 1]
 
 
 @pytest.mark.parametrize("cut", [0, 2])
@@ -101,7 +168,7 @@ def test_an_answer_tells_the_upkeep_of_broker_and_worker(exports: Exports, cut: 
 def test_a_pipeline_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     learnt = learnt_of(PIPELINE)
     built = learnt.built(content_hash(PIPELINE))
-    monkeypatch.setattr(body, "Registration", None)
+    monkeypatch.setattr(answering, "Registration", None)
     assert learnt.built(content_hash(PIPELINE)) is built
 
 

@@ -68,6 +68,27 @@ def test_parts_of_any_size_share_what_is_received_at_once(sizes: list[int], smal
         assert received == sent
 
 
+def test_what_is_put_goes_out_by_one_call_and_is_at_hand_together(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    for n in range(3):
+        theirs.put([b"answer", bytes([n])])
+    assert theirs.waiting and ours.receive() is None, "nothing goes out before"
+    theirs.flush()
+    first = ours.receive()
+    assert not theirs.waiting and first is not None and [bytes(frame) for frame in first] == [b"answer", b"\0"]
+    assert [bytes((ours.at_hand() or [b""])[-1]) for _ in range(3)] == [b"\1", b"\2", b""]
+
+
+def test_half_a_message_is_not_at_hand(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    theirs.put([b"first"])
+    theirs.put([b"second", bytes(100_000)])
+    theirs.flush()
+    assert [bytes(frame) for frame in ours.receive() or ()] == [b"first"]
+    assert ours.at_hand() is None
+    assert [len(frame) for frame in ours.receive() or ()] == [6, 100_000]
+
+
 def test_the_broker_never_waits_for_half_a_message(ends: tuple[Channel, Channel]) -> None:
     ours, theirs = ends
     payload = bytes(range(256)) * 20_000
@@ -191,7 +212,9 @@ def test_a_line_carries_messages(line: tuple[Lines, zmq.Poller, socket.socket]) 
     lines, poller, theirs = line
     worker = Channel(theirs)
     assert _events(lines, poller) == []
-    lines.send(7, [b"job"])
+    lines.put(7, [b"job"])
+    assert worker.receive() is None, "not yet"
+    lines.flush()
     assert [bytes(frame) for frame in worker.receive() or ()] == [b"job"]
     for n in range(3):
         worker.send([b"answer", b"%d" % n])
@@ -203,7 +226,8 @@ def test_a_line_carries_messages(line: tuple[Lines, zmq.Poller, socket.socket]) 
 def test_a_line_sends_what_it_kept_when_there_is_room(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:
     lines, poller, theirs = line
     worker, payload = Channel(theirs), bytes(1 << 20)
-    lines.send(7, [b"learn", payload])
+    lines.put(7, [b"learn", payload])
+    lines.flush()
     assert _events(lines, poller) == [], "no room"
     heard = None
     while heard is None:
@@ -223,7 +247,8 @@ def test_a_worker_that_hangs_up_after_its_last_words(line: tuple[Lines, zmq.Poll
     ((_, event),) = _events(lines, poller)
     assert _received(lines, event) == ([], False), "told by the poller, without which nobody asks a drained channel"
     assert _events(lines, poller) == [] and _received(lines) == ([], False)
-    lines.send(7, [b"job"])  # nobody hears it, and nothing happens
+    lines.put(7, [b"job"])  # nobody hears it, and nothing happens
+    lines.flush()
 
 
 def test_half_a_message_of_a_dead_worker_is_dropped(line: tuple[Lines, zmq.Poller, socket.socket]) -> None:

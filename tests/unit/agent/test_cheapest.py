@@ -30,7 +30,16 @@ from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs import Job
-from storage_agent.workers.body import OFFERED_EVERY, OFFERED_FIRST, TRIED_FROM_CORES, Done, Learnt, answer_job, try_out
+from storage_agent.workers.answering import (
+    OFFERED_EVERY,
+    OFFERED_FIRST,
+    TRIED_FROM_CORES,
+    Done,
+    Learnt,
+    answer,
+    prepare,
+    try_out,
+)
 from storage_agent.workers.choosing import Appraiser, Prices
 from tests.support.drawn import examples
 from tests.support.encoding_examples import difference
@@ -101,7 +110,7 @@ class Ends:
         job = self.job(case, index, **changed)
         job = Job.from_frames(*job.frames())  # as it gets there
         with isolated(GENERATORS):
-            done = answer_job(self.exports, job, case.learnt)
+            done = answer(prepare(self.exports, job, case.learnt), case.learnt)
             if trying:
                 try_out(job, done, case.learnt)
         return done

@@ -11,7 +11,17 @@ from storage_agent.admission import Admission
 from storage_agent.instructions import Build, End, GiveUp, Instruction, Log, Order, Read, Refuse, Start
 from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
-from storage_agent.staff import BUILD_S, JOBS_PER_WORKER, MAX_EARLY_DEATHS, MAX_KNOWN, STALLED_S, STUCK_S, Staff
+from storage_agent.staff import (
+    AHEAD_S,
+    BUILD_S,
+    JOBS_PER_WORKER,
+    MAX_EARLY_DEATHS,
+    MAX_JOBS_PER_WORKER,
+    MAX_KNOWN,
+    STALLED_S,
+    STUCK_S,
+    Staff,
+)
 from storage_agent.workers import words
 from tests.unit.agent.requests import ids, job
 
@@ -72,7 +82,7 @@ class Office:
 
     def answered(self, number: int, now_s: float = 0.0) -> int | None:
         """The worker answers its oldest job; its id if that answer counts."""
-        done = self.staff.answered(number, now_s=now_s)
+        done = self.staff.answered(number, self.staff._workers[number].took_s(now_s), now_s=now_s)
         self.assign(now_s)
         return None if done is None else done.item.id
 
@@ -105,6 +115,40 @@ def test_work_goes_to_the_worker_with_least_of_it() -> None:
     assert office.answered(2) == 2 and office.jobs(2) == [2, 4, 5]
     assert office.answered(1) == 1 and office.jobs(1) == [1, 3, 6]
     assert [office.answered(2), office.answered(2), office.answered(1), office.answered(1)] == [4, 5, 3, 6]
+
+
+def _jobs_at_once(took_s: float) -> int:
+    """How many jobs a worker has once it is known how long one takes."""
+    office = Office(workers=1)
+    office.queue(*range(100))
+    assert len(office.jobs(1)) == JOBS_PER_WORKER, "nobody knows"
+    for n in range(1, 9):
+        office.answered(1, now_s=n * took_s)
+    return len(office.jobs(1)) - 8
+
+
+@pytest.mark.parametrize(("took_s", "most"), [
+    (0.001, MAX_JOBS_PER_WORKER), (AHEAD_S / 4, 4), (0.6 * AHEAD_S, JOBS_PER_WORKER), (1.0, JOBS_PER_WORKER),
+])  # fmt: skip
+def test_a_worker_has_several_short_jobs_ahead_and_few_long_ones(took_s: float, most: int) -> None:
+    assert abs(_jobs_at_once(took_s) - most) <= (0 if most in (JOBS_PER_WORKER, MAX_JOBS_PER_WORKER) else 1)
+
+
+def test_short_jobs_are_shared_out_evenly() -> None:
+    office = Office(workers=2)
+    office.queue(0)
+    assert office.answered(1, now_s=0.001) == 0
+    office.queue(*range(1, 7))
+    assert (len(office.jobs(1)), len(office.jobs(2))) == (1 + 3, 3)
+
+
+def test_little_is_sent_after_a_registration() -> None:
+    office = Office(workers=1)
+    office.queue(0)
+    assert office.answered(1, now_s=0.001) == 0
+    office.build("q")
+    office.queue(*range(1, 10))
+    assert len(office.jobs(1)) == 1 + 1, "a pipeline may take seconds"
 
 
 def test_what_is_asked_for_again_while_it_waits_or_is_at_work_is_made_once() -> None:
@@ -148,12 +192,12 @@ def test_a_job_that_was_meant_for_many_more_cores_goes_out_as_its_file() -> None
     office.queue(6, meant_for=1.0)
     office.staff.per_worker = 0.01
     assert office.jobs(1) == [1, 2], "what a worker has been given stays there"
-    office.staff.answered(1, now_s=0.1)
+    office.staff.answered(1, 0.1, now_s=0.1)
     done = office.assign()
     assert _reads(done) == [([3], "")] and office.jobs(1) == [1, 2, 4]
-    office.staff.answered(1, now_s=0.2)
+    office.staff.answered(1, 0.1, now_s=0.2)
     assert _reads(office.assign()) == [] and office.jobs(1) == [1, 2, 4, 5]
-    office.staff.answered(1, now_s=0.3)
+    office.staff.answered(1, 0.1, now_s=0.3)
     assert _reads(office.assign()) == [([6], "")] and office.admission.queued == 0
 
 
@@ -255,6 +299,18 @@ def test_what_waits_behind_a_slow_job_is_given_to_an_idle_worker() -> None:
     assert office.staff.relieve(9.0)[0] == [], "once"
 
 
+def test_all_that_waits_behind_a_slow_job_is_done_elsewhere() -> None:
+    office = Office(workers=1)
+    office.queue(0)
+    assert office.answered(1, now_s=0.001) == 0
+    office.queue(1, 2, 3, 4, now_s=0.001)
+    idle = office.hire()
+    for n in range(3):  # whenever it is idle again
+        office.carry_out(office.staff.relieve(0.001 + STUCK_S + n * 0.001)[0])
+        assert office.jobs(idle) == list(range(2, 3 + n)) and office.answered(idle, 0.06 + n * 0.001) == 2 + n
+    assert [office.answered(1, 0.5) for _ in range(4)] == [1, None, None, None]
+
+
 def test_nothing_is_doubled_without_an_idle_worker_or_a_slow_job() -> None:
     office = Office(workers=2)
     office.queue(1, 2, 3, 4)
@@ -311,7 +367,9 @@ def test_a_job_past_its_time_ends_its_worker_and_goes_out_as_its_file() -> None:
     assert orders == [] and wait_s == pytest.approx(0.5)
     assert office.staff.relieve(JOB_S)[0] == [End(1)] and office.staff.ready_workers == []
     done = office.carry_out(office.staff.died(1, "-9", now_s=JOB_S + 0.1))
-    assert _reads(done) == [([1, 2], "the agent's worker died on this or its next sample (it took more than 30 s)")]
+    assert _reads(done) == [
+        ([1, 2], "the agent's worker died on this or another sample it had (it took more than 30 s)")
+    ]
     assert _one(Log, done).details["ended"] == "it took more than 30 s" and _one(Start, done)
 
 
@@ -389,7 +447,7 @@ def test_a_worker_that_dies_with_two_jobs() -> None:
     office = Office(workers=2)
     office.queue(1, 2, 3, 4, 5)
     done = office.staff.died(1, "-9", now_s=0.0)
-    assert _reads(done) == [([1, 3], "the agent's worker died on this or its next sample (exit code -9)")]
+    assert _reads(done) == [([1, 3], "the agent's worker died on this or another sample it had (exit code -9)")]
     assert _one(Start, done) == Start() and office.staff.deaths == 1
     assert _one(Log, done) == Log(
         "worker died", warning=True, details={"worker": 1, "exit_code": "-9", "samples": ["d/1.jpg", "d/3.jpg"]}

@@ -206,3 +206,16 @@ class AgainstModel(RuleBasedStateMachine):
 
 TestAgainstModel = AgainstModel.TestCase
 TestAgainstModel.settings = examples(60, stateful_step_count=40)
+
+
+def test_what_a_thing_will_cost_is_expected_from_its_client_s_and_else_from_all() -> None:
+    turns: Turns[str] = Turns()
+    turns.push(b"a", "1")
+    assert turns.expected(b"a") == turns.expected(b"nobody") == 0.0, "nothing is known"
+    turns.pop()
+    turns.spent(b"a", 3.0)
+    turns.push(b"b", "1")
+    assert turns.expected(b"a") == turns.expected(b"b") == 3.0
+    turns.pop()
+    turns.spent(b"b", 1.0)
+    assert (turns.expected(b"a"), turns.expected(b"b")) == (3.0, 1.0)

@@ -1,0 +1,330 @@
+"""What a worker answers to one job: reads the file, chooses where that is left to it, runs the ops, encodes.
+
+In two steps, so that some jobs can be looked at one after the other before the first of them is made.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sophon_loader.encodings.encoding import Encoded
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import encode, encodings, used_at
+from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
+from sophon_loader.pipeline.chain import Chain, Located
+from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.pipeline.registration import Registration
+from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
+from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
+from storage_agent.answers import Answer, FileRead, file_answer, read_file, sample_answer
+from storage_agent.jobs import Job
+from storage_agent.stores import Exports
+from storage_agent.workers.choosing import Appraiser, Prices, cheapest, unproven
+from storage_agent.workers.trials import Picture, look_at, tried
+
+OFFERED_EVERY = 8
+"""Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
+bytes, which are a thousandth of the traffic then."""
+OFFERED_FIRST = 32
+"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
+TRIED_FROM_CORES = 0.06
+"""Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
+_NOTE_LIMIT = 2000
+"""Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
+
+
+class Learnt:
+    """The pipelines that the broker has taught this worker, each built when it is first needed.
+
+    The broker decides how many there are, and which is forgotten.
+
+    Args:
+        max_px: that an image may have behind an op, see `Chain`.
+
+    Example:
+        >>> learnt = Learnt()
+        >>> learnt.learn(content_hash(registration), registration)
+        >>> learnt.built(content_hash(registration)).reach
+        3
+    """
+
+    def __init__(self, max_px: float = math.inf) -> None:
+        self._max_px = max_px
+        self._known: dict[str, bytes | Registration] = {}
+        self._appraisers: dict[str, Appraiser] = {}
+
+    def learn(self, digest: str, registration: bytes) -> None:
+        """Keep a registration.
+
+        Args:
+            digest: the name by which jobs will call for it.
+            registration: see `pipeline/registration.py`.
+        """
+        self._known[digest] = registration
+
+    def forget(self, digest: str) -> None:
+        """Drop it, and what its samples were found to take."""
+        self._known.pop(digest, None)
+        self._appraisers.pop(digest, None)
+
+    def built(self, digest: str) -> Registration:
+        """The pipeline of that digest.
+
+        Raises:
+            PipelineError: it cannot be built, or has not been learnt.
+        """
+        known = self._known.get(digest)
+        if known is None:
+            raise PipelineError(f"pipeline must have been sent to this worker, got {digest!r}")
+        if isinstance(known, bytes):
+            known = self._known[digest] = Registration.from_bytes(known, self._max_px)
+        return known
+
+    def appraiser(self, digest: str) -> Appraiser:
+        """Who knows what the choices of that pipeline's samples take.
+
+        Raises:
+            PipelineError: see `built`.
+        """
+        if digest not in self._appraisers:
+            pipeline = self.built(digest)
+            self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
+        return self._appraisers[digest]
+
+
+def register(learnt: Learnt, digest: str) -> Answer:
+    """Whether, and how far, a pipeline can be run here.
+
+    Args:
+        learnt: the pipelines of this worker.
+        digest: of one of them.
+    """
+    try:
+        return Answer(Registered(digest, learnt.built(digest).reach))
+    except PipelineError as error:
+        return Answer(Failed(Failure.BAD_PIPELINE, str(error)[:_NOTE_LIMIT], digest=digest))
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job's answer, and what a trial of its sample would need.
+
+    Args:
+        answer: for the loader.
+        data: the file, if the choice was left to this worker.
+        picture: what was told of it.
+        failed: whether an op or the encoding did.
+    """
+
+    answer: Answer
+    data: bytes = b""
+    picture: Picture | None = None
+    failed: bool = False
+
+
+class Chosen(NamedTuple):
+    """A cut and an encoding, what they were taken from, and the CPU seconds that they will probably take: infinitely
+    many while nobody knows."""
+
+    cut: int
+    encoding: str
+    offers: Sequence[Offer] = ()
+    expected_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job whose file has been read, and what it is to be answered with.
+
+    Args:
+        job: the sample.
+        read: its file, or why there is none.
+        choice: the cut and the encoding.
+        picture: what has been told of it, if the choice is left to this worker.
+        error: what went wrong with looking or choosing; the file goes out then.
+        looked_s: how long that took.
+        ready_s: when all this was done, by this host's monotonic clock.
+    """
+
+    job: Job
+    read: FileRead | Answer
+    choice: Chosen
+    picture: Picture | None = None
+    error: Exception | None = None
+    looked_s: float = 0.0
+    ready_s: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the file that is kept until the job is answered."""
+        return len(self.read.data) if isinstance(self.read, FileRead) else 0
+
+
+def prepare(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
+    """Read a job's file, and choose if that is left to this worker.
+
+    Args:
+        exports: the agent's.
+        job: the sample.
+        learnt: the pipelines of this worker, the job's among them.
+    """
+    read = read_file(exports, job)
+    choice = Chosen(job.item.cut, job.item.encoding)
+    if isinstance(read, Answer):
+        return Prepared(job, read, choice)
+    picture, error, since_s = None, None, time.monotonic()
+    try:
+        pipeline = learnt.built(job.fetch.digest)
+        if choice.encoding == CHEAPEST:
+            picture = look_at(read.data, pipeline.chain, _draw(job))
+            choice = _choice(job, learnt, picture)
+        else:
+            choice = choice._replace(cut=min(choice.cut, pipeline.reach))
+    except Exception as failed:  # the boundary to user code
+        error = failed
+    now_s = time.monotonic()
+    return Prepared(job, read, choice, picture, error, now_s - since_s, now_s)
+
+
+def answer(prepared: Prepared, learnt: Learnt) -> Done:
+    """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
+
+    Args:
+        prepared: the job.
+        learnt: the pipelines of this worker, the job's among them.
+    """
+    job, read, picture = prepared.job, prepared.read, prepared.picture
+    if isinstance(read, Answer):
+        return Done(read)
+    cut, encoding, offers, _ = prepared.choice
+    since_s = time.monotonic()
+    read = replace(read, queued_s=read.queued_s + since_s - prepared.ready_s)
+    op_s = [read.cpu_s]
+    try:
+        if prepared.error is not None:
+            raise prepared.error
+        pipeline = learnt.built(job.fetch.digest)
+        run = _at_cut if cut > 0 else _at_file
+        located = None if picture is None else picture.located
+        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located)
+        short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
+        note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
+        told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
+        made = sample_answer(job, read, encoded, cut=cut, op_s=op_s, note=note, work_s=work_s, offers=told)
+        _ = made.header  # too long when an encoding writes a great deal of meta
+    except Exception as error:  # the boundary to user code
+        # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
+        # nothing was asked for.
+        chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
+        return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
+    return Done(made, read.data, picture)
+
+
+def _choice(job: Job, learnt: Learnt, picture: Picture) -> Chosen:
+    """What is cheapest for a sample."""
+    fetch, appraiser = job.fetch, learnt.appraiser(job.fetch.digest)
+    offers = appraiser.offers(picture, fetch.allowed, furthest=job.item.cut, keep_info=fetch.keep_info)
+    if not offers:
+        return Chosen(*unproven(picture, fetch.allowed, keep_info=fetch.keep_info))
+    taken = cheapest(offers, Prices(*fetch.prices))
+    return Chosen(taken.cut, taken.encoding, offers, taken.agent_s)
+
+
+def try_out(job: Job, done: Done, learnt: Learnt) -> float:
+    """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
+
+    Args:
+        job: the sample.
+        done: what came of it.
+        learnt: the pipelines of this worker.
+
+    Returns:
+        CPU seconds that a trial took.
+    """
+    if done.picture is None:
+        return 0.0
+    appraiser = learnt.appraiser(job.fetch.digest)
+    sample = done.answer.message
+    if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
+        nbytes = len(done.answer.payload)
+        appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
+    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due():
+        return 0.0
+    since_s = time.thread_time()
+    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
+    try:
+        trial = tried(done.data, done.picture, chain, _draw(job), names, keep_info=job.fetch.keep_info)
+    except Exception:  # the boundary to user code; whoever runs that op for the loader says so
+        appraiser.failed()
+    else:
+        appraiser.learn(trial)
+    return time.thread_time() - since_s
+
+
+def _at_cut(
+    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+) -> Encoded:
+    """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`."""
+    last = time.thread_time()
+
+    def after(stage: int, value: object) -> None:
+        nonlocal last
+        now = time.thread_time()
+        op_s.append(now - last)
+        last = now
+
+    keep_info = job.fetch.keep_info
+    value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
+    return _encoded(job, value, encoding, cut, op_s, time.thread_time())
+
+
+def _at_file(
+    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+) -> Encoded:
+    """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
+
+    Appends the seconds of all together to `op_s`, unless the file goes out as it is because that is cheapest.
+    """
+    if encoding == "file":
+        return Encoded("file", {}, data)
+    since_s = time.thread_time()
+    if _cuts_the_file(encoding):
+        # Who looks at an image's info must be sent the whole.
+        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job), located=located)
+        if isinstance(part, PartOfFile):
+            return _encoded(job, part, encoding, cut, op_s, since_s)
+    elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
+        return _encoded(job, data, encoding, cut, op_s, since_s)
+    return _encoded(job, data, "file", cut, op_s, since_s)
+
+
+def _cuts_the_file(encoding: str) -> bool:
+    return used_at(encoding) is UsedAt.FIRST_REGION
+
+
+def _encoded(job: Job, value: object, encoding: str, cut: int, op_s: list[float], since_s: float) -> Encoded:
+    encoded = encode(value, encoding, keep_info=job.fetch.keep_info, allowed=job.fetch.allowed)
+    if len(encoded.payload) > MAX_PAYLOAD_NBYTES:
+        raise EncodingError(f"value at cut {cut} must be at most {MAX_PAYLOAD_NBYTES} bytes")
+    op_s.append(time.thread_time() - since_s)
+    return encoded
+
+
+def _draw(job: Job) -> Draw:
+    return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
+
+
+def _note_of(error: Exception) -> str:
+    # These texts say it all, and may come with every sample.
+    says_all = isinstance(error, (EncodingError, TooManyPixels))
+    shown = traceback.format_exception_only if says_all else traceback.format_exception
+    text = "".join(shown(error))
+    if len(text) > 2 * _NOTE_LIMIT:
+        text = f"{text[:_NOTE_LIMIT]} ... {text[-_NOTE_LIMIT:]}"
+    return f"{type(error).__name__} at the agent:\n{text}"
