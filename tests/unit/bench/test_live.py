@@ -167,7 +167,7 @@ def test_a_change_is_compared_with_loaders_that_started_after_it() -> None:
         f"auto {slow}": [run(40), run(40)],
         f"no-off {slow}": [run(20), run(20)],
     }
-    one = live.change(found, 1, slow)
+    one = live.change(found, 1, slow, 4)
     assert one["to"] == "link_mbit 20" and one["bottleneck"] == "wire"
     assert one["ratio"] == pytest.approx((0.95 + 1.05) / 2)
     assert one["least_by_no_off"] == pytest.approx((1.5 + 2.1) / 2)
@@ -176,9 +176,14 @@ def test_a_change_is_compared_with_loaders_that_started_after_it() -> None:
     assert not live.keeps_bars({**one, "ratio": 0.94}) and not live.keeps_bars({**one, "least_by_no_off": 0.96})
 
 
+@pytest.mark.parametrize(("batches_per_s", "least"), [(7.0, 16), (4.0, 17), (2.5, 17), (1.0, 19), (0.1, 19)])
+def test_windows_that_are_compared_hold_enough_batches(batches_per_s: float, least: float) -> None:
+    assert live.least_window([24, 16, 18, 18], batches_per_s) == least
+
+
 def test_a_run_that_failed_is_told_and_keeps_no_bar() -> None:
     found = {"disturbed": [run(100, 40)], "auto undisturbed": [{"failed": "no answer"}], "no-off undisturbed": [run(2)]}
-    one = live.change(found, 1, UNDISTURBED)
+    one = live.change(found, 1, UNDISTURBED, 16)
     assert one["failed"] == "no answer" and not live.keeps_bars(one)
 
 
