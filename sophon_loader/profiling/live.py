@@ -57,6 +57,8 @@ MIN_WORK_S = 0.003
 """CPU seconds that say how fast a core is: of fewer, a single time slice decides."""
 SPARE_CPU = 0.2
 """Share of the agent's cores that must be idle for the time of a read to be the disk's: else it waits for CPU, too."""
+MIN_SHARED_CPU_S = 0.05
+"""CPU seconds of the agent in a window of which such a share can be told: of fewer, a batch more or less decides."""
 MIN_CORES = 1e-3
 DOUBTED_BELOW = 0.95
 """Of what the model says of not offloading. Windows scatter by a few percent."""
@@ -213,7 +215,8 @@ class Conditions:
         known = self.disk_bytes_s
         if not (window.read_s > 0 and window.read_bytes > 0):
             return known
-        if window.agent_cpu_s > (1 - SPARE_CPU) * window.agent_cores * window.seconds > 0:
+        has_s = window.agent_cores * window.seconds
+        if has_s > 0 and (has_s < MIN_SHARED_CPU_S or window.agent_cpu_s > (1 - SPARE_CPU) * has_s):
             return max(known * RECOVERY, window.read_bytes / window.seconds)
         # Readers that together waited longer than the window has lasted had the disk busy all the time.
         return _mean(known, window.read_bytes / min(window.read_s, window.seconds))

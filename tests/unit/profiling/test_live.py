@@ -248,13 +248,20 @@ def test_reads_that_wait_for_cpu_say_nothing_of_the_disk() -> None:
     slow = FIRST.after(window(read_bytes=2e6, read_s=1.0))
     assert slow.disk_bytes_s == 2e6
     assert slow.after(starved).disk_bytes_s == 3e6, "that is what it gave, at least"
-    spare = window(agent_cores=0.02, agent_cpu_s=0.01, read_bytes=3e6, read_s=2.0)
+    spare = window(agent_cores=0.2, agent_cpu_s=0.1, read_bytes=3e6, read_s=2.0)
     assert FIRST.after(spare).disk_bytes_s == 3e6
+
+
+def test_of_next_to_no_cpu_nobody_can_tell_that_some_was_to_spare() -> None:
+    """0.012 cores are a millisecond in each period of a quota: a batch more or less in the window decides."""
+    odd = window(agent_cores=0.012, agent_cpu_s=0.008, read_bytes=2e6, read_s=2.0)
+    assert FIRST.after(odd).disk_bytes_s == math.inf
+    assert FIRST.after(replace(odd, agent_cores=0.12, agent_cpu_s=0.08)).disk_bytes_s == 2e6
 
 
 def test_a_disk_that_nothing_shows_any_more_is_believed_to_come_back() -> None:
     """One odd window of an agent that has no CPU to spare is not the last word on its disk."""
-    odd = FIRST.after(window(agent_cores=0.02, agent_cpu_s=0.01, read_bytes=3e6, read_s=2.0))
+    odd = FIRST.after(window(agent_cores=0.2, agent_cpu_s=0.1, read_bytes=3e6, read_s=2.0))
     starved = window(agent_cores=0.02, agent_cpu_s=0.019, read_bytes=3e6, read_s=2.0)
     assert after(odd, starved).disk_bytes_s == pytest.approx(RECOVERY * odd.disk_bytes_s)
     assert after(odd, *[starved] * 20).disk_bytes_s > 10 * odd.disk_bytes_s
