@@ -112,7 +112,7 @@ class Service:
         with contextlib.suppress(_Gone):
             while True:
                 for are_jobs, messages in itertools.groupby(self._received(), lambda frames: frames[0] == words.JOB):
-                    if not (self._work if are_jobs else self._obey)(deque(messages)):
+                    if not (self._work if are_jobs else self._obey)(list(messages)):
                         return
 
     def _received(self) -> list[list[memoryview]]:
@@ -129,7 +129,7 @@ class Service:
             frames = self._broker.at_hand()
         return received
 
-    def _obey(self, messages: deque[list[memoryview]]) -> bool:
+    def _obey(self, messages: list[list[memoryview]]) -> bool:
         """Do what is said about pipelines; False once memory is short."""
         for word, *said in messages:
             digest = bytes(said[0]).decode()
@@ -144,7 +144,7 @@ class Service:
                     return False
         return True
 
-    def _work(self, messages: deque[list[memoryview]]) -> bool:
+    def _work(self, messages: list[list[memoryview]]) -> bool:
         """Answer jobs; False once memory is short."""
         jobs = deque(Job.from_frames(fetch, item, self._upkeep.per_sample_s) for _, fetch, item in messages)
         while jobs:
