@@ -24,6 +24,9 @@ from storage_agent.workers.trials import Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
+FIRST_JOBS_BETWEEN = 4
+"""Jobs between two trials while nothing is known. All encodings are tried then, which takes as long as some twenty jobs
+do: one such trial after the other would hold up the first batches, while nothing is on its way."""
 MOST_JOBS_BETWEEN = 512
 """Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
 long as five jobs, for files like ImageNet's and for photographs, so trials are about a hundredth of the work."""
@@ -86,7 +89,7 @@ class Appraiser:
         self._reach = reach
         self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
         self._tried = 0
-        self._gap = 1
+        self._gap = FIRST_JOBS_BETWEEN
         self._jobs_left = 0
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []

@@ -40,7 +40,7 @@ from storage_agent.workers.answering import (
     prepare,
     try_out,
 )
-from storage_agent.workers.choosing import Appraiser, Prices
+from storage_agent.workers.choosing import FIRST_JOBS_BETWEEN, Appraiser, Prices
 from tests.support.drawn import examples
 from tests.support.encoding_examples import difference
 from tests.support.pictures import make_tree, picture
@@ -49,6 +49,8 @@ from tests.unit.agent.samples import exports_of, job_at, learnt_of, registered_a
 
 NAMES = encoding_names()
 SEED, EPOCH = 11, 2
+UNTIL_KNOWN = FIRST_JOBS_BETWEEN * (MIN_PROBES - 1) + 1
+"""Jobs after which a pipeline is known."""
 TERMS = Terms(
     Address("tcp://127.0.0.1:1", "d", ""), OffloadOptions(), "i", (b"",), (False,), Seed(SEED), NAMES
 )  # fmt: skip
@@ -92,8 +94,8 @@ class Ends:
             registration = registered_as(parts.steps[0].chain)
             case = Case(parts, learnt_of(registration), content_hash(registration))
             self._cases[name] = case
-            for number in range(2 * MIN_PROBES):  # so that there is something to choose from
-                self.asked(case, number % len(dataset), trying=True)
+            for number in range(2 * MIN_PROBES * FIRST_JOBS_BETWEEN):  # so that there is something to choose from
+                self.asked(case, number // FIRST_JOBS_BETWEEN % len(dataset), trying=True)
         return self._cases[name]
 
     def job(self, case: Case, index: int, prices: Prices = Prices(1.0, 1.0, 1.0), **changed: Any) -> Job:  # noqa: B008
@@ -262,8 +264,8 @@ def test_before_anything_is_known_nothing_is_weighed(ends: Ends) -> None:
 
 def test_a_few_trials_are_enough(ends: Ends) -> None:
     case = fresh(ends)
-    for number in range(MIN_PROBES):
-        assert sample_of(ends.asked(case, number, id=0, trying=True).answer).offers == []
+    for number in range(UNTIL_KNOWN):
+        assert sample_of(ends.asked(case, number % 16, id=0, trying=True).answer).offers == []
     assert sample_of(ends.asked(case, 0, id=0).answer).offers != []
 
 
@@ -284,8 +286,8 @@ def test_trials_become_rare(ends: Ends) -> None:
     done, job = ends.asked(case, 2), ends.job(case, 2)
     with isolated(GENERATORS):
         took = [try_out(job, done, case.learnt) for _ in range(200)]
-    assert all(seconds > 0 for seconds in took[: MIN_PROBES + 1])
-    assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 6, "after 2, 4 ... 64 more"
+    assert all(seconds > 0 for seconds in took[:UNTIL_KNOWN:FIRST_JOBS_BETWEEN])
+    assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 4, "after 8, 16, 32 and 64 more"
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -311,8 +313,8 @@ def test_an_agent_with_next_to_no_cpu_tries_nothing(ends: Ends) -> None:
 
 def test_another_pipeline_is_another_matter(ends: Ends) -> None:
     case = fresh(ends)
-    for number in range(MIN_PROBES):
-        ends.asked(case, number, trying=True)
+    for number in range(UNTIL_KNOWN):
+        ends.asked(case, number % 16, trying=True)
     other = registered_as(ends.case("grey").parts.steps[0].chain)
     case.learnt.learn(content_hash(other), other)
     assert case.learnt.appraiser(case.digest).knows and not case.learnt.appraiser(content_hash(other)).knows
@@ -390,7 +392,7 @@ def test_a_worker_of_other_software_sends_what_may_be_sent(ends: Ends) -> None:
     for name in ("torch", "libjpeg"):
         registration = registered_as(case.parts.steps[0].chain, **{name: "another"})
         other = case._replace(learnt=learnt_of(registration), digest=content_hash(registration))
-        for number in range(3 * MIN_PROBES):
+        for number in range(2 * UNTIL_KNOWN):
             done = ends.asked(other, number % 16, prices=Prices(1, 0, 0.001), trying=True)
             assert sample_of(done.answer).cut == 0
             key = ends.key(case, number % 16)
