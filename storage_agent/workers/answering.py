@@ -32,7 +32,8 @@ OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
 bytes, which are a thousandth of the traffic then."""
 OFFERED_FIRST = 64
-"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing."""
+"""So many of the first ones of a connection all do, since a loader that has just begun knows nothing; those that come
+before a worker knows the pipeline have nothing to tell."""
 TRIED_FROM_CORES = 0.06
 """Cores of a worker from which on samples are tried: of fewer, one trial would use up several periods of a quota."""
 _NOTE_LIMIT = 2000
