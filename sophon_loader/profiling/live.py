@@ -43,9 +43,10 @@ WIDER = 1.1
 """Times what the wire gave before, at which more that came is no scatter."""
 LIKELY_WIRE_BYTES_S = 12.5e6
 """What a wire gives that nobody has seen: 100 Mbit/s."""
-BORNE_UNSEEN = 4.0
+BORNE_UNSEEN = 2.0
 """Times what crosses it, that a wire is believed to bear before it has held anything up. If a plan wants more, a
-hundred times as much is reached within four windows; if not, it would be the same for any wire that is wider."""
+hundred times as much is reached within seven windows of a quarter of a second; of more than twice, what is asked for
+until the next window takes the place of a batch or two on a wire that is full by then."""
 LEAST_WIRE_BYTES_S = 0.125e6
 """Such a wire is not believed to be narrower: 1 Mbit/s."""
 RECOVERY = 1.15

@@ -16,7 +16,13 @@ MAX_RATIO = 4.0
 MAX_BESIDE_S = 10.0
 """CPU seconds of a sample beside ops and encoding, above which a kept profile is nonsense."""
 _WEIGHT = 0.5
-"""Of the newest window."""
+"""Of the newest window, in what a sample takes at the agent."""
+KNOWN_FROM_S = 1.0
+"""CPU seconds of the loader that weigh as much as all that was known before them. A window of its own weight would not
+do: the first ones are short, and a loader at its start loads libraries and touches its memory for the first time, which
+took 3 ms a sample where later ones took 0.3."""
+COMPARED_FROM_S = 0.1
+"""CPU seconds, as an agent has estimated them, that do so in how far off it is. One sample in eight tells."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +94,21 @@ class Beside:
         if file_rest_s is not None:
             taken_s = now.weighed_rest_s / now.weighed if now.weighed else file_rest_s
             rest_s = (files * file_rest_s + now.offloaded * taken_s) / now.samples
-            loader_s = _nearer(
-                loader_s, now.loader_cpu_s / now.samples - per_rest * rest_s - LOADER_S_PER_BYTE * nbytes
-            )
+            found_s = now.loader_cpu_s / now.samples - per_rest * rest_s - LOADER_S_PER_BYTE * nbytes
+            loader_s += _weight(now.loader_cpu_s, KNOWN_FROM_S) * (max(0.0, found_s) - loader_s)
         return Beside(per_rest, per_work, loader_s, file_s, agent_s)
 
 
 def _ratio(known: float, measured_s: float, estimated_s: float) -> float:
     if not estimated_s > 0:
         return known
-    return known + _WEIGHT * (min(max(measured_s / estimated_s, 1 / MAX_RATIO), MAX_RATIO) - known)
+    found = min(max(measured_s / estimated_s, 1 / MAX_RATIO), MAX_RATIO)
+    return known + _weight(estimated_s, COMPARED_FROM_S) * (found - known)
+
+
+def _weight(seconds: float, as_much_s: float) -> float:
+    """Of what so many seconds have shown, beside what was known."""
+    return seconds / (seconds + as_much_s)
 
 
 def _nearer(known_s: float, now_s: float) -> float:

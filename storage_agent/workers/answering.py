@@ -25,13 +25,13 @@ from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Regist
 from storage_agent.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
-from storage_agent.workers.choosing import Appraiser, Prices, cheapest, unproven
+from storage_agent.workers.choosing import Appraiser, Prices, cheapest, of_parts, unproven
 from storage_agent.workers.trials import Picture, look_at, tried
 
 OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
 bytes, which are a thousandth of the traffic then."""
-OFFERED_FIRST = 64
+OFFERED_FIRST = 96
 """So many of the first ones of a connection all do, since a loader that has just begun knows nothing; those that come
 before a worker knows the pipeline have nothing to tell."""
 TRIED_FROM_CORES = 0.06
@@ -259,8 +259,9 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
         return 0.0
     since_s = time.thread_time()
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
+    cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
     try:
-        trial = tried(done.data, done.picture, chain, _draw(job), names, keep_info=job.fetch.keep_info)
+        trial = tried(done.data, done.picture, chain, _draw(job), names, cuts=cuts)
     except Exception:  # the boundary to user code; whoever runs that op for the loader says so
         appraiser.failed()
     else:

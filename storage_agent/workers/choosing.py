@@ -24,8 +24,8 @@ from storage_agent.workers.trials import Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
-FIRST_JOBS_BETWEEN = 4
-"""Jobs between two trials while nothing is known. All encodings are tried then, which takes as long as some twenty jobs
+FIRST_JOBS_BETWEEN = 8
+"""Jobs before each trial while nothing is known. All encodings are tried then, which takes as long as some twenty jobs
 do: one such trial after the other would hold up the first batches, while nothing is on its way."""
 MOST_JOBS_BETWEEN = 512
 """Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
@@ -89,8 +89,7 @@ class Appraiser:
         self._reach = reach
         self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
         self._tried = 0
-        self._gap = FIRST_JOBS_BETWEEN
-        self._jobs_left = 0
+        self._gap = self._jobs_left = FIRST_JOBS_BETWEEN
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []
         self._nbytes: list[float] = []
@@ -114,13 +113,15 @@ class Appraiser:
         return True
 
     def names(self, allowed: Collection[str]) -> list[str]:
-        """The encodings to try next: all of them at first, then one after the other.
+        """The encodings to try next: those of which too little is known, all of them at first, and of others one after
+        the other. Of eight files one may be such that it is not cut; then seven have shown what cutting takes.
 
         Args:
             allowed: that the loader accepts.
         """
         some = [name for name in fitted() if name in allowed]
-        return some if self._tried < MIN_PROBES or not some else [some[self._tried % len(some)]]
+        known = [name for name in some if name in self._fits]
+        return [name for name in some if name not in self._fits] + known[self._tried % max(len(known), 1) :][:1]
 
     def failed(self) -> None:
         """A trial did not come to its end: its sample cannot be run, which the loader will see."""
@@ -288,8 +289,10 @@ def unproven(picture: Picture, allowed: Collection[str], *, keep_info: bool) -> 
         allowed: encodings that the loader accepts.
         keep_info: whether an op may look at an image's `info`; then files are not cut.
     """
-    if picture.can_be_cut and not keep_info:
-        for name in encodings():
-            if used_at(name) is UsedAt.FIRST_REGION and name in allowed:
-                return 0, name
-    return FILE
+    name = None if keep_info or not picture.can_be_cut else of_parts(allowed)
+    return FILE if name is None else (0, name)
+
+
+def of_parts(allowed: Collection[str]) -> str | None:
+    """The first encoding of the part of a file that will be read; None where the loader accepts none."""
+    return next((name for name in encodings() if used_at(name) is UsedAt.FIRST_REGION and name in allowed), None)

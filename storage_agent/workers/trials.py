@@ -102,7 +102,7 @@ class Trial:
     encoded: dict[str, tuple[int, int, float]] = field(default_factory=dict)
 
 
-def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, keep_info: bool) -> Trial:
+def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, cuts: bool) -> Trial:
     """Run all ops on a sample and encode it, for the measurements alone.
 
     Args:
@@ -111,7 +111,7 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
         chain: the pipeline.
         draw: of the sample.
         names: encodings to try, of those whose size must be found by trying.
-        keep_info: whether an op may look at an image's `info`; then files are not cut.
+        cuts: whether the loader takes a part of a file; then whole ones are encoded only where they cannot be cut.
 
     Raises:
         Exception: whatever an op raises.
@@ -140,14 +140,13 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
                     note(other, value, nbytes[-1], time.thread_time())
         last_s = time.thread_time()
 
+    part = part_of(data, chain, draw, located=picture.located) if cuts and picture.can_be_cut else None
+    part_s = time.thread_time() - last_s
     for name in names:
-        place, since_s = used_at(name), time.thread_time()
-        if place is UsedAt.FIRST_REGION and picture.can_be_cut and not keep_info:
-            part = part_of(data, chain, draw, located=picture.located)
-            if isinstance(part, PartOfFile):
-                note(name, part, len(data), since_s)
-        elif place is UsedAt.FILE:
-            note(name, data, len(data), since_s)
+        if used_at(name) is UsedAt.FIRST_REGION and isinstance(part, PartOfFile):
+            note(name, part, len(data), time.thread_time() - part_s)
+        elif used_at(name) is UsedAt.FILE and not isinstance(part, PartOfFile):  # of a part, there is less to encode
+            note(name, data, len(data), time.thread_time())
     last_s = time.thread_time()
     chain.run(data, 0, len(chain), draw, after=after)
     return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)

@@ -49,7 +49,7 @@ from tests.unit.agent.samples import exports_of, job_at, learnt_of, registered_a
 
 NAMES = encoding_names()
 SEED, EPOCH = 11, 2
-UNTIL_KNOWN = FIRST_JOBS_BETWEEN * (MIN_PROBES - 1) + 1
+UNTIL_KNOWN = FIRST_JOBS_BETWEEN * MIN_PROBES
 """Jobs after which a pipeline is known."""
 TERMS = Terms(
     Address("tcp://127.0.0.1:1", "d", ""), OffloadOptions(), "i", (b"",), (False,), Seed(SEED), NAMES
@@ -275,7 +275,7 @@ def test_a_trial_changes_nothing(ends: Ends) -> None:
     before = (done.answer.header, bytes(done.answer.payload or b""), done.data)
     job = ends.job(case, 2)
     with isolated(GENERATORS):
-        assert try_out(job, done, case.learnt) > 0
+        assert sum(try_out(job, done, case.learnt) for _ in range(FIRST_JOBS_BETWEEN)) > 0
     assert (done.answer.header, bytes(done.answer.payload or b""), done.data) == before
     again = ends.asked(case, 2)
     assert again.answer.payload == done.answer.payload, "one trial alone decides nothing"
@@ -285,9 +285,9 @@ def test_trials_become_rare(ends: Ends) -> None:
     case = fresh(ends)
     done, job = ends.asked(case, 2), ends.job(case, 2)
     with isolated(GENERATORS):
-        took = [try_out(job, done, case.learnt) for _ in range(200)]
-    assert all(seconds > 0 for seconds in took[:UNTIL_KNOWN:FIRST_JOBS_BETWEEN])
-    assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 4, "after 8, 16, 32 and 64 more"
+        took = [try_out(job, done, case.learnt) for _ in range(UNTIL_KNOWN + 250)]
+    assert all(seconds > 0 for seconds in took[FIRST_JOBS_BETWEEN - 1 : UNTIL_KNOWN : FIRST_JOBS_BETWEEN])
+    assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 4, "after 8, 16, 32, 64 and 128 more"
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -306,9 +306,10 @@ def test_what_is_sent_is_learnt_from(ends: Ends, monkeypatch: pytest.MonkeyPatch
 def test_an_agent_with_next_to_no_cpu_tries_nothing(ends: Ends) -> None:
     case = fresh(ends)
     done = ends.asked(case, 2)
+    few, enough = (ends.job(case, 2, per_worker=cores) for cores in (0.9 * TRIED_FROM_CORES, TRIED_FROM_CORES))
     with isolated(GENERATORS):
-        assert try_out(ends.job(case, 2, per_worker=0.9 * TRIED_FROM_CORES), done, case.learnt) == 0.0
-        assert try_out(ends.job(case, 2, per_worker=TRIED_FROM_CORES), done, case.learnt) > 0.0
+        assert sum(try_out(few, done, case.learnt) for _ in range(FIRST_JOBS_BETWEEN)) == 0.0
+        assert sum(try_out(enough, done, case.learnt) for _ in range(FIRST_JOBS_BETWEEN)) > 0.0
 
 
 def test_another_pipeline_is_another_matter(ends: Ends) -> None:

@@ -31,7 +31,14 @@ from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
 from sophon_loader.report import Report
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, MAX_RATIO, Beside
+from sophon_loader.workers.beside import (
+    AGENT_S_PER_BYTE,
+    COMPARED_FROM_S,
+    KNOWN_FROM_S,
+    LOADER_S_PER_BYTE,
+    MAX_RATIO,
+    Beside,
+)
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 
 KEPT = ("wire_bytes_s", *Beside().figures())
@@ -131,7 +138,7 @@ def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
 
 def test_prices_reach_the_workers_at_most_one_and_in_the_agent_s_seconds(driven: Driven) -> None:
     driven.weigh()
-    driven.progress(1.0, totals_of(compared_rest_s=0.01, compared_loader_s=0.02))
+    driven.progress(1.0, totals_of(compared_rest_s=COMPARED_FROM_S, compared_loader_s=2 * COMPARED_FROM_S))
     ratio = driven.live.beside.loader_per_rest
     assert ratio == 1.5, "half way from 1 to 2"
     assert driven.live.tariff.offloads
@@ -358,7 +365,8 @@ def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
     told = {"weighed": 10, "weighed_rest_s": 0.01}
     driven.progress(1.0, totals_of(100, loader_cpu_s=0.4, **told))
     live, agent_bytes_s = driven.live, 10_000 * AGENT_S_PER_BYTE
-    assert live.beside.loader_s == pytest.approx(0.003 - 10_000 * LOADER_S_PER_BYTE)
+    weight = 0.4 / (0.4 + KNOWN_FROM_S)
+    assert live.beside.loader_s == pytest.approx(weight * (0.003 - 10_000 * LOADER_S_PER_BYTE))
     assert live.beside.agent_s == pytest.approx(0.0003 - agent_bytes_s)
     more = {"agent_cpu_s": 0.39, "upkeep_s": 0.06, "offloaded_upkeep_s": 0.02, "work_cpu_s": 0.3}
     driven.progress(2.0, totals_of(200, offloaded=100, **more))
@@ -369,7 +377,7 @@ def test_what_goes_beside_ops_is_learnt(driven: Driven) -> None:
 
 def test_what_the_agent_s_work_takes_is_set_beside_its_estimates(driven: Driven) -> None:
     driven.weigh()
-    driven.progress(1.0, totals_of(weighed_work_s=0.03, estimated_work_s=0.01))
+    driven.progress(1.0, totals_of(weighed_work_s=3 * COMPARED_FROM_S, estimated_work_s=COMPARED_FROM_S))
     ratio = driven.live.beside.agent_per_work
     assert ratio == 2.0, "half way from 1 to 3"
     for shared, own in zip(driven.told.parts, driven.live.tariff.parts, strict=True):

@@ -100,11 +100,11 @@ def test_what_no_window_shows_stays_unknown() -> None:
     assert not now.wire_seen and now.disk_bytes_s == math.inf and now.rates.gpu_samples_s == math.inf
 
 
-def test_before_the_wire_has_held_anything_up_it_is_believed_to_bear_four_times_what_crosses_it() -> None:
+def test_before_the_wire_has_held_anything_up_it_is_believed_to_bear_twice_what_crosses_it() -> None:
     now = FIRST.after(window(wire_bytes=10e6))
     assert now.rates.wire_bytes_s == BORNE_UNSEEN * 10e6 and not now.wire_seen and now.growth == GROWTH
     assert now.after(on_the_wire(3e6)).rates.wire_bytes_s == 3e6, "a guess has no weight"
-    for _ in range(4):
+    for _ in range(7):
         now = now.after(window(wire_bytes=now.rates.wire_bytes_s))
     assert now.rates.wire_bytes_s > 100 * LIKELY_WIRE_BYTES_S, "a plan that wants a wide wire finds it soon"
 
