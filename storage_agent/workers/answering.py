@@ -255,9 +255,9 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
     if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
         nbytes = len(done.answer.payload)
         appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
-    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due():
+    began_s, since_s = time.monotonic(), time.thread_time()
+    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due(began_s):
         return 0.0
-    since_s = time.thread_time()
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
     cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
     try:
@@ -266,6 +266,7 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
         appraiser.failed()
     else:
         appraiser.learn(trial)
+    appraiser.took(began_s, time.monotonic())
     return time.thread_time() - since_s
 
 

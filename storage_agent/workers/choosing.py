@@ -24,9 +24,10 @@ from storage_agent.workers.trials import Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
-FIRST_JOBS_BETWEEN = 8
-"""Jobs before each trial while nothing is known. All encodings are tried then, which takes as long as some twenty jobs
-do: one such trial after the other would hold up the first batches, while nothing is on its way."""
+FIRST_JOBS_BETWEEN = 4
+"""Jobs before each trial, at least, while nothing is known. All encodings are tried then, which takes as long as some
+twenty jobs do: one such trial after the other would hold up the first batches, while nothing is on its way. So it is
+left alone after each for as long as that took, too."""
 MOST_JOBS_BETWEEN = 512
 """Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
 long as five jobs, for files like ImageNet's and for photographs, so trials are about a hundredth of the work."""
@@ -90,6 +91,7 @@ class Appraiser:
         self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
         self._tried = 0
         self._gap = self._jobs_left = FIRST_JOBS_BETWEEN
+        self._next_s = 0.0
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []
         self._nbytes: list[float] = []
@@ -102,10 +104,14 @@ class Appraiser:
         """Whether enough has been tried to choose by prices."""
         return len(self._trials) >= MIN_PROBES
 
-    def due(self) -> bool:
-        """A job is done: whether its sample should be tried; often at first, then ever more rarely."""
+    def due(self, now_s: float) -> bool:
+        """A job is done: whether its sample should be tried; often at first, then ever more rarely.
+
+        Args:
+            now_s: of a steady clock.
+        """
         self._jobs_left -= 1
-        if self._jobs_left > 0:
+        if self._jobs_left > 0 or now_s < self._next_s:
             return False
         if self._tried >= MIN_PROBES:
             self._gap = min(2 * self._gap, MOST_JOBS_BETWEEN)
@@ -122,6 +128,10 @@ class Appraiser:
         some = [name for name in fitted() if name in allowed]
         known = [name for name in some if name in self._fits]
         return [name for name in some if name not in self._fits] + known[self._tried % max(len(known), 1) :][:1]
+
+    def took(self, began_s: float, ended_s: float) -> None:
+        """A trial has ended, whatever came of it, and jobs have their turn."""
+        self._next_s = ended_s + (ended_s - began_s)
 
     def failed(self) -> None:
         """A trial did not come to its end: its sample cannot be run, which the loader will see."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,6 +123,15 @@ def _turned() -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = 6
     return exif
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pauses() -> Iterator[list[tuple[float, float]]]:
+    """When trials began and ended. None is waited for after them: jobs are counted here, and take no time."""
+    taken: list[tuple[float, float]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Appraiser, "took", lambda self, began_s, ended_s: taken.append((began_s, ended_s)))
+        yield taken
 
 
 @pytest.fixture(scope="module")
@@ -281,13 +291,15 @@ def test_a_trial_changes_nothing(ends: Ends) -> None:
     assert again.answer.payload == done.answer.payload, "one trial alone decides nothing"
 
 
-def test_trials_become_rare(ends: Ends) -> None:
+def test_trials_become_rare(ends: Ends, pauses: list[tuple[float, float]]) -> None:
     case = fresh(ends)
     done, job = ends.asked(case, 2), ends.job(case, 2)
+    pauses.clear()
     with isolated(GENERATORS):
         took = [try_out(job, done, case.learnt) for _ in range(UNTIL_KNOWN + 250)]
     assert all(seconds > 0 for seconds in took[FIRST_JOBS_BETWEEN - 1 : UNTIL_KNOWN : FIRST_JOBS_BETWEEN])
     assert sum(seconds > 0 for seconds in took) == MIN_PROBES + 1 + 4, "after 8, 16, 32, 64 and 128 more"
+    assert len(pauses) == MIN_PROBES + 5 and all(began_s < ended_s for began_s, ended_s in pauses)
 
 
 @pytest.mark.parametrize("dry", [False, True])

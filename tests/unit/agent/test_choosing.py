@@ -160,21 +160,30 @@ def due_at(appraiser: Appraiser, jobs: int, fails: bool = False) -> list[int]:
     """The jobs, by number, whose samples are tried."""
     found = []
     for number in range(jobs):
-        if appraiser.due():
+        if appraiser.due(number):
             found.append(number)
             appraiser.failed() if fails else appraiser.learn(hand_made(number))
     return found
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_one_sample_in_eight_is_tried_at_first_and_one_in_512_later(fails: bool) -> None:
+def test_one_sample_in_four_is_tried_at_first_and_one_in_512_later(fails: bool) -> None:
     """Also where no trial comes to its end, so that a broken op does not double the work for ever."""
     found = due_at(Appraiser(CHAIN, 4), 5000, fails)
     assert found[0] == FIRST_JOBS_BETWEEN - 1, "the first answers are waited for"
     gaps = [after - before for before, after in pairwise(found)]
     assert gaps[:MIN_PROBES] == [FIRST_JOBS_BETWEEN] * MIN_PROBES
-    assert gaps[MIN_PROBES : MIN_PROBES + 8] == [16, 32, 64, 128, 256, 512, 512, 512]
+    assert gaps[MIN_PROBES : MIN_PROBES + 8] == [8, 16, 32, 64, 128, 256, 512, 512]
     assert set(gaps[MIN_PROBES + 7 :]) == {MOST_JOBS_BETWEEN} and len(found) < 40
+
+
+def test_after_a_trial_jobs_have_as_long_as_it_took() -> None:
+    """A batch that is waited for comes out between the first trials."""
+    appraiser = Appraiser(CHAIN, 4)
+    assert [appraiser.due(0.0) for _ in range(FIRST_JOBS_BETWEEN)].index(True) == FIRST_JOBS_BETWEEN - 1
+    appraiser.took(10.0, 10.5)
+    assert not any(appraiser.due(10.5 + 0.01 * number) for number in range(49))
+    assert appraiser.due(11.0)
 
 
 def test_all_encodings_are_tried_at_first_and_one_at_a_time_later() -> None:
