@@ -223,6 +223,7 @@ class SlowRelay(Relay):
         return slowly
 
 
+@pytest.mark.alone
 def test_a_large_file_on_a_slow_wire(tmp_path: Path) -> None:
     """Longer than all time-outs: it is not asked for again, and the agent is not given up."""
     (tmp_path / "one").mkdir()
