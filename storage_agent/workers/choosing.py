@@ -127,7 +127,8 @@ class Appraiser:
         """
         some = [name for name in fitted() if name in allowed]
         known = [name for name in some if name in self._fits]
-        return [name for name in some if name not in self._fits] + known[self._tried % max(len(known), 1) :][:1]
+        turn = [known[self._tried % len(known)]] if known else []
+        return [name for name in some if name not in self._fits] + turn
 
     def took(self, began_s: float, ended_s: float) -> None:
         """A trial has ended, whatever came of it, and jobs have their turn."""

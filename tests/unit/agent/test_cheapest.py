@@ -31,6 +31,7 @@ from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs import Job
+from storage_agent.workers import answering
 from storage_agent.workers.answering import (
     OFFERED_EVERY,
     OFFERED_FIRST,
@@ -289,6 +290,24 @@ def test_a_trial_changes_nothing(ends: Ends) -> None:
     assert (done.answer.header, bytes(done.answer.payload or b""), done.data) == before
     again = ends.asked(case, 2)
     assert again.answer.payload == done.answer.payload, "one trial alone decides nothing"
+
+
+@pytest.mark.parametrize(("keep_info", "allowed", "cuts"), [
+    (False, ["file", "roi-jpeg"], True),
+    (True, ["file", "roi-jpeg"], False),
+    (False, ["file", "webp"], False),
+])  # fmt: skip
+def test_what_the_loader_must_not_get_cut_is_not_cut_on_trial(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, keep_info: bool, allowed: list[str], cuts: bool
+) -> None:
+    case = fresh(ends)
+    done, job = ends.asked(case, 2), ends.job(case, 2, keep_info=keep_info, allowed=allowed)
+    seen: list[bool] = []
+    monkeypatch.setattr(answering, "tried", lambda *_, cuts: seen.append(cuts))
+    monkeypatch.setattr(Appraiser, "learn", lambda self, trial: None)
+    for _ in range(FIRST_JOBS_BETWEEN):
+        try_out(job, done, case.learnt)
+    assert seen == [cuts]
 
 
 def test_trials_become_rare(ends: Ends, pauses: list[tuple[float, float]]) -> None:
