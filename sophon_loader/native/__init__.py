@@ -23,7 +23,7 @@ else:
     available = True
     reason = ""
 
-__all__ = ["Cropped", "NotCropped", "available", "crop", "image_size", "reason"]
+__all__ = ["Cropped", "Header", "NotCropped", "available", "crop", "image_size", "read_header", "reason"]
 
 _MAX_UINT32 = 0xFFFF_FFFF
 """What the C function takes for a coordinate."""
@@ -91,18 +91,36 @@ def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, 
     return NotCropped(status, detail)
 
 
-def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
-    """Read width and height, in pixels as stored, from a JPEG header.
+class Header(NamedTuple):
+    """What a JPEG file says before its first scan.
 
-    Kinds that cannot be cropped (progressive, CMYK, ...) have a size too.
+    Args:
+        width, height: px, as stored.
+        can_be_cropped: whether `crop` may be tried: False for a progressive file, CMYK, ..., and for a header that is
+            cut short. Damage behind it shows only in a crop.
+    """
+
+    width: int
+    height: int
+    can_be_cropped: bool
+
+
+def read_header(data: bytes | bytearray | memoryview) -> Header | None:
+    """Read the header of a JPEG file.
 
     Args:
         data: the file, or as much of its beginning as holds the header.
 
     Returns:
-        (width, height); None if there is no sound frame header, or the extension is missing.
+        The header; None if there is no sound frame header, or the extension is missing.
     """
     if not available:
         return None
-    _status, _detail, width, height, _components = _jpegcrop.size(data)
-    return (width, height) if width and height else None
+    status, _detail, width, height, _components = _jpegcrop.size(data)
+    return Header(width, height, status == "ok") if width and height else None
+
+
+def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """The (width, height) of `read_header`, in px; also of kinds that cannot be cropped."""
+    header = read_header(data)
+    return None if header is None else (header.width, header.height)

@@ -58,7 +58,7 @@ def part_of(
     """
     if chain.crop is None:
         return NotCut("the pipeline does not begin with a crop")
-    size = native.image_size(data) if native.available else None
+    size = native.image_size(data)
     if size is None:
         return NotCut(native.reason or "not a JPEG file")
     located = chain.located(*size, draw, located)

@@ -255,11 +255,13 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> float:
     if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
         nbytes = len(done.answer.payload)
         appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
+    if job.fetch.per_worker < TRIED_FROM_CORES:
+        return 0.0
     began_s, since_s = time.monotonic(), time.thread_time()
-    if job.fetch.per_worker < TRIED_FROM_CORES or not appraiser.due(began_s):
+    cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
+    if not appraiser.due(began_s, appraiser.lacks(done.picture, job.fetch.allowed, cuts=cuts)):
         return 0.0
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
-    cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
     try:
         trial = tried(done.data, done.picture, chain, _draw(job), names, cuts=cuts)
     except Exception:  # the boundary to user code; whoever runs that op for the loader says so

@@ -7,7 +7,7 @@ sample, so a wrong estimate costs time and nothing else.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,6 +31,9 @@ left alone after each for as long as that took, too."""
 MOST_JOBS_BETWEEN = 512
 """Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
 long as five jobs, for files like ImageNet's and for photographs, so trials are about a hundredth of the work."""
+MOST_LACKING = 2 * MIN_PROBES
+"""Trials beyond the rarer ones for an encoding of which too little is known: one that takes nothing, or whose sizes
+fit no estimate, does not double the work for ever."""
 KEPT_TRIALS = 64
 """The newest ones; twice as many as the most that a fit of four coefficients gains from (see docs/architecture.md)."""
 KEPT_SENT = 64
@@ -90,7 +93,7 @@ class Appraiser:
         self._reach = reach
         self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
         self._tried = 0
-        self._gap = self._jobs_left = FIRST_JOBS_BETWEEN
+        self._gap, self._jobs = FIRST_JOBS_BETWEEN, 0
         self._next_s = 0.0
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []
@@ -98,24 +101,50 @@ class Appraiser:
         self._plain: tuple[str, ...] = ()
         self._taken: dict[str, _Taken] = {}
         self._fits: dict[str, Fit] = {}
+        self._lacking_tried: Counter[str] = Counter()
 
     @property
     def knows(self) -> bool:
         """Whether enough has been tried to choose by prices."""
         return len(self._trials) >= MIN_PROBES
 
-    def due(self, now_s: float) -> bool:
-        """A job is done: whether its sample should be tried; often at first, then ever more rarely.
+    def lacks(self, picture: Picture, allowed: Collection[str], *, cuts: bool) -> list[str]:
+        """The encodings of which too little is known, and of which a trial of this sample could tell more: where few
+        files of a folder can be cut, or only few cannot, those few must be the ones that are tried.
+
+        Args:
+            picture: what has been told of the sample's file.
+            allowed: that the loader accepts.
+            cuts: as for `tried`.
+        """
+        wanted = {UsedAt.FIRST_REGION if cuts and picture.can_be_cut else UsedAt.FILE}
+        if self._chain.resize_cut is not None:
+            wanted.add(UsedAt.RESIZED)
+        return [
+            name
+            for name in fitted()
+            if name in allowed
+            and name not in self._fits
+            and self._lacking_tried[name] < MOST_LACKING
+            and used_at(name) in wanted
+            and (used_at(name) is not UsedAt.FILE or name in picture.taken_by)
+        ]
+
+    def due(self, now_s: float, lacking: Collection[str] = ()) -> bool:
+        """A job is done: whether its sample should be tried; often at first and where something is lacking, then ever
+        more rarely.
 
         Args:
             now_s: of a steady clock.
+            lacking: what `lacks` gave for the sample.
         """
-        self._jobs_left -= 1
-        if self._jobs_left > 0 or now_s < self._next_s:
+        self._jobs += 1
+        if self._jobs < (FIRST_JOBS_BETWEEN if lacking else self._gap) or now_s < self._next_s:
             return False
-        if self._tried >= MIN_PROBES:
+        self._jobs = 0
+        self._lacking_tried.update(lacking)
+        if self._tried >= MIN_PROBES and not lacking:
             self._gap = min(2 * self._gap, MOST_JOBS_BETWEEN)
-        self._jobs_left = self._gap
         return True
 
     def names(self, allowed: Collection[str]) -> list[str]:

@@ -31,7 +31,7 @@ class Picture:
         nbytes: of the file.
         px: of the picture, 0 where its header could not be read.
         located: what the first crop will read; None where that is not known.
-        can_be_cut: whether its bitstream could be cut: a JPEG file whose region is known.
+        can_be_cut: whether its bitstream could be cut: a JPEG file of a kind that can be, and its region is known.
         taken_by: encodings that take the whole file.
     """
 
@@ -64,17 +64,19 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
         draw: decides what the first crop reads.
     """
     taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
-    size = native.image_size(data) if native.available else None
-    is_jpeg = size is not None
-    if size is None:
+    header = native.read_header(data)
+    if header is not None:
+        width, height, can_be_cropped = header
+    else:
+        can_be_cropped = False
         try:
             with Image.open(io.BytesIO(data)) as image:
-                size = image.size
+                width, height = image.size
         except Exception:  # no picture: the loader's own op says so
             return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
-    located = chain.located(size[0], size[1], draw) if chain.crop is not None else None
+    located = chain.located(width, height, draw) if chain.crop is not None else None
     known = located is not None and located.region is not None
-    return Picture(len(data), size[0] * size[1], located, can_be_cut=is_jpeg and known, taken_by=taken_by)
+    return Picture(len(data), width * height, located, can_be_cut=can_be_cropped and known, taken_by=taken_by)
 
 
 @cache

@@ -57,6 +57,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             image.save(path.with_suffix(".png"))
         elif number % 4 == 2:
             image.convert("L" if number % 8 == 2 else "CMYK").save(path)
+    make_pictures(folder / "half", FILES, classes=4, side=500)
+    for path in sorted((folder / "half").rglob("*.jpg"))[::2]:
+        Image.open(path).save(path, progressive=True, quality=95)
     exif = Image.Exif()
     for number in range(16):
         (folder / "turned" / "c").mkdir(parents=True, exist_ok=True)
@@ -180,6 +183,15 @@ def test_the_paper_s_encodings_are_the_only_ones(make: Any) -> None:
 def test_files_of_every_kind(root: Path, make: Any) -> None:
     for report in epochs(make(tree="mixed", num_workers=1), 2, key="mixed"):
         assert report["samples"] == 24 and report["wire_bytes"] < report["file_bytes"]
+
+
+@needs_crop
+def test_files_that_cannot_be_cut_are_offloaded_beside_those_that_can(root: Path, make: Any) -> None:
+    """Half of them are progressive: a cut that would be refused is not chosen for them."""
+    loader = make(folder(root, "half", train(224)), tree="half", num_workers=1)
+    choices = epochs(loader, 5, key="half")[-1]["choices"]
+    cut = choices.get("roi-jpeg", 0) + choices.get("roi-lepton", 0)
+    assert cut >= FILES // 4 and choices.get("file", 0) < FILES // 8, choices
 
 
 @needs_crop

@@ -54,6 +54,14 @@ def test_image_size_needs_only_the_header() -> None:
 
 
 @pytest.mark.usefixtures("extension")
+def test_a_header_tells_whether_a_crop_may_be_tried() -> None:
+    assert native.read_header(make_jpeg(SPEC)) == (70, 50, True)
+    assert native.read_header(saved(picture(33, 44), progressive=True)) == (33, 44, False)
+    assert native.read_header(saved(picture(33, 44).convert("CMYK"))) == (33, 44, False)
+    assert native.read_header(b"") is None
+
+
+@pytest.mark.usefixtures("extension")
 def test_threads_do_not_disturb_each_other() -> None:
     """Pictures with unlike tables, so that a shared context would show."""
     rng = random.Random(1)

@@ -26,6 +26,7 @@ from storage_agent.workers.choosing import (
     FIRST_JOBS_BETWEEN,
     KEPT_TRIALS,
     MOST_JOBS_BETWEEN,
+    MOST_LACKING,
     SENT_BETWEEN_FITS,
     Appraiser,
     Prices,
@@ -64,14 +65,18 @@ def looked_at(data: bytes, chain: Chain = CHAIN, draw: Draw = DRAW) -> Picture:
 # --- what is told of a file -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize(
+    ("mode", "how", "can_be_cut"),
+    [("RGB", {}, True), ("L", {}, True), ("CMYK", {}, False), ("RGB", {"progressive": True}, False)],
+)
 @needs_crop
-def test_a_jpeg_file(mode: str) -> None:
-    data = file_of(picture(120, 90, 1).convert(mode))
+def test_a_jpeg_file(mode: str, how: dict[str, Any], can_be_cut: bool) -> None:
+    data = file_of(picture(120, 90, 1).convert(mode), **how)
     found = looked_at(data)
     with CHAIN.isolated():
-        assert found == Picture(len(data), 120 * 90, CHAIN.located(120, 90, DRAW), can_be_cut=True, taken_by=WHOLE)
-    assert found.share == found.located.share < 1
+        located = CHAIN.located(120, 90, DRAW)
+    assert found == Picture(len(data), 120 * 90, located, can_be_cut, taken_by=WHOLE)
+    assert found.share == located.share < 1
 
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP"])
@@ -207,6 +212,44 @@ def test_what_the_first_trials_have_not_shown_is_tried_on() -> None:
     appraiser.learn(hand_made(MIN_PROBES, ["roi-jpeg"]))
     assert (0, "roi-jpeg") in by_choice(offers_of(appraiser))
     assert {*map(tuple, (appraiser.names(["roi-jpeg", "webp"]) for _ in range(3)))} < {("roi-jpeg",), ("webp",)}
+
+
+@needs_crop
+def test_a_sample_that_can_tell_what_is_lacking_is_tried_at_once() -> None:
+    """One file of fifty can be cut: what cutting takes would be known after thousands of jobs."""
+    appraiser, jobs = Appraiser(CHAIN, 4), 0
+    names, whole, rare = ["roi-jpeg", "webp"], sample(can_be_cut=False), sample()
+    while (0, "roi-jpeg") not in by_choice(offers_of(appraiser)):
+        jobs += 1
+        seen = whole if jobs % 50 else rare
+        if appraiser.due(jobs, appraiser.lacks(seen, names, cuts=True)):
+            appraiser.learn(hand_made(jobs, names if seen.can_be_cut else ["webp"]))
+    assert 50 * MIN_PROBES <= jobs <= 50 * (MIN_PROBES + 2)
+    assert appraiser.lacks(rare, names, cuts=True) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "cuts", "lacking"),
+    [
+        ({}, True, {"roi-jpeg", "webp"}),
+        ({}, False, {"lepton", "webp"}),
+        ({"can_be_cut": False}, True, {"lepton", "webp"}),
+        ({"can_be_cut": False, "taken_by": ()}, True, {"webp"}),
+    ],
+)
+def test_what_a_sample_can_tell(changed: dict[str, Any], cuts: bool, lacking: set[str]) -> None:
+    appraiser, names = Appraiser(CHAIN, 4), {"roi-jpeg", "lepton", "webp"} & {*NAMES}
+    assert {*appraiser.lacks(sample(**changed), names, cuts=cuts)} == lacking & names
+
+
+def test_what_no_trial_tells_does_not_double_the_work_for_ever() -> None:
+    appraiser, found = Appraiser(CHAIN, 4), []
+    for number in range(3000):
+        if appraiser.due(number, appraiser.lacks(sample(), ["webp"], cuts=True)):
+            found.append(number)
+            appraiser.learn(hand_made(number, ["roi-jpeg"]))  # webp takes none of them
+    assert found[MOST_LACKING - 1] == FIRST_JOBS_BETWEEN * MOST_LACKING - 1
+    assert len(found) < MOST_LACKING + 12
 
 
 def test_nothing_is_known_before_enough_trials() -> None:
