@@ -21,8 +21,8 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 
 MIN_LOCAL_AGENT_CORES = 0.01
-"""Planned for a local agent when the loader's processes may use every core: above 0, because `Rates` must be, and so
-small that no op is worth moving."""
+"""Planned for a local agent without a link where the loader's processes may use every core: above 0, as `Rates` must
+be, and so small that no op is worth moving."""
 
 _LOOK_S = 0.1
 """Where an agreement is waited for, this long at a time, so that an agent that ends is noticed."""
@@ -106,13 +106,19 @@ class Agent:
     def cores(self, processes: int) -> float:
         """Most cores that may be planned for it; inf for one on another host, which says itself what it has.
 
+        One on this host has what the loader's processes leave. Behind a link that is paced those wait, so that its
+        workers have at least the share that they would have if all of them worked at once.
+
         Args:
             processes: that load, and share this host's cores with a local agent.
         """
         if not isinstance(self._where, LocalAgent):
             return math.inf
-        spare = max(cores_available() - processes, MIN_LOCAL_AGENT_CORES)
-        return min(spare, self._where.workers or math.inf)
+        cores = cores_available()
+        workers = self._where.workers or cores
+        if self.files_here:
+            return min(max(cores - processes, MIN_LOCAL_AGENT_CORES), workers)
+        return workers * min(1.0, cores / (processes + workers))
 
     def why_useless(self, processes: int) -> str:
         """Why it can gain nothing, whatever the pictures and ops are; "" if it may.

@@ -300,8 +300,8 @@ class LivePlan:
         table = self.shared.offers.table(self.beside, files_here=self._files_here)
         if table is not None and table.samples >= MIN_OFFERS:
             return table
-        # An agent with next to no CPU weighs nothing, but what limits can be told.
-        return _of_files(self._newest) if self._agent_is_starved else None
+        # Nothing is tried at an agent with next to no CPU, which weighs nothing then; but what limits can be told.
+        return None if self._tried_share() else _of_files(self._newest)
 
     def _share(self) -> None:
         """Have the workers follow the tariff."""

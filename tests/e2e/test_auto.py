@@ -5,6 +5,7 @@ No time is asserted, and no ratio of times closely: other processes may take the
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.tariff import NO_TRAFFIC, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
+from sophon_loader.host import cores_available
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, MakeLoader, SeenIndex, samples_of
 from tests.support.pictures import picture
@@ -153,6 +155,15 @@ def test_auto_with_an_agent_of_its_own(make: Any) -> None:
         assert report["bottleneck"] in ("wire", "loader-cpu", "agent-cpu", "gpu")
     text = str(loader.report())
     assert "plan reason" in text and "bottleneck" in text and "wire bytes" in text
+
+
+@pytest.mark.alone
+def test_behind_a_paced_link_it_works_beside_a_loader_that_may_use_every_core(make: Any) -> None:
+    processes = math.ceil(cores_available())
+    loader = make(agent=LocalAgent(workers=1, limit_mbit=LIMIT_MBIT), options=OffloadOptions(), num_workers=processes)
+    for report in epochs(loader, 6):
+        assert report["wire_bytes"] < 0.9 * report["file_bytes"], report["plan_reason"]
+    assert report["bottleneck"] is not None
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,14 @@ def test_the_cores_to_spare_are_what_it_may_have(about: About) -> None:
     assert about(ELSEWHERE).cores(9) == math.inf
 
 
+def test_behind_a_paced_link_it_has_its_share_of_the_cores(about: About) -> None:
+    """The loader's processes wait for the link, whatever their number, and the agent works meanwhile."""
+    assert about(LocalAgent(limit_mbit=100)).cores(4) == 2.0
+    assert about(LocalAgent(limit_mbit=100)).cores(12) == 1.0
+    assert about(LocalAgent(workers=1, limit_mbit=100)).cores(3) == 1.0
+    assert about(LocalAgent(workers=1, limit_mbit=100)).cores(7) == 0.5
+
+
 @pytest.mark.parametrize(
     ("where", "processes", "useless"),
     [

@@ -447,6 +447,16 @@ def test_what_limits_is_told_of_an_agent_that_never_weighed_anything() -> None:
     assert [part.share for part in driven.told.parts if part.prices] == [FIRST_TRIED_SHARE], "soon it is weighed"
 
 
+def test_what_limits_is_told_where_the_loader_leaves_an_agent_no_core() -> None:
+    """It says that it has all cores of the host, which the loader's processes use themselves."""
+    driven = Driven(replace(Conditions.at_first(1.0, 0.01).with_wire(3e6), max_agent_cores=0.01))
+    driven.statistics.agent_cores.array[:] = driven.statistics.per_worker.array[:] = 1.0
+    files = {"wire_bytes": 3_000_000, "offloaded": 0, "agent_cpu_s": 0.005, "upkeep_s": 0.005, "work_cpu_s": 0.0,
+             "offloaded_upkeep_s": 0.0, "work_s": 0.0, "fresh": 0, "net_s": 0.0}  # fmt: skip
+    driven.progress(1.0, totals_of(30, **files))
+    assert next(iter(driven.live.limits())) == "wire" and not driven.live.tariff.offloads
+
+
 def test_prices_say_for_how_many_cores_of_the_agent_they_were_worked_out(driven: Driven) -> None:
     """The least that a worker was told: to ask for too little is cheap."""
     driven.statistics.per_worker.array[:] = 0.25
