@@ -118,7 +118,8 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
 
 def rank(options: Namespace, progress: Any) -> dict[str, Any]:
-    """Epochs of rank 0 of 8 and of a single rank, in turns.
+    """Epochs of rank 0 of 8 and of a single rank, in turns; both find an agent that knows their pipeline, as the one
+    that came first would else be compared with one for which it has learnt that.
 
     Args:
         options: of the command line.
@@ -128,6 +129,8 @@ def rank(options: Namespace, progress: Any) -> dict[str, Any]:
     with opened(options.data) as scene:
         of_rank = stream_of(options, "auto", FIRST_SAMPLES, RANKS)
         single = stream_of(options, "auto", FIRST_SAMPLES)
+        with streaming_loader(scene.bed, single) as before:
+            before.order("epoch 0")
         with streaming_loader(scene.bed, of_rank) as one, streaming_loader(scene.bed, single) as other:
             loaders = {"rank": one, "single": other}
             for number in range(RANK_EPOCHS):

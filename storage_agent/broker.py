@@ -304,6 +304,9 @@ class Broker:
             elif isinstance(built, Failed):
                 self._tally.refused(client, built)
             self._reply(client, said[1:])
+        elif word == words.TRIED:
+            digest, trial = (bytes(frame) for frame in said)
+            self._carry_out(self._staff.tried(number, digest.decode(), trial))
         elif word == words.READY:
             self._staff.ready(number)
         else:

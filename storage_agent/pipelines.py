@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sophon_loader.wire.limits import MAX_PIPELINES
@@ -13,12 +14,17 @@ LEAST_NBYTES = MAX_TOTAL_NBYTES // MAX_PIPELINES
 """What each counts at least."""
 
 
+KEPT_TRIALS = 32
+"""Of each, the newest, of some 300 bytes each: four times what a worker needs to estimate by."""
+
+
 class _Kept(NamedTuple):
-    """A registration, the client that sent it first, and the bytes that it counts."""
+    """A registration, the client that sent it first, the bytes that it counts, and what workers have tried of it."""
 
     client: bytes
     registration: bytes
     nbytes: int
+    trials: deque[bytes]
 
 
 class Pipelines:
@@ -50,6 +56,20 @@ class Pipelines:
         self._kept.move_to_end(digest)
         return kept.registration
 
+    def note(self, digest: str, trial: bytes) -> None:
+        """Keep what a worker has found, unless the pipeline has been forgotten.
+
+        Args:
+            digest: of the pipeline.
+            trial: see `workers/trials.py`.
+        """
+        if digest in self._kept:
+            self._kept[digest].trials.append(trial)
+
+    def trials(self, digest: str) -> Sequence[bytes]:
+        """The newest that workers have found, oldest first."""
+        return tuple(self._kept[digest].trials) if digest in self._kept else ()
+
     def keep(self, client: bytes, digest: str, registration: bytes) -> None:
         """Remember a registration as the newest.
 
@@ -61,7 +81,7 @@ class Pipelines:
         if self.get(digest) is not None:
             return
         nbytes = max(LEAST_NBYTES, len(registration))
-        self._kept[digest] = _Kept(client, registration, nbytes)
+        self._kept[digest] = _Kept(client, registration, nbytes, deque(maxlen=KEPT_TRIALS))
         self._nbytes[client] += nbytes
         while self._nbytes.total() > MAX_TOTAL_NBYTES:
             self._forget_one(but=digest)

@@ -169,6 +169,18 @@ class Staff:
         assert isinstance(building, Building), building
         return building.build
 
+    def tried(self, number: int, digest: str, trial: bytes) -> list[Instruction]:
+        """A worker has tried a sample: the others that know its pipeline are told, and those that will are later.
+
+        Args:
+            number: the worker's.
+            digest: of the pipeline.
+            trial: what it found, see `workers/trials.py`.
+        """
+        self._pipelines.note(digest, trial)
+        others = [one for one, worker in self._workers.items() if one != number and digest in worker.known]
+        return [Order(one, [words.TRIED, digest.encode(), trial]) for one in others]
+
     def _finish(self, task: Task, cost_s: float) -> None:
         """A job has its answer; who wanted it has had so many seconds of a worker."""
         task.answered = True
@@ -329,6 +341,7 @@ class Staff:
         worker.known[digest] = len(registration)
         frames: list[Payload] = [words.LEARN, digest.encode(), registration]
         done: list[Instruction] = [Order(number, frames)]
+        done += [Order(number, [words.TRIED, digest.encode(), one]) for one in self._pipelines.trials(digest)]
         while len(worker.known) > MAX_KNOWN or sum(worker.known.values()) > MAX_KNOWN_NBYTES:
             forgotten, _ = worker.known.popitem(last=False)
             done.append(Order(number, [words.FORGET, forgotten.encode()]))

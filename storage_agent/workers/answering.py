@@ -5,6 +5,7 @@ In two steps, so that some jobs can be looked at one after the other before the 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import traceback
@@ -26,7 +27,7 @@ from storage_agent.answers import Answer, FileRead, file_answer, read_file, samp
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
 from storage_agent.workers.choosing import Appraiser, Prices, cheapest, of_parts, unproven
-from storage_agent.workers.trials import Picture, look_at, tried
+from storage_agent.workers.trials import Picture, Trial, look_at, tried
 
 OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
@@ -97,6 +98,16 @@ class Learnt:
             pipeline = self.built(digest)
             self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
         return self._appraisers[digest]
+
+    def hear(self, digest: str, trial: Trial) -> None:
+        """Another worker has tried a sample.
+
+        Args:
+            digest: of the pipeline, which this one has been taught.
+            trial: what it found.
+        """
+        with contextlib.suppress(PipelineError):  # whoever has a job for it will see
+            self.appraiser(digest).learn(trial)
 
 
 def register(learnt: Learnt, digest: str) -> Answer:
@@ -237,39 +248,47 @@ def _choice(job: Job, learnt: Learnt, picture: Picture) -> Chosen:
     return Chosen(taken.cut, taken.encoding, offers, taken.agent_s)
 
 
-def try_out(job: Job, done: Done, learnt: Learnt) -> float:
+class Tried(NamedTuple):
+    """CPU seconds that a trial took, and what came of it for other workers to know."""
+
+    cpu_s: float = 0.0
+    to_tell: Trial | None = None
+
+
+def try_out(job: Job, done: Done, learnt: Learnt) -> Tried:
     """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
 
     Args:
         job: the sample.
         done: what came of it.
         learnt: the pipelines of this worker.
-
-    Returns:
-        CPU seconds that a trial took.
     """
     if done.picture is None:
-        return 0.0
+        return Tried()
     appraiser = learnt.appraiser(job.fetch.digest)
     sample = done.answer.message
     if isinstance(sample, Sample) and done.answer.payload:  # not of a dry run
         nbytes = len(done.answer.payload)
         appraiser.saw(done.picture, sample.cut, sample.encoding, nbytes, sample.op_s[-1])
     if job.fetch.per_worker < TRIED_FROM_CORES:
-        return 0.0
+        return Tried()
     began_s, since_s = time.monotonic(), time.thread_time()
     cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
-    if not appraiser.due(began_s, appraiser.lacks(done.picture, job.fetch.allowed, cuts=cuts)):
-        return 0.0
+    lacking = appraiser.lacks(done.picture, job.fetch.allowed, cuts=cuts)
+    if not appraiser.due(began_s, lacking):
+        return Tried()
+    to_tell = None
     chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
     try:
         trial = tried(done.data, done.picture, chain, _draw(job), names, cuts=cuts)
     except Exception:  # the boundary to user code; whoever runs that op for the loader says so
-        appraiser.failed()
+        appraiser.failed(lacking)
     else:
+        trial = replace(trial, lacking=tuple(lacking))
         appraiser.learn(trial)
+        to_tell = trial if appraiser.is_warm else None
     appraiser.took(began_s, time.monotonic())
-    return time.thread_time() - since_s
+    return Tried(time.thread_time() - since_s, to_tell)
 
 
 def _at_cut(

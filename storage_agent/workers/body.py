@@ -32,6 +32,7 @@ from storage_agent.workers import words
 from storage_agent.workers.answering import Done, Learnt, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.memory import Memory
+from storage_agent.workers.trials import Trial
 
 MAX_TOGETHER = 4
 """Jobs that are looked at before the first of them is made, and answers that go out at once."""
@@ -137,6 +138,8 @@ class Service:
                 self._learnt.learn(digest, bytes(said[1]))
             elif word == words.FORGET:
                 self._learnt.forget(digest)
+            elif word == words.TRIED:
+                self._learnt.hear(digest, Trial.from_bytes(said[1]))
             else:
                 self._broker.put([words.REGISTERED, *self._counted(register(self._learnt, digest))])
                 self._flush()
@@ -151,7 +154,11 @@ class Service:
             done = self._answer(self._look_at(jobs))
             before, self._answered = self._answered, self._answered + len(done)
             for job, made in done:
-                self._upkeep.count(made.answer.cpu_s + try_out(job, made, self._learnt))
+                trying = try_out(job, made, self._learnt)
+                self._upkeep.count(made.answer.cpu_s + trying.cpu_s)
+                if trying.to_tell is not None:
+                    self._broker.put([words.TRIED, job.fetch.digest.encode(), trying.to_tell.to_bytes()])
+            self._flush()
             is_time = before // _LOOK_EVERY != self._answered // _LOOK_EVERY
             if (is_time or any(made.failed for _, made in done)) and self._memory.short:
                 return False

@@ -1,8 +1,8 @@
 """What a worker answers with where the choice is left to it: for every sample the cheapest, at the loader's prices.
 
-What ops and encodings take is learnt from trials (`trials.py`), and what an encoding takes from every sample that goes
-out in it besides: the samples for which it is chosen are not like all others. Any choice gives the loader the same
-sample, so a wrong estimate costs time and nothing else.
+What ops and encodings take is learnt from trials (`trials.py`), those of all workers, and what an encoding takes from
+every sample that goes out in it here besides: the samples for which it is chosen are not like all others. Any choice
+gives the loader the same sample, so a wrong estimate costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.wire.messages import Offer
-from storage_agent.workers.trials import Picture, Trial
+from storage_agent.workers.trials import FileFacts, Picture, Trial
 
 FILE = (0, "file")
 """The choice that every sample has."""
 FIRST_JOBS_BETWEEN = 4
-"""Jobs before each trial, at least, while nothing is known. All encodings are tried then, which takes as long as some
-twenty jobs do: one such trial after the other would hold up the first batches, while nothing is on its way. So it is
-left alone after each for as long as that took, too."""
+"""Jobs since the last trial, of whichever worker, while nothing is known. All encodings are tried then, which takes as
+long as some twenty jobs do: one such trial after the other would hold up the first batches, while nothing is on its
+way. So it is left alone after each for as long as that took, too."""
 MOST_JOBS_BETWEEN = 512
 """Jobs between two trials, once they are only to notice a change. A trial decodes the whole picture and takes about as
 long as five jobs, for files like ImageNet's and for photographs, so trials are about a hundredth of the work."""
@@ -58,7 +58,7 @@ class Prices(NamedTuple):
 class _Row(NamedTuple):
     """What an encoding took for a sample: of its value as it is, bytes; encoded, bytes; CPU seconds."""
 
-    picture: Picture
+    file: FileFacts
     value_nbytes: float
     nbytes: int
     encode_s: float
@@ -86,15 +86,20 @@ class Appraiser:
     Args:
         chain: the pipeline.
         reach: the last stage that may be reached here.
+
+    Attributes:
+        is_warm: whether this process has made a trial before: one's first is slow, as it loads libraries.
     """
 
     def __init__(self, chain: Chain, reach: int) -> None:
+        self.is_warm = False
         self._chain = chain
         self._reach = reach
         self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
-        self._tried = 0
-        self._gap, self._jobs = FIRST_JOBS_BETWEEN, 0
+        self._tried, self._jobs = 0, 0
         self._next_s = 0.0
+        self._is_behind, self._to_fit = False, set[str]()
+        """Whether there are trials that have not been worked out, and the encodings that they tell of."""
         self._decode_s = (0.0, 0.0, 0.0)  # per px, per byte of the file, and for each
         self._op_s: list[float] = []
         self._nbytes: list[float] = []
@@ -117,6 +122,7 @@ class Appraiser:
             allowed: that the loader accepts.
             cuts: as for `tried`.
         """
+        self._take_in()
         wanted = {UsedAt.FIRST_REGION if cuts and picture.can_be_cut else UsedAt.FILE}
         if self._chain.resize_cut is not None:
             wanted.add(UsedAt.RESIZED)
@@ -139,13 +145,10 @@ class Appraiser:
             lacking: what `lacks` gave for the sample.
         """
         self._jobs += 1
-        if self._jobs < (FIRST_JOBS_BETWEEN if lacking else self._gap) or now_s < self._next_s:
-            return False
-        self._jobs = 0
-        self._lacking_tried.update(lacking)
-        if self._tried >= MIN_PROBES and not lacking:
-            self._gap = min(2 * self._gap, MOST_JOBS_BETWEEN)
-        return True
+        gap = FIRST_JOBS_BETWEEN
+        if not lacking:
+            gap = min(gap << max(0, self._tried - MIN_PROBES), MOST_JOBS_BETWEEN)
+        return self._jobs >= gap and now_s >= self._next_s
 
     def names(self, allowed: Collection[str]) -> list[str]:
         """The encodings to try next: those of which too little is known, all of them at first, and of others one after
@@ -154,33 +157,52 @@ class Appraiser:
         Args:
             allowed: that the loader accepts.
         """
+        self._take_in()
         some = [name for name in fitted() if name in allowed]
         known = [name for name in some if name in self._fits]
         turn = [known[self._tried % len(known)]] if known else []
         return [name for name in some if name not in self._fits] + turn
 
     def took(self, began_s: float, ended_s: float) -> None:
-        """A trial has ended, whatever came of it, and jobs have their turn."""
+        """A trial has ended here, whatever came of it, and jobs have their turn."""
+        self.is_warm = True
         self._next_s = ended_s + (ended_s - began_s)
 
-    def failed(self) -> None:
-        """A trial did not come to its end: its sample cannot be run, which the loader will see."""
+    def failed(self, lacking: Collection[str] = ()) -> None:
+        """A trial did not come to its end: its sample cannot be run, which the loader will see.
+
+        Args:
+            lacking: what it was to tell of.
+        """
         self._tried += 1
+        self._jobs = 0
+        self._lacking_tried.update(lacking)
 
     def learn(self, trial: Trial) -> None:
-        """Take in a trial."""
+        """A trial has been made, here or by another worker."""
         self._tried += 1
+        self._jobs = 0
+        self._lacking_tried.update(trial.lacking)
         self._trials.append(trial)
+        for name, encoded in trial.encoded.items():
+            self._taken.setdefault(name, _Taken()).tried.append(_Row(trial.file, *encoded))
+        self._to_fit.update(trial.encoded)
+        self._is_behind = True
+
+    def _take_in(self) -> None:
+        """Work out what the trials say, if there are new ones."""
+        if not self._is_behind:
+            return
+        self._is_behind = False
         trials = list(self._trials)
         ops = range(1, len(self._chain))
         self._op_s = [0.0, *(float(np.median([one.op_s[op] for one in trials])) for op in ops)]
         self._nbytes = [float(np.mean([one.nbytes[op] for one in trials])) for op in range(len(self._chain))]
-        self._plain = trial.plain
+        self._plain = trials[-1].plain
         self._decode_s = _decoding(trials)
-        for name, encoded in trial.encoded.items():
-            known = self._taken.setdefault(name, _Taken())
-            known.tried.append(_Row(trial.picture, *encoded))
-            self._fit(name, known)
+        while self._to_fit:
+            name = self._to_fit.pop()
+            self._fit(name, self._taken[name])
 
     def saw(self, picture: Picture, cut: int, name: str, nbytes: int, encode_s: float) -> None:
         """A sample has gone out; what an encoding took for it is learnt, if that is one whose size is estimated.
@@ -193,9 +215,10 @@ class Appraiser:
         """
         if not self.knows or name not in fitted() or cut != self._cut_of(name):
             return
+        self._take_in()
         value_nbytes = self._nbytes[cut - 1] if cut else picture.nbytes
         known = self._taken.setdefault(name, _Taken())
-        known.sent.append(_Row(picture, value_nbytes, nbytes, encode_s))
+        known.sent.append(_Row(picture.facts, value_nbytes, nbytes, encode_s))
         known.unfitted += 1
         if known.unfitted >= max(SENT_BETWEEN_FITS, len(known.sent) // 2):
             self._fit(name, known)
@@ -207,14 +230,14 @@ class Appraiser:
     def _fit(self, name: str, known: _Taken) -> None:
         known.unfitted = 0
         estimate = fitted()[name]
-        rows = [one for one in (*known.tried, *known.sent) if one.picture.px or not estimate.needs_px]
+        rows = [one for one in (*known.tried, *known.sent) if one.file.px or not estimate.needs_px]
         if len(rows) < MIN_PROBES:
             return
         given = Features(
-            np.array([float(one.picture.nbytes) for one in rows]),
+            np.array([float(one.file.nbytes) for one in rows]),
             np.array([float(one.value_nbytes) for one in rows]),
-            np.array([float(one.picture.px) for one in rows]),
-            np.array([one.picture.share for one in rows]),
+            np.array([float(one.file.px) for one in rows]),
+            np.array([one.file.share for one in rows]),
         )
         nbytes = np.array([float(one.nbytes) for one in rows])
         per = given.matrix((estimate.encode_per,))[:, 0]
@@ -233,6 +256,7 @@ class Appraiser:
         """
         if not self.knows:
             return []
+        self._take_in()
         reach, share = min(furthest, self._reach), picture.share
         per_px, per_byte, each = self._decode_s
         whole_s = per_px * picture.px + per_byte * picture.nbytes + each
@@ -253,7 +277,7 @@ class Appraiser:
             nbytes = 3.0 * picture.px if cut == 1 and picture.px else self._nbytes[cut - 1]
             if self._plain[cut - 1] in allowed:
                 found.append(Offer(cut, self._plain[cut - 1], round(nbytes), spent_s, rest_s))
-            given = picture.features(nbytes)
+            given = picture.facts.features(nbytes)
             for name, fit in self._fits.items():
                 if fit.cut == cut and name in allowed:
                     estimate = fitted()[name]
@@ -268,7 +292,7 @@ class Appraiser:
         self, name: str, fit: Fit, picture: Picture, whole_s: float, cut_s: float, after_s: float, *, keep_info: bool
     ) -> list[Offer]:
         """An encoding of the file, or of the part of it that will be read."""
-        estimate, given = fitted()[name], picture.features(picture.nbytes)
+        estimate, given = fitted()[name], picture.facts.features(picture.nbytes)
         encode_s = float(estimate.encode_s(fit, given))
         decode_s = encode_s * estimate.decode_per_encode
         if used_at(name) is UsedAt.FIRST_REGION:
@@ -297,7 +321,7 @@ def _without_outliers(seconds: Sequence[float], per: NDArray[np.float64]) -> lis
 
 def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
     """CPU seconds of decoding a file: per px, per byte of it, and for each."""
-    sizes = np.array([[float(one.picture.px), float(one.picture.nbytes)] for one in trials])
+    sizes = np.array([[float(one.file.px), float(one.file.nbytes)] for one in trials])
     known = bool(sizes[:, 0].all())
     seconds = np.array(
         _without_outliers([one.op_s[0] for one in trials], sizes[:, 0] if known else np.ones(len(trials)))

@@ -10,8 +10,9 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgpack
 from PIL import Image
 
 from sophon_loader import native
@@ -21,6 +22,23 @@ from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.pipeline.chain import Chain, Located
 from sophon_loader.pipeline.pushdown import PartOfFile, part_of
 from sophon_loader.pipeline.randomness import Draw
+
+
+class FileFacts(NamedTuple):
+    """What sizes and times are estimated from: bytes of a file, px of its picture (0 where its header could not be
+    read), and the share of it that is read."""
+
+    nbytes: int
+    px: int
+    share: float
+
+    def features(self, value_nbytes: float) -> Features:
+        """What an encoding's size is estimated from.
+
+        Args:
+            value_nbytes: of the value to be encoded, as it is.
+        """
+        return Features(self.nbytes, value_nbytes, self.px, self.share)
 
 
 @dataclass(frozen=True)
@@ -46,13 +64,10 @@ class Picture:
         """Share of the picture that is read."""
         return 1.0 if self.located is None else self.located.share
 
-    def features(self, value_nbytes: float) -> Features:
-        """What an encoding's size is estimated from.
-
-        Args:
-            value_nbytes: of the value to be encoded, as it is.
-        """
-        return Features(self.nbytes, value_nbytes, self.px, self.share)
+    @property
+    def facts(self) -> FileFacts:
+        """What its sizes and times are estimated from."""
+        return FileFacts(self.nbytes, self.px, self.share)
 
 
 def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
@@ -89,19 +104,37 @@ def _of_files() -> tuple[str, ...]:
 class Trial:
     """A sample taken through the whole pipeline.
 
+    Example:
+        >>> Trial.from_bytes(trial.to_bytes()) == trial
+        True
+
     Args:
-        picture: the sample's.
+        file: what was known of the sample's file.
         op_s: CPU seconds of each op, the whole file being decoded.
         nbytes: of the value behind each op as it is; 0 for one that cannot cross.
         plain: the encoding in which that value crosses as it is; "" for none.
         encoded: by encoding, the value's size as it is, its size encoded, and CPU seconds of encoding.
+        lacking: encodings of which too little was known, and of which it was to tell.
     """
 
-    picture: Picture
+    file: FileFacts
     op_s: tuple[float, ...]
     nbytes: tuple[int, ...]
     plain: tuple[str, ...]
     encoded: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """For other workers: what this one has found, they need not."""
+        fields = self.file, self.op_s, self.nbytes, self.plain, self.encoded, self.lacking
+        packed: bytes = msgpack.packb(fields)
+        return packed
+
+    @staticmethod
+    def from_bytes(packed: bytes | memoryview) -> Trial:
+        """The inverse of `to_bytes`."""
+        file, *others = msgpack.unpackb(packed, use_list=False)
+        return Trial(FileFacts(*file), *others)
 
 
 def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, cuts: bool) -> Trial:
@@ -151,7 +184,7 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
             note(name, data, len(data), time.thread_time())
     last_s = time.thread_time()
     chain.run(data, 0, len(chain), draw, after=after)
-    return Trial(picture, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
+    return Trial(picture.facts, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
 
 
 def _nbytes_of(value: Any) -> int:

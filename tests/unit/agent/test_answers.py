@@ -16,16 +16,19 @@ import msgpack
 import pytest
 from PIL import Image
 
+from sophon_loader.encodings.estimate import MIN_PROBES
+from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.wire.frames import content_hash, unpack
-from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
+from sophon_loader.wire.messages import CHEAPEST, AskListing, AskSizes, Failed, Item, Listing, Registered, Sample, Sizes
 from storage_agent.answers import Answer, answer_question
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
 from storage_agent.workers import answering, body, words
-from storage_agent.workers.answering import Learnt, Prepared, prepare
+from storage_agent.workers.answering import Learnt, Prepared, Tried, prepare
 from storage_agent.workers.body import Service
 from storage_agent.workers.channel import Channel
 from storage_agent.workers.memory import Memory
+from storage_agent.workers.trials import Trial, look_at, tried
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,
@@ -91,6 +94,33 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
     assert (
         isinstance(forgotten, Sample) and forgotten.cut == 0 and "must have been sent to this worker" in forgotten.note
     )
+
+
+def _trial(exports: Exports) -> Trial:
+    data, draw = file_of(exports), Draw(11, 2, 3)
+    return tried(data, look_at(data, CHAIN, draw), CHAIN, draw, ["webp"], cuts=False)
+
+
+def test_what_other_workers_have_tried_a_worker_need_not(exports: Exports) -> None:
+    digest = content_hash(PIPELINE)
+    learn, others = [words.LEARN, digest.encode(), PIPELINE], [words.TRIED, b"forgotten", _trial(exports).to_bytes()]
+    told = [words.TRIED, digest.encode(), _trial(exports).to_bytes()]
+    job = [words.JOB, *job_at(2, CHEAPEST, digest=digest, id=0, prices=[1.0, 1.0, 1.0]).frames()]
+    for heard, knows in (([told] * (MIN_PROBES - 1), False), ([told] * MIN_PROBES, True)):
+        ((word, _, header, *_),) = _said_by_a_worker(exports, learn, others, *heard, job)
+        sample = unpack(header)
+        assert word == words.ANSWER and isinstance(sample, Sample) and bool(sample.offers) == knows
+
+
+def test_what_a_worker_has_tried_it_tells(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, found = content_hash(PIPELINE), [None, _trial(exports), None]
+    trials = iter(found)
+    monkeypatch.setattr(body, "try_out", lambda *_: Tried(0.0, next(trials)))
+    job = [words.JOB, *job_at(2, "pixels", digest=digest).frames()]
+    said = _said_by_a_worker(exports, [words.LEARN, digest.encode(), PIPELINE], *[job] * len(found))
+    assert sorted(word for word, *_ in said) == [*[words.ANSWER] * len(found), words.TRIED]
+    ((_, name, trial),) = (message for message in said if message[0] == words.TRIED)
+    assert name == digest.encode() and Trial.from_bytes(trial) == found[1]
 
 
 class _Calls:

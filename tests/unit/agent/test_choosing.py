@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def test_without_a_crop_a_picture_is_read_whole() -> None:
 
 
 def test_features_of_a_picture() -> None:
-    found = sample(share=0.25).features(768)
+    found = sample(share=0.25).facts.features(768)
     assert (found.file_nbytes, found.value_nbytes, found.px, found.share) == (20_000, 768, 30_000, 0.25)
     assert found.part_nbytes == 5000
 
@@ -116,7 +117,7 @@ def trial_of(data: bytes = PHOTO, names: Sequence[str] = FITTED, chain: Chain = 
 
 def test_a_trial_takes_a_sample_through_the_whole_pipeline() -> None:
     found = trial_of()
-    assert found.picture == looked_at(PHOTO)
+    assert found.file == looked_at(PHOTO).facts
     assert found.nbytes == (120 * 90 * 3, 768, 768, 768 * 4)
     assert found.plain == ("pixels", "pixels", "pixels", "array")
     assert len(found.op_s) == 4 and all(seconds >= 0 for seconds in found.op_s)
@@ -245,11 +246,41 @@ def test_what_a_sample_can_tell(changed: dict[str, Any], cuts: bool, lacking: se
 def test_what_no_trial_tells_does_not_double_the_work_for_ever() -> None:
     appraiser, found = Appraiser(CHAIN, 4), []
     for number in range(3000):
-        if appraiser.due(number, appraiser.lacks(sample(), ["webp"], cuts=True)):
+        lacking = tuple(appraiser.lacks(sample(), ["webp"], cuts=True))
+        if appraiser.due(number, lacking):
             found.append(number)
-            appraiser.learn(hand_made(number, ["roi-jpeg"]))  # webp takes none of them
+            appraiser.learn(replace(hand_made(number, ["roi-jpeg"]), lacking=lacking))  # webp takes none of them
     assert found[MOST_LACKING - 1] == FIRST_JOBS_BETWEEN * MOST_LACKING - 1
     assert len(found) < MOST_LACKING + 12
+
+
+def test_trials_of_other_workers_count_like_its_own() -> None:
+    """With ten workers each made eight trials: for hundreds of samples nothing was known."""
+    appraiser = Appraiser(CHAIN, 4)
+    lacking = appraiser.lacks(sample(), ["webp"], cuts=True)
+    for number in range(MIN_PROBES):
+        assert not any(appraiser.due(0.0, lacking) for _ in range(FIRST_JOBS_BETWEEN - 1))
+        appraiser.learn(Trial.from_bytes(hand_made(number).to_bytes()))
+    assert_near(by_choice(offers_of(appraiser)), BY_HAND)
+    assert due_at(appraiser, 5000) == due_at(appraiser_of(), 5000), "and its own are as rare as after as many"
+
+
+def test_what_no_worker_can_tell_is_not_tried_by_each_of_them() -> None:
+    appraiser = Appraiser(CHAIN, 4)
+    for number in range(MOST_LACKING):
+        assert appraiser.lacks(sample(), ["webp"], cuts=True) == ["webp"]
+        trial = replace(hand_made(number, ["roi-jpeg"]), lacking=("webp",))  # webp takes none of them
+        appraiser.learn(Trial.from_bytes(trial.to_bytes()))
+    assert appraiser.lacks(sample(), ["webp"], cuts=True) == []
+
+
+def test_many_trials_at_once_are_taken_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit takes 0.4 ms, and other workers may tell of dozens of trials between two samples."""
+    fitted: list[str] = []
+    monkeypatch.setattr(Appraiser, "_fit", lambda self, name, known: fitted.append(name))
+    appraiser = appraiser_of(trials=KEPT_TRIALS)
+    assert fitted == []
+    assert offers_of(appraiser) != [] and sorted(fitted) == ["roi-jpeg", "webp"]
 
 
 def test_nothing_is_known_before_enough_trials() -> None:
@@ -273,7 +304,7 @@ def test_what_an_encoding_takes_stays_known_though_it_is_tried_rarely() -> None:
 def sent(appraiser: Appraiser, samples: int, name: str = "webp", cut: int = 2, nbytes: int = 900) -> None:
     """So many samples have gone out in an encoding, each in so many bytes and 4 ms."""
     for number in range(samples):
-        appraiser.saw(hand_made(number).picture, cut, name, nbytes, 0.004)
+        appraiser.saw(pictured(number), cut, name, nbytes, 0.004)
 
 
 def test_what_an_encoding_takes_is_learnt_from_what_goes_out_in_it() -> None:
@@ -316,9 +347,7 @@ OPS_S = (0.001, 0.0005, 0.0002)
 
 
 def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> Trial:
-    px, nbytes = 10_000 + 700 * (number % 64), 5000 + 1300 * (number * number % 17)
-    share = 0.1 + 0.05 * (number % 7)
-    found = sample(nbytes=nbytes, px=px, share=share)
+    nbytes, px, share = file = pictured(number).facts
     encoded = {
         "roi-jpeg": (nbytes, round(0.9 * nbytes * share + 300), 1e-8 * nbytes),
         "webp": (768, 600, 0.002),
@@ -327,7 +356,13 @@ def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> Trial
     encoded = dict.fromkeys(FITTED, encoded["webp"]) | encoded
     op_s = (1e-7 * px + 2e-7 * nbytes, *OPS_S)
     sizes, plain = (3 * px, 768, 768, 3072), ("pixels", "pixels", "pixels", "array")
-    return Trial(found, op_s, sizes, plain, {name: encoded[name] for name in names})
+    return Trial(file, op_s, sizes, plain, {name: encoded[name] for name in names})
+
+
+def pictured(number: int) -> Picture:
+    """One of many, as a trial made by hand has it."""
+    px, nbytes = 10_000 + 700 * (number % 64), 5000 + 1300 * (number * number % 17)
+    return sample(nbytes=nbytes, px=px, share=0.1 + 0.05 * (number % 7))
 
 
 def sample(
@@ -450,7 +485,7 @@ def test_a_pipeline_that_is_decoding_alone() -> None:
     appraiser = Appraiser(chain, 1)
     for number in range(MIN_PROBES):
         trial = hand_made(number)
-        appraiser.learn(Trial(trial.picture, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
+        appraiser.learn(Trial(trial.file, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
     found = by_choice(offers_of(appraiser, Picture(20_000, 30_000, None, can_be_cut=False)))
     assert_near(found, {(0, "file"): (20_000, 0.0, WHOLE_S), (1, "pixels"): (90_000, WHOLE_S, 0.0)})
 
@@ -459,9 +494,8 @@ def test_pictures_that_are_all_alike_still_have_a_time_of_decoding() -> None:
     appraiser = Appraiser(CHAIN, 4)
     for _ in range(MIN_PROBES):
         appraiser.learn(hand_made(3))
-    alike = hand_made(3)
-    found = by_choice(offers_of(appraiser, alike.picture))
-    assert found[1, "pixels"][1] == pytest.approx(alike.op_s[0])
+    found = by_choice(offers_of(appraiser, pictured(3)))
+    assert found[1, "pixels"][1] == pytest.approx(hand_made(3).op_s[0])
 
 
 def test_a_time_that_is_far_too_long_is_not_believed() -> None:
@@ -471,7 +505,7 @@ def test_a_time_that_is_far_too_long_is_not_believed() -> None:
         trial = hand_made(number)
         if number == 0:
             encoded = {name: (*row[:2], 100 * row[2]) for name, row in trial.encoded.items()}
-            trial = Trial(trial.picture, tuple(100 * s for s in trial.op_s), trial.nbytes, trial.plain, encoded)
+            trial = Trial(trial.file, tuple(100 * s for s in trial.op_s), trial.nbytes, trial.plain, encoded)
         appraiser.learn(trial)
     found = by_choice(offers_of(appraiser))
     for choice, (_, agent_s, rest_s) in BY_HAND.items():
@@ -486,7 +520,7 @@ def test_pictures_of_very_different_sizes_are_no_outliers() -> None:
         px, nbytes = times * (10_000 + 700 * number), times * (5000 + 130 * (number * number % 17))
         seconds = 1e-7 * px + 2e-7 * nbytes
         encoded = {"roi-jpeg": (nbytes, nbytes // 2, 1e-8 * nbytes), "webp": (768, 600, 0.002)}
-        found = sample(nbytes=nbytes, px=px)
+        found = sample(nbytes=nbytes, px=px).facts
         appraiser.learn(Trial(found, (seconds, *OPS_S), (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
     large = by_choice(offers_of(appraiser, sample(nbytes=200_000, px=400_000)))
     assert large[1, "pixels"][1] == pytest.approx(0.04 + 0.04, rel=1e-3)
@@ -502,7 +536,7 @@ def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, floa
         where = Located(px, 1, Region(0, 0, px // 3, 1)) if px else None
         found = Picture(nbytes, px, where, can_be_cut=bool(px))
         encoded = {"roi-jpeg": (nbytes, max(1, nbytes // 2), seconds), "webp": (768, 700, seconds)}
-        appraiser.learn(Trial(found, (seconds,) * 4, (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
+        appraiser.learn(Trial(found.facts, (seconds,) * 4, (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
     for px, nbytes, _ in rows:
         where = Located(px, 1, Region(0, 0, px // 2, 1)) if px else None
         for one in offers_of(appraiser, Picture(nbytes, px, where, can_be_cut=bool(px))):

@@ -10,7 +10,7 @@ from sophon_loader.wire.messages import Failed
 from storage_agent.admission import Admission
 from storage_agent.instructions import Build, End, GiveUp, Instruction, Log, Order, Read, Refuse, Start
 from storage_agent.jobs import Job
-from storage_agent.pipelines import Pipelines
+from storage_agent.pipelines import KEPT_TRIALS, Pipelines
 from storage_agent.staff import (
     AHEAD_S,
     BUILD_S,
@@ -232,6 +232,28 @@ def test_a_worker_that_replaces_another_knows_nothing() -> None:
     number = office.hire()
     office.queue(2)
     assert office.sent[number] == [(words.LEARN, "p"), (words.JOB, 2)]
+
+
+def test_what_a_worker_has_tried_is_told_to_those_that_know_the_pipeline() -> None:
+    """And to others as soon as they are sent it; not to the one itself, nor of a pipeline that is forgotten."""
+    office = Office(workers=3)
+    office.queue(1, 2)
+    office.carry_out(office.staff.tried(1, "p", b"trial"))
+    assert office.sent[1] == [(words.LEARN, "p"), (words.JOB, 1)]
+    assert office.sent[2] == [(words.LEARN, "p"), (words.JOB, 2), (words.TRIED, "p")] and office.sent[3] == []
+    office.queue(3)
+    assert office.sent[3] == [(words.LEARN, "p"), (words.TRIED, "p"), (words.JOB, 3)]
+    office.carry_out(office.staff.tried(1, "forgotten", b"trial"))
+    office.carry_out(office.staff.tried(3, "p", b"the next"))
+    assert office.sent[1][2:] == office.sent[2][3:] == [(words.TRIED, "p")]
+    assert office.pipelines.trials("p") == (b"trial", b"the next") and office.pipelines.trials("forgotten") == ()
+
+
+def test_the_newest_trials_of_a_pipeline_are_kept() -> None:
+    office = Office(workers=1)
+    for number in range(2 * KEPT_TRIALS):
+        office.carry_out(office.staff.tried(1, "p", b"%d" % number))
+    assert office.pipelines.trials("p") == tuple(b"%d" % number for number in range(KEPT_TRIALS, 2 * KEPT_TRIALS))
 
 
 def test_a_doubled_job_takes_its_pipeline_along() -> None:
