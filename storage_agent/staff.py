@@ -206,7 +206,9 @@ class Staff:
             note = f"the agent's worker died on this or another sample it had ({why})"
             done.append(Read([task.job for task in lost], note))
         for building in reversed(worker.builds):
-            done += self._build_again(building, why, at_fault=bool(worker.ended) and building is worker.work[0])
+            if building is worker.work[0]:
+                building.deaths += MAX_DEATHS_PER_BUILD if worker.ended else 1
+            done += self._build_again(building, why, ended=bool(worker.ended))
         if self._stopping:
             return done
         if not worker.ready:
@@ -347,14 +349,13 @@ class Staff:
             done.append(Order(number, [words.FORGET, forgotten.encode()]))
         return done
 
-    def _build_again(self, building: Building, why: str, *, at_fault: bool) -> list[Instruction]:
-        """Have another worker build it, unless too many have died of it, or one was ended because of it."""
-        building.deaths += 1
-        if building.deaths < MAX_DEATHS_PER_BUILD and not at_fault and not self._stopping:
+    def _build_again(self, building: Building, why: str, *, ended: bool) -> list[Instruction]:
+        """Have another worker build it, unless too many have died at it, or one was ended because of it."""
+        if building.deaths < MAX_DEATHS_PER_BUILD and not self._stopping:
             self._builds.appendleft(building)
             return []
         build = building.build
         self._admission.finish(build.client)
-        who = "the agent's worker was ended" if at_fault else "two of the agent's workers died"
+        who = "the agent's worker was ended" if ended else "two of the agent's workers died"
         text = f"{who} while building this pipeline ({why})"
         return [Refuse(build.client, Failed(Failure.BAD_PIPELINE, text, digest=build.digest))]

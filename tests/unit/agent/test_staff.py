@@ -506,6 +506,19 @@ def test_two_deaths_of_one_registration() -> None:
     assert _one(Start, done) == Start(), "the worker is replaced all the same"
 
 
+def test_a_registration_that_only_waited_at_workers_that_died_is_built() -> None:
+    """Somebody kills both: neither died of it."""
+    office = Office(workers=2)
+    office.queue(1, 2)
+    office.build("q")
+    assert office.sent[1][1:] == [(words.JOB, 1), (words.LEARN, "q"), (words.REGISTER, "q")]
+    office.carry_out(office.staff.died(1, "-9", now_s=0.0))
+    office.assign()
+    assert office.sent[2][1:] == [(words.JOB, 2), (words.LEARN, "q"), (words.REGISTER, "q")]
+    done = office.carry_out(office.staff.died(2, "-9", now_s=0.0))
+    assert not [one for one in done if isinstance(one, Refuse)] and office.staff.building == 1
+
+
 def test_registrations_keep_their_order_when_a_worker_dies() -> None:
     office = Office(workers=1)
     for digest in ("q", "r", "s"):
