@@ -14,7 +14,8 @@ rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those o
 link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
     under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97). Where
     `no-off` gives less than 25 batches in 5 s, windows are of so many times 5 s as it needs for them, or of all that is
-    measured: the least of some windows of six batches is far below their mean, whatever gives them.
+    measured: the least of some windows of six batches is far below their mean, whatever gives them. Beside it stands
+    `no-off`'s own least window by its mean: files differ, and so do the windows of whatever reads them.
 steady: the standard deviation of windows of 5 s over --minutes. Bar: 5 %.
 idle-wire: pictures whose crops are next to nothing, on a narrow link: is the wire, which the plan then leaves idle,
     believed to be so wide that all wait for it? The least window of 5 s by their median, from 2 s after the first
@@ -216,7 +217,9 @@ def change(
         if failed:
             return {"to": str(conditions), "failed": failed[0], "ratio": 0.0, "least_by_no_off": 0.0}
         phase, other, without = mine["phases"][number], fresh["phases"][0], plain["phases"][0]
-        least = least_window(phase["windows"], without["images_per_s"] / batch_size)
+        least, own_least = (
+            least_window(one["windows"], without["images_per_s"] / batch_size) for one in (phase, without)
+        )
         rows.append(
             {
                 "images_per_s": phase["images_per_s"],
@@ -224,6 +227,7 @@ def change(
                 "no_off_images_per_s": without["images_per_s"],
                 "ratio": phase["images_per_s"] / other["images_per_s"],
                 "least_by_no_off": least / without["images_per_s"],
+                "no_off_least": own_least / without["images_per_s"],
                 "at_once": phase["at_once_images_per_s"] / other["images_per_s"],
                 "bytes_per_image": phase["bytes_per_image"],
                 "fresh_bytes_per_image": other["bytes_per_image"],
@@ -439,7 +443,8 @@ def show(name: str, case: dict[str, Any]) -> None:
     if "changes" not in case:
         print(f"{name}: {record.summary_of({**case, 'rounds': [], 'epochs': []})}", flush=True)
         return
-    table = Table("changed to", "images/s", "fresh", "ratio", "at once", "no-off", "least / no-off", "said", title=name)
+    columns = ("changed to", "images/s", "fresh", "ratio", "at once", "no-off", "least / no-off", "its own", "said")
+    table = Table(*columns, title=name)
     for one in case["changes"]:
         if "failed" in one:
             table.add_row(one["to"], one["failed"])
@@ -452,6 +457,7 @@ def show(name: str, case: dict[str, Any]) -> None:
             f"{one['at_once']:.2f}",
             f"{one['no_off_images_per_s']:.0f}",
             f"{one['least_by_no_off']:.2f}",
+            f"{one['no_off_least']:.2f}",
             str(one["bottleneck"]),
         )
     Console(width=120).print(table)

@@ -116,6 +116,7 @@ def live(results: Results) -> str:
                 "of a fresh loader's",
                 "in the first 10 s",
                 "least, of no-off's",
+                "no-off's own least",
             )
             parts.append(table((*columns, "said to limit"), [_change(name, one) for name, one in changes]))
         parts += [f"`{name}` was left out: {reason}." for name, reason in result.rows["left_out"].items()]
@@ -137,8 +138,9 @@ def _starts_of(cases: dict[str, Any]) -> list[Sequence[str]]:
 
 def _change(name: str, one: dict[str, Any]) -> Sequence[str]:
     if "failed" in one:
-        return (name, one["to"], f"failed: {one['failed']}", "", "", "", "")
-    figures = (f"{one['images_per_s']:.0f}", *(f"{one[key]:.2f}" for key in ("ratio", "at_once", "least_by_no_off")))
+        return (name, one["to"], f"failed: {one['failed']}", "", "", "", "", "")
+    ratios = ("ratio", "at_once", "least_by_no_off", "no_off_least")
+    figures = (f"{one['images_per_s']:.0f}", *(f"{one[key]:.2f}" for key in ratios))
     return (name, one["to"], *figures, str(one["bottleneck"]))
 
 

@@ -26,7 +26,8 @@ class Report:
         notes: what a user should know: ops that stay at the loader, versions that differ.
         epoch: its number; None before the first.
         seconds: since it began, or as long as it took.
-        bottleneck: the resource that held it up, once it has ended: "gpu", "wire", "loader-cpu" or "agent-cpu".
+        bottleneck: the resource that holds it up: "gpu", "wire", "loader-cpu", "agent-cpu" or "agent-disk".
+            Under `auto` while the epoch runs, else once it has ended; None until it is known.
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
         throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the wire) and `cpu` (the loader's) could do
             by themselves, if nothing was offloaded; those that are known.

@@ -1,9 +1,10 @@
 """The cost model: an epoch takes as long as its busiest resource.
 
-T = max(N / gpu, sum of bytes / wire, sum of loader seconds / loader cores, sum of agent seconds / agent cores)
+T = max(N / gpu, N / disk, sum of bytes / wire, sum of loader seconds / loader cores,
+        sum of agent seconds / agent cores)
 
-`EpochWork` holds the sums, which depend on the plan alone; `EpochTime` holds the four terms, the work at given rates.
-All four resources work at the same time, as a loader with look-ahead lets them. Start-up and the last batch are not
+`EpochWork` holds the sums, which depend on the plan alone; `EpochTime` holds the terms, the work at given rates. All
+resources work at the same time, as a loader with look-ahead lets them. Start-up and the last batch are not
 modelled.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from sophon_loader.decide.facts import ChoiceTable, Rates, blocks
 from sophon_loader.errors import PlanError
 
-Bottleneck = Literal["gpu", "wire", "loader-cpu", "agent-cpu"]
+Bottleneck = Literal["gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk"]
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,24 @@ class EpochTime:
         wire_s: payload on the wire.
         loader_cpu_s: CPU work of the loader's processes, shared out over their cores.
         agent_cpu_s: CPU work of the agent, shared out over its cores.
+        disk_s: files that the agent's disk reads.
     """
 
     gpu_s: float
     wire_s: float
     loader_cpu_s: float
     agent_cpu_s: float
+    disk_s: float = 0.0
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds that no choice changes."""
+        return max(self.gpu_s, self.disk_s)
 
     @property
     def seconds(self) -> float:
         """T, the predicted seconds of the epoch."""
-        return max(self.gpu_s, self.wire_s, self.loader_cpu_s, self.agent_cpu_s)
+        return max(self.fixed_s, self.wire_s, self.loader_cpu_s, self.agent_cpu_s)
 
     def at(self, old: Rates, new: Rates) -> EpochTime:
         """The same work at other rates.
@@ -51,16 +59,19 @@ class EpochTime:
             new: the rates wanted.
         """
         # A term at an infinite rate was 0 s, from which the work cannot be told; it is taken to take no time again.
-        gpu_s = wire_s = 0.0
+        gpu_s = wire_s = disk_s = 0.0
         if math.isfinite(old.gpu_samples_s):
             gpu_s = self.gpu_s * old.gpu_samples_s / new.gpu_samples_s
         if math.isfinite(old.wire_bytes_s):
             wire_s = self.wire_s * old.wire_bytes_s / new.wire_bytes_s
+        if math.isfinite(old.disk_samples_s):
+            disk_s = self.disk_s * old.disk_samples_s / new.disk_samples_s
         return EpochTime(
             gpu_s,
             wire_s,
             self.loader_cpu_s * old.loader_cores / new.loader_cores,
             self.agent_cpu_s * old.agent_cores / new.agent_cores,
+            disk_s,
         )
 
     @property
@@ -68,6 +79,7 @@ class EpochTime:
         """The largest term. Of equal ones gpu comes first and wire last."""
         by_name: dict[Bottleneck, float] = {
             "gpu": self.gpu_s,
+            "agent-disk": self.disk_s,
             "loader-cpu": self.loader_cpu_s,
             "agent-cpu": self.agent_cpu_s,
             "wire": self.wire_s,
@@ -93,14 +105,15 @@ class EpochWork:
         """How long this work keeps each resource busy.
 
         Args:
-            samples: N, which is what the GPU works on.
-            rates: what the four resources can do.
+            samples: N, which is what the GPU works on, and the agent's disk.
+            rates: what the resources can do.
         """
         return EpochTime(
             gpu_s=samples / rates.gpu_samples_s,
             wire_s=self.wire_bytes / rates.wire_bytes_s,
             loader_cpu_s=self.loader_s / rates.loader_cores,
             agent_cpu_s=self.agent_s / rates.agent_cores,
+            disk_s=samples / rates.disk_samples_s,
         )
 
 
@@ -159,7 +172,7 @@ def epoch_time(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> E
     Args:
         table: N samples, C choices.
         chosen: uint8[N], each < C.
-        rates: what the four resources can do.
+        rates: what the resources can do.
 
     Raises:
         PlanError: see `epoch_work`.
@@ -172,7 +185,7 @@ def time_without_offloading(table: ChoiceTable, rates: Rates) -> EpochTime:
 
     Args:
         table: N samples; its first choice is the file.
-        rates: what the four resources can do.
+        rates: what the resources can do.
     """
     wire = agent = loader = 0.0
     for _, costs in table.parts():

@@ -42,14 +42,14 @@ class Problem:
         loader: float32[C, N], C-ordered, CPU seconds.
         agent: float32[C, N], C-ordered, CPU seconds.
         seconds_per: float64[3], epoch seconds per unit of each resource, 1 / rate.
-        gpu_s: seconds of training steps, which no choice changes.
+        fixed_s: seconds of training steps, or of reading files from the agent's disk: no choice changes them.
     """
 
     wire: FloatTable
     loader: FloatTable
     agent: FloatTable
     seconds_per: Vector
-    gpu_s: float
+    fixed_s: float
 
     @classmethod
     def of(cls, facts: Facts) -> Problem:
@@ -62,8 +62,8 @@ class Problem:
         if table is None:
             raise PlanError("table must be given to plan by prices, got None; profile first")
         per = np.array([1 / rates.wire_bytes_s, 1 / rates.loader_cores, 1 / rates.agent_cores])
-        gpu_s = facts.samples / rates.gpu_samples_s
-        return cls(table.wire_bytes.T, table.loader_s.T, table.agent_s.T, per, gpu_s)
+        fixed_s = facts.samples / min(rates.gpu_samples_s, rates.disk_samples_s)
+        return cls(table.wire_bytes.T, table.loader_s.T, table.agent_s.T, per, fixed_s)
 
     @property
     def samples(self) -> int:
@@ -76,7 +76,7 @@ class Problem:
 
     def seconds(self, sums: Vector) -> float:
         """The epoch's time for such sums."""
-        return max(self.gpu_s, float((sums * self.seconds_per).max()))
+        return max(self.fixed_s, float((sums * self.seconds_per).max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,14 +156,14 @@ def least_time(problem: Problem, columns: list[Column], tolerance: float, most: 
     search = _Search()
     for left in range(most, -1, -1):  # the master is solved once more than there are sweeps
         shares, weights, upper = _time_master(problem, columns)
-        lower = max(problem.gpu_s, search.bound)
+        lower = max(problem.fixed_s, search.bound)
         if not left or upper - lower <= tolerance * upper:
             break
         tried = search.towards(weights)
         column = column_at(problem, _with_floor(tried * problem.seconds_per, columns[0].sums))
         columns.append(column)
         terms = float(tried @ (column.sums * problem.seconds_per))
-        search.learn(tried, bound=terms + (1 - float(tried.sum())) * problem.gpu_s)
+        search.learn(tried, bound=terms + (1 - float(tried.sum())) * problem.fixed_s)
     return Mix(_padded(shares, columns), min(lower, upper), upper)
 
 
@@ -178,7 +178,7 @@ def _time_master(problem: Problem, columns: list[Column]) -> tuple[Vector, Vecto
         seconds.
     """
     terms = np.array([column.sums * problem.seconds_per for column in columns]).T
-    matrix = np.vstack([terms, np.full(len(columns), problem.gpu_s)])
+    matrix = np.vstack([terms, np.full(len(columns), problem.fixed_s)])
     scale = float(matrix[:, 0].max()) or 1.0
     # A constant added to a whole game moves its value only, and keeps a column of zeros bounded.
     game = matrix / scale + 1.0

@@ -73,6 +73,7 @@ class Rates:
         wire_bytes_s: bytes/s of payload with several requests outstanding.
         loader_cores: CPU seconds per second that the loader's workers have.
         agent_cores: CPU seconds per second that the agent has for this client.
+        disk_samples_s: samples/s whose files the agent's disk gives, whatever is then done with them.
 
     Raises:
         PlanError: a rate is zero, negative or NaN.
@@ -85,6 +86,7 @@ class Rates:
     wire_bytes_s: float
     loader_cores: float
     agent_cores: float
+    disk_samples_s: float = math.inf
 
     def __post_init__(self) -> None:
         for rate in fields(self):
@@ -260,7 +262,7 @@ class Facts:
 
     Args:
         samples: N >= 0.
-        rates: what the four resources can do.
+        rates: what the resources can do.
         table: the cost of every choice, or None before profiling.
         max_cut: the last stage that the agent can reach, >= 0.
         resize_cut: the stage right after the first crop or resize op, or None when there is none.

@@ -271,7 +271,7 @@ class LivePlan:
         if self._agent_is_starved:
             without = self.tariff.without
             self.tariff = Tariff((FILES,), f"{NO_CPU}: nothing is offloaded", without, without)
-        self._verdict = Verdict.of(self._policy, facts, self.conditions, self.tariff, files_here=self._files_here)
+        self._verdict = Verdict(self._policy, facts, self.conditions.wire_seen, self.tariff)
         self._share()
         return True
 
@@ -288,10 +288,10 @@ class LivePlan:
         A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
         against files, where the training step limits, they would never be tried, and the agent would work without need.
         """
-        facts = _facts_of(table, self.conditions)
+        facts = _facts_of(table, self.conditions, files_here=self._files_here)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
             wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
-            if time_without_offloading(table, wide.rates).bottleneck == "gpu":
+            if time_without_offloading(table, wide.rates).bottleneck in ("gpu", "agent-disk"):
                 return wide
         return facts
 
@@ -375,11 +375,11 @@ def _of_files(passed: Totals) -> ChoiceTable | None:
     return ChoiceTable((FILE,), wire, agent, loader)
 
 
-def _facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
-    """What a tariff is worked out from; the agent's disk holds all choices up alike, as a training step does."""
-    files = float(table.wire_bytes[:, 0].mean(dtype=np.float64)) or 1.0
-    steps_s = min(conditions.rates.gpu_samples_s, conditions.disk_bytes_s / files)
-    rates = replace(conditions.rates, gpu_samples_s=steps_s)
+def _facts_of(table: ChoiceTable, conditions: Conditions, *, files_here: bool) -> Facts:
+    """What a tariff is worked out from. Whose files are read on this host waits for no disk of an agent."""
+    files = float(table.wire_bytes[:, 0].mean(dtype=np.float64))
+    disk_samples_s = math.inf if files_here or not files else conditions.disk_bytes_s / files
+    rates = replace(conditions.rates, disk_samples_s=disk_samples_s)
     return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import Tariff
-from sophon_loader.profiling.live import Conditions
 
 DOUBLED = {
     "gpu": "gpu_samples_s",
     "wire": "wire_bytes_s",
     "loader-cpu": "loader_cores",
     "agent-cpu": "agent_cores",
+    "agent-disk": "disk_samples_s",
 }
 """What `would_bring` tells of, and the rate that is doubled for it."""
 
@@ -28,55 +26,33 @@ class Verdict:
 
     Args:
         policy: that has worked it out.
-        facts: the samples of late. The agent's disk counts among the training steps there.
-        rates: of GPU, wire and cores as they were.
-        wire_seen: whether that of the wire was measured. What a guess would make of the wire is not told.
-        disk_s: seconds for which the agent's disk is busy with these samples.
-        predicted: their time under the tariff; None where the policy does not say.
-        without: the same without offloading.
+        facts: the samples of late, and what the resources gave.
+        wire_seen: whether the rate of the wire was measured. What a guess would make of the wire is not told.
+        tariff: what requests go out at.
 
     Example:
-        >>> Verdict.of(policy, facts, conditions, tariff, files_here=False).would_bring["wire"]
+        >>> Verdict(policy, facts, True, tariff).would_bring["wire"]
         1.78
     """
 
     policy: PricingPolicy
     facts: Facts
-    rates: Rates
     wire_seen: bool
-    disk_s: float
-    predicted: EpochTime | None
-    without: EpochTime | None
-
-    @staticmethod
-    def of(policy: PricingPolicy, facts: Facts, conditions: Conditions, tariff: Tariff, *, files_here: bool) -> Verdict:
-        """The verdict of this moment.
-
-        Args:
-            policy: that has worked the tariff out.
-            facts: what it was worked out from.
-            conditions: what the resources gave.
-            tariff: what requests go out at.
-            files_here: files are read by the loader itself.
-        """
-        table = facts.table
-        read = 0.0 if files_here or table is None else float(table.wire_bytes[:, 0].sum(dtype=np.float64))
-        disk_s = read / conditions.disk_bytes_s
-        rates, wire_seen = conditions.rates, conditions.wire_seen
-        return Verdict(policy, facts, rates, wire_seen, disk_s, tariff.predicted, tariff.without)
+    tariff: Tariff
 
     @property
     def seconds(self) -> float | None:
         """That the known samples take under the tariff; None where the policy does not say."""
-        return None if self.predicted is None else max(self.predicted.seconds, self.disk_s)
+        predicted = self.tariff.predicted
+        return None if predicted is None else predicted.seconds
 
     @property
     def throughput(self) -> dict[str, float]:
         """SOPHON's stage 1: samples/s of `gpu`, `cpu` and `io` by themselves without offloading, where they limit."""
-        time, samples = self.without, self.facts.samples
+        time, samples = self.tariff.without, self.facts.samples
         if time is None:
             return {}
-        busy = {"gpu": samples / self.rates.gpu_samples_s, "cpu": time.loader_cpu_s}
+        busy = {"gpu": time.gpu_s, "cpu": time.loader_cpu_s}
         if self.wire_seen:
             busy["io"] = time.wire_s
         return {name: samples / seconds for name, seconds in busy.items() if seconds > 0}
@@ -87,30 +63,26 @@ class Verdict:
         Args:
             offloading: by the tariff; else as if nothing was offloaded.
         """
-        time = self.predicted if offloading else self.without
-        if time is None:
-            return {}
-        time = replace(time, gpu_s=self.facts.samples / self.rates.gpu_samples_s)
-        return shares_of(time, self.disk_s, wire_seen=self.wire_seen)
+        time = self.tariff.predicted if offloading else self.tariff.without
+        return {} if time is None else shares_of(time, wire_seen=self.wire_seen)
 
     @cached_property
     def would_bring(self) -> dict[str, float]:
         """Times as many images/s, by the model, with twice of each resource, each time under the best tariff for it."""
-        if self.predicted is None:
+        if self.seconds is None:
             return {}
-        now_s = self._least_s(self.rates, self.disk_s)
+        rates = self.facts.rates
+        now_s = self._least_s(rates)
         found = {}
         for name, field in DOUBLED.items():
-            doubled = replace(self.rates, **{field: 2 * getattr(self.rates, field)})
-            found[name] = now_s / self._least_s(doubled, self.disk_s)
-        found["agent-disk"] = now_s / self._least_s(self.rates, self.disk_s / 2)
+            found[name] = now_s / self._least_s(replace(rates, **{field: 2 * getattr(rates, field)}))
         # Nothing is slower for having more: what is missing was given up for less traffic, within a policy's slack.
         return {name: max(1.0, times) for name, times in found.items()}
 
-    def _least_s(self, rates: Rates, disk_s: float) -> float:
+    def _least_s(self, rates: Rates) -> float:
         predicted = self.policy.tariff(replace(self.facts, rates=rates)).predicted
         assert predicted is not None, "a policy predicts, or it does not"
-        return max(predicted.seconds, disk_s)
+        return predicted.seconds
 
     def weighed(self) -> dict[str, dict[str, float]]:
         """What each choice takes, a mean over the samples that have it."""
@@ -125,12 +97,11 @@ class Verdict:
         return found
 
 
-def shares_of(time: EpochTime, disk_s: float = 0.0, *, wire_seen: bool = True) -> dict[str, float]:
+def shares_of(time: EpochTime, *, wire_seen: bool = True) -> dict[str, float]:
     """For each resource the share of the time for which it is busy, the busiest first.
 
     Args:
         time: under the cost model.
-        disk_s: seconds of the agent's disk.
         wire_seen: whether the time of the wire is more than a guess; else it is left out.
     """
     busy = {
@@ -138,7 +109,7 @@ def shares_of(time: EpochTime, disk_s: float = 0.0, *, wire_seen: bool = True) -
         "wire": time.wire_s,
         "loader-cpu": time.loader_cpu_s,
         "agent-cpu": time.agent_cpu_s,
-        "agent-disk": disk_s,
+        "agent-disk": time.disk_s,
     }
     if not wire_seen:
         del busy["wire"]

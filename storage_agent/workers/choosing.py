@@ -122,16 +122,13 @@ class Appraiser:
             allowed: that the loader accepts.
             cuts: as for `tried`.
         """
-        self._take_in()
         wanted = {UsedAt.FIRST_REGION if cuts and picture.can_be_cut else UsedAt.FILE}
         if self._chain.resize_cut is not None:
             wanted.add(UsedAt.RESIZED)
         return [
             name
-            for name in fitted()
-            if name in allowed
-            and name not in self._fits
-            and self._lacking_tried[name] < MOST_LACKING
+            for name in self._unknown(allowed)
+            if self._lacking_tried[name] < MOST_LACKING
             and used_at(name) in wanted
             and (used_at(name) is not UsedAt.FILE or name in picture.taken_by)
         ]
@@ -157,11 +154,15 @@ class Appraiser:
         Args:
             allowed: that the loader accepts.
         """
-        self._take_in()
-        some = [name for name in fitted() if name in allowed]
-        known = [name for name in some if name in self._fits]
+        unknown = self._unknown(allowed)
+        known = [name for name in self._fits if name in allowed]
         turn = [known[self._tried % len(known)]] if known else []
-        return [name for name in some if name not in self._fits] + turn
+        return unknown + turn
+
+    def _unknown(self, allowed: Collection[str]) -> list[str]:
+        """Encodings of which too little has been tried."""
+        self._take_in()
+        return [name for name in fitted() if name in allowed and name not in self._fits]
 
     def took(self, began_s: float, ended_s: float) -> None:
         """A trial has ended here, whatever came of it, and jobs have their turn."""

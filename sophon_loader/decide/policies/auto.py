@@ -6,9 +6,10 @@ The rule, with `slack` = 1 % and T the cost model's epoch seconds (`decide/cost.
    of time: no wire, no CPU and no trust is spent on a gain that the model cannot promise.
 2. Else, of all plans within five times the slack of T*, but shorter than without offloading, the one with the least
    work: seconds of the wire, of the loader's cores and of the agent's, added up.
-3. Where T* is the GPU's, of all plans within the slack of it the one with the least traffic, and then the least agent
-   CPU, and then the least loader CPU. "Then" is an exchange rate and not absolute, or one byte would outweigh an hour
-   of CPU: agent CPU of one average choice for every sample counts as 0.1 % of the files' bytes, loader CPU as 0.001 %.
+3. Where T* is the GPU's, or that of the agent's disk, of all plans within the slack of it the one with the least
+   traffic, and then the least agent CPU, and then the least loader CPU. "Then" is an exchange rate and not absolute,
+   or one byte would outweigh an hour of CPU: agent CPU of one average choice for every sample counts as 0.1 % of the
+   files' bytes, loader CPU as 0.001 %.
 
 The plan of T* itself keeps every resource busy to the last, and pays for the last percent of bytes with all the CPU
 that is idle. The model does not see that samples differ, and that resources which are all busy wait for one another;
@@ -91,8 +92,8 @@ class Auto:
         base = time_without_offloading(table, facts.rates)
         problem = Problem.of(facts)
         goal = _goal(problem)
-        shortest_s, columns, mix = base.gpu_s, [file_column(problem)], np.ones(1)
-        if not self._is_near(base.seconds, base.gpu_s):
+        shortest_s, columns, mix = base.fixed_s, [file_column(problem)], np.ones(1)
+        if not self._is_near(base.seconds, base.fixed_s):
             shortest_s, columns, mix = self._solve(problem, goal, base.seconds)
         if self._is_near(base.seconds, shortest_s):
             columns, mix = self._idle_mix(problem, goal, base, shortest_s, traffic.weight)
@@ -159,7 +160,7 @@ class Auto:
         columns = [file_column(problem)]
         shortest = least_time(problem, columns, GAP, MAX_SWEEPS)
         longest_s = (1 + self._slack) * shortest.lower
-        if not self._is_near(shortest.upper, problem.gpu_s):
+        if not self._is_near(shortest.upper, problem.fixed_s):
             goal = problem.seconds_per / shortest.upper
             longest_s = max(longest_s, min((1 + SPARE * self._slack) * shortest.lower, without_s / (1 + self._slack)))
         budget_s = max(longest_s, (1 + EQUAL) * shortest.upper)

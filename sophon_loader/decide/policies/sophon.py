@@ -155,14 +155,14 @@ def _greedy(
         wire = now.wire_s + np.cumsum(steps.wire) / rates.wire_bytes_s
         loader = now.loader_cpu_s + np.cumsum(steps.loader) / rates.loader_cores
         agent = now.agent_cpu_s + np.cumsum(steps.agent) / rates.agent_cores
-        rest = np.maximum(np.maximum(loader, agent), now.gpu_s)
+        rest = np.maximum(np.maximum(loader, agent), now.fixed_s)
         ends = np.flatnonzero(wire <= rest)
         if ends.size:
             end = int(ends[0])
             before = float(wire[end - 1]) if end else now.seconds
             # Up to here the wire was the largest term and fell with each sample; only this one can be too much.
             worse = float(rest[end]) > before
-            last = EpochTime(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end])).bottleneck
+            last = EpochTime(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end]), now.disk_s).bottleneck
             return low + end + (not worse), f"then {last} is the bottleneck"
-        now = EpochTime(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]))
+        now = EpochTime(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]), now.disk_s)
     return len(order), "the wire stays the bottleneck"

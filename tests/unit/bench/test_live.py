@@ -165,12 +165,13 @@ def test_a_change_is_compared_with_loaders_that_started_after_it() -> None:
     found = {
         "disturbed": [run(100, 38, least=30), run(100, 42)],
         f"auto {slow}": [run(40), run(40)],
-        f"no-off {slow}": [run(20), run(20)],
+        f"no-off {slow}": [run(20, least=19), run(20)],
     }
     one = live.change(found, 1, slow, 4)
     assert one["to"] == "link_mbit 20" and one["bottleneck"] == "wire"
     assert one["ratio"] == pytest.approx((0.95 + 1.05) / 2)
     assert one["least_by_no_off"] == pytest.approx((1.5 + 2.1) / 2)
+    assert one["no_off_least"] == pytest.approx((0.95 + 1.0) / 2)
     assert one["at_once"] == pytest.approx(0.5)
     assert live.keeps_bars(one)
     assert not live.keeps_bars({**one, "ratio": 0.94}) and not live.keeps_bars({**one, "least_by_no_off": 0.96})

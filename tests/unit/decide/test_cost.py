@@ -27,10 +27,12 @@ INF = math.inf
 
 def test_an_epoch_by_hand() -> None:
     table = table_of([[100, 40], [200, 60]], [[1, 4], [1, 6]], [[8, 2], [8, 2]])
-    terms = epoch_time(table, np.array([0, 1], np.uint8), Rates(4, 10, 5, 2))
-    assert terms == EpochTime(gpu_s=0.5, wire_s=16.0, loader_cpu_s=2.0, agent_cpu_s=3.5)
+    terms = epoch_time(table, np.array([0, 1], np.uint8), Rates(4, 10, 5, 2, 8))
+    assert terms == EpochTime(gpu_s=0.5, wire_s=16.0, loader_cpu_s=2.0, agent_cpu_s=3.5, disk_s=0.25)
     assert terms.seconds == 16.0
     assert terms.bottleneck == "wire"
+    slow_disk = epoch_time(table, np.array([0, 1], np.uint8), Rates(4, 10, 5, 2, 0.1))
+    assert slow_disk.bottleneck == "agent-disk" and slow_disk.seconds == slow_disk.fixed_s == 20.0
 
 
 def test_an_infinite_rate_is_never_the_bottleneck() -> None:
@@ -42,7 +44,8 @@ def test_an_infinite_rate_is_never_the_bottleneck() -> None:
 @pytest.mark.parametrize(
     ("terms", "name"),
     [
-        (EpochTime(1, 1, 1, 1), "gpu"),
+        (EpochTime(1, 1, 1, 1, 1), "gpu"),
+        (EpochTime(0, 1, 1, 1, 1), "agent-disk"),
         (EpochTime(0, 1, 1, 1), "loader-cpu"),
         (EpochTime(0, 1, 0, 1), "agent-cpu"),
         (EpochTime(0, 1, 0, 0), "wire"),
@@ -71,11 +74,11 @@ def test_without_offloading_equals_choosing_files() -> None:
 
 def test_the_same_work_at_other_rates() -> None:
     table, chosen = random_table(100, absent=0), np.full(100, 2, np.uint8)
-    old, new = Rates(4, 10, 5, 2), Rates(8, 1, 5, 3)
+    old, new = Rates(4, 10, 5, 2, 8), Rates(8, 1, 5, 3, 5)
     assert vars(epoch_time(table, chosen, old).at(old, new)) == pytest.approx(vars(epoch_time(table, chosen, new)))
     free = Rates(INF, INF, 5, 2)
     after = epoch_time(table, chosen, free).at(free, new)
-    assert (after.gpu_s, after.wire_s) == (0, 0), "how much work it was is not known"
+    assert (after.gpu_s, after.wire_s, after.disk_s) == (0, 0, 0), "how much work it was is not known"
 
 
 def test_no_samples_take_no_time() -> None:

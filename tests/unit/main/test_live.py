@@ -276,7 +276,7 @@ def test_the_prediction_is_for_the_whole_dataset(driven: Driven) -> None:
 
 
 def test_the_limits_are_shares_of_the_time_the_busiest_first() -> None:
-    found = shares_of(EpochTime(gpu_s=1.0, wire_s=4.0, loader_cpu_s=2.0, agent_cpu_s=0.0), disk_s=3.0)
+    found = shares_of(EpochTime(gpu_s=1.0, wire_s=4.0, loader_cpu_s=2.0, agent_cpu_s=0.0, disk_s=3.0))
     assert list(found.items()) == [
         ("wire", 1.0), ("agent-disk", 0.75), ("loader-cpu", 0.5), ("gpu", 0.25), ("agent-cpu", 0.0),
     ]  # fmt: skip
@@ -306,6 +306,7 @@ def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
     disk_bytes_s = driven.live.conditions.disk_bytes_s
     assert 1e6 < disk_bytes_s < 2e6
     assert next(iter(driven.live.limits())) == "agent-disk" and driven.live.limits()["gpu"] < 0.1
+    assert " agent-disk-bound at" in driven.live.tariff.reason
     assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
     found = driven.live.would_bring()
     assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)
