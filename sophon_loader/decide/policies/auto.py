@@ -103,7 +103,7 @@ class Auto:
         shares = mix[used] / mix[used].sum()
         sums = np.sum([share * columns[k].sums for share, k in zip(shares, used, strict=True)], axis=0)
         if len(used) == 1 and columns[used[0]].prices is None:
-            return self._files(base, shortest_s)
+            return self._files(base, shortest_s, table)
         work = EpochWork(wire_bytes=float(sums[0]), loader_s=float(sums[1]), agent_s=float(sums[2]))
         predicted = work.time(facts.samples, facts.rates)
         parts = tuple(Part(float(share), _prices_of(columns[k])) for share, k in zip(shares, used, strict=True))
@@ -144,8 +144,8 @@ class Auto:
                 best, least = mix, total
         return columns, best
 
-    def _files(self, base: EpochTime, best_s: float) -> Tariff:
-        return Tariff((FILES,), _why_not(base, best_s), base, base)
+    def _files(self, base: EpochTime, best_s: float, table: ChoiceTable) -> Tariff:
+        return Tariff((FILES,), _why_not(base, best_s, table), base, base)
 
     def _is_near(self, seconds: float, best: float) -> bool:
         return seconds <= (1 + self._slack) * best * (1 + EQUAL)
@@ -171,19 +171,28 @@ class Auto:
 
 def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: ChoiceTable) -> str:
     files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
-    sent = f"{wire_bytes / files:.0%} of the files' bytes" if files else f"{wire_bytes / 1e6:.4g} MB"
+    sent = (
+        f"{wire_bytes / files:.0%} of the files' bytes"
+        if files
+        else f"{wire_bytes / 1e3 / table.samples:.4g} KB per sample"
+    )
     return (
-        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-        f"{predicted.bottleneck}-bound at {predicted.seconds:.4g} s with it, "
+        f"{base.bottleneck}-bound at {_per_s(table, base.seconds)} without offloading, "
+        f"{predicted.bottleneck}-bound at {_per_s(table, predicted.seconds)} with it, "
         f"sending {sent}"
     )
 
 
-def _why_not(base: EpochTime, best_s: float) -> str:
+def _why_not(base: EpochTime, best_s: float, table: ChoiceTable) -> str:
     return (
-        f"{base.bottleneck}-bound at {base.seconds:.4g} s without offloading, "
-        f"at best {best_s:.4g} s with it: nothing is offloaded"
+        f"{base.bottleneck}-bound at {_per_s(table, base.seconds)} without offloading, "
+        f"at best {_per_s(table, best_s)} with it: nothing is offloaded"
     )
+
+
+def _per_s(table: ChoiceTable, seconds: float) -> str:
+    """How fast that is: a table of some samples says nothing of the seconds of an epoch."""
+    return f"{table.samples / seconds:.4g} samples/s" if seconds > 0 else "any rate"
 
 
 def _prices_of(column: Column) -> Prices | None:

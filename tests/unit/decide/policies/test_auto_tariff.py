@@ -219,6 +219,18 @@ def test_the_reason_says_what_limits_and_what_is_sent() -> None:
     assert tariff.reason.startswith("wire-bound at ") and "of the files' bytes" in tariff.reason
 
 
+@pytest.mark.parametrize(
+    ("rates", "choices"), [(Rates(100, 60e6, 8, 2), 2), (Rates(1e4, 1e6, 8, 2), 2), (Rates(1e4, 1e6, 8, 2), 1)]
+)
+def test_the_reason_is_the_same_however_many_samples_it_was_worked_out_from(rates: Rates, choices: int) -> None:
+    """They are those of late; seconds of theirs would be taken for the epoch's."""
+    reasons = set()
+    for samples in (50, 500):
+        rows = [[1e5, 4e4][:choices]] * samples, [[0.0, 1e-4][:choices]] * samples
+        reasons.add(Auto().tariff(facts_of(table_of(*rows), rates)).reason)
+    assert len(reasons) == 1 and " samples/s " in reasons.pop()
+
+
 def test_files_that_need_no_wire() -> None:
     """As with agent="local"."""
     table = random_table(300, seed=2)
