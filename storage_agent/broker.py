@@ -48,8 +48,8 @@ from storage_agent.workers.processes import Workers
 MAX_PER_TURN = 64
 """Messages of a worker, and notices of threads, that are handled before the others get their turn."""
 MAX_REQUESTS_PER_TURN = 8
-"""Messages of loaders, likewise. One takes up to 0.1 ms and may be meant to harm: while 64 were looked at, the samples of
-others waited for 5 ms on their way to a worker, and again on their way back."""
+"""Messages of loaders, likewise. One takes up to 0.1 ms and may be meant to harm: while 64 were looked at, the samples
+of others waited for 5 ms on their way to a worker, and again on their way back."""
 STOP_S = 5.0
 """How long workers may take to end by themselves."""
 CORES_FOR_S = 1.0
