@@ -12,9 +12,7 @@ MAX_TOTAL_NBYTES = 256 << 20
 """Of all registrations together: 64 of the largest; an ordinary one has 300 bytes."""
 LEAST_NBYTES = MAX_TOTAL_NBYTES // MAX_PIPELINES
 """What each counts at least."""
-
-
-KEPT_TRIALS = 32
+SHARED_TRIALS = 32
 """Of each, the newest, of some 300 bytes each: four times what a worker needs to estimate by."""
 
 
@@ -81,7 +79,7 @@ class Pipelines:
         if self.get(digest) is not None:
             return
         nbytes = max(LEAST_NBYTES, len(registration))
-        self._kept[digest] = _Kept(client, registration, nbytes, deque(maxlen=KEPT_TRIALS))
+        self._kept[digest] = _Kept(client, registration, nbytes, deque(maxlen=SHARED_TRIALS))
         self._nbytes[client] += nbytes
         while self._nbytes.total() > MAX_TOTAL_NBYTES:
             self._forget_one(but=digest)

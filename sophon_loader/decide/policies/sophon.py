@@ -14,7 +14,7 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,12 @@ def _greedy(
             before = float(wire[end - 1]) if end else now.seconds
             # Up to here the wire was the largest term and fell with each sample; only this one can be too much.
             worse = float(rest[end]) > before
-            last = EpochTime(now.gpu_s, float(wire[end]), float(loader[end]), float(agent[end]), now.disk_s).bottleneck
+            last = _with(now, wire[end], loader[end], agent[end]).bottleneck
             return low + end + (not worse), f"then {last} is the bottleneck"
-        now = EpochTime(now.gpu_s, float(wire[-1]), float(loader[-1]), float(agent[-1]), now.disk_s)
+        now = _with(now, wire[-1], loader[-1], agent[-1])
     return len(order), "the wire stays the bottleneck"
+
+
+def _with(time: EpochTime, wire_s: np.float64, loader_s: np.float64, agent_s: np.float64) -> EpochTime:
+    """The same epoch with other times of what choices change."""
+    return replace(time, wire_s=float(wire_s), loader_cpu_s=float(loader_s), agent_cpu_s=float(agent_s))

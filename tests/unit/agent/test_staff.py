@@ -10,7 +10,7 @@ from sophon_loader.wire.messages import Failed
 from storage_agent.admission import Admission
 from storage_agent.instructions import Build, End, GiveUp, Instruction, Log, Order, Read, Refuse, Start
 from storage_agent.jobs import Job
-from storage_agent.pipelines import KEPT_TRIALS, Pipelines
+from storage_agent.pipelines import SHARED_TRIALS, Pipelines
 from storage_agent.staff import (
     AHEAD_S,
     BUILD_S,
@@ -251,9 +251,9 @@ def test_what_a_worker_has_tried_is_told_to_those_that_know_the_pipeline() -> No
 
 def test_the_newest_trials_of_a_pipeline_are_kept() -> None:
     office = Office(workers=1)
-    for number in range(2 * KEPT_TRIALS):
+    for number in range(2 * SHARED_TRIALS):
         office.carry_out(office.staff.tried(1, "p", b"%d" % number))
-    assert office.pipelines.trials("p") == tuple(b"%d" % number for number in range(KEPT_TRIALS, 2 * KEPT_TRIALS))
+    assert office.pipelines.trials("p") == tuple(b"%d" % number for number in range(SHARED_TRIALS, 2 * SHARED_TRIALS))
 
 
 def test_a_doubled_job_takes_its_pipeline_along() -> None:
