@@ -37,8 +37,8 @@ class Building:
 class Worker:
     """What has been sent to a worker and not been answered, oldest first, and when it began on the first of it.
 
-    `ahead_s` is how long all of it will probably take. `known` are the pipelines it has learnt, digest -> bytes, the
-    one used last at the end. `ended` says why it is being ended, if it is.
+    `sent_s` is when each of it was sent, `ahead_s` how long all of it will probably take. `known` are the pipelines it
+    has learnt, digest -> bytes, the one used last at the end. `ended` says why it is being ended, if it is.
     """
 
     work: deque[Task | Building] = field(default_factory=deque)
@@ -46,6 +46,7 @@ class Worker:
     ready: bool = False
     usable: bool = False
     since_s: float = 0.0
+    sent_s: deque[float] = field(default_factory=deque)
     ahead_s: float = 0.0
     ended: str = ""
 
@@ -78,11 +79,13 @@ class Worker:
         if not self.work:
             self.since_s = now_s
         self.work.append(what)
+        self.sent_s.append(now_s)
         self.ahead_s += what.expected_s
 
     def hand_in(self, now_s: float) -> Task | Building:
         """It has answered the oldest of what it was sent."""
         done = self.work.popleft()
+        self.sent_s.popleft()
         self.since_s = now_s
         self.ahead_s = self.ahead_s - done.expected_s if self.work else 0.0
         return done

@@ -33,7 +33,8 @@ class Settings:
         max_queued: samples waiting for a worker above which further ones are answered with `file`.
         max_file_nbytes: larger files are refused.
         drain_s: how long a stop waits for work in flight.
-        job_s: how long a worker may take for one sample; then it is replaced, and the file goes out.
+        job_s: how long a worker may take for one sample, and for what it was sent before it did that; then it is
+            replaced, and the files go out.
         worker_nbytes: memory that a worker may take beyond what all of them share.
         max_px: that an image may have behind an op, or a file's picture; larger ones are the loader's.
         nice: how much workers give way to other processes of this host.

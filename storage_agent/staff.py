@@ -26,8 +26,8 @@ AHEAD_S = 0.04
 STUCK_S = 0.05
 """A job that waits at its worker for longer, behind a slow one, is given to an idle worker as well."""
 STALLED_S = 1.0
-"""A job or pipeline that takes its worker for longer: nothing is sent after it. While every worker is taken up so, the
-samples of other clients go out as files."""
+"""A job or pipeline that takes its worker for longer, or is expected to: nothing is sent after it. While every worker
+is taken up so, the samples of other clients go out as files."""
 BUILD_S = 20.0
 """How long a pipeline may take to be built: an ordinary one takes milliseconds."""
 MAX_EARLY_DEATHS = 3
@@ -46,7 +46,8 @@ class Staff:
     Args:
         admission: whose jobs wait.
         pipelines: those that have been registered; shared with the desk.
-        job_s: how long a worker may take for one sample; then it is replaced, and the file goes out.
+        job_s: how long a worker may take for one sample, and for what it was sent before it did that; then it is
+            replaced, and the files go out.
 
     Example:
         >>> staff = Staff(Admission(8, 8), pipelines, job_s=30.0)
@@ -206,8 +207,8 @@ class Staff:
             note = f"the agent's worker died on this or another sample it had ({why})"
             done.append(Read([task.job for task in lost], note))
         for building in reversed(worker.builds):
-            if building is worker.work[0]:
-                building.deaths += MAX_DEATHS_PER_BUILD if worker.ended else 1
+            if building is worker.work[0] and not worker.ended:
+                building.deaths += 1
             done += self._build_again(building, why, ended=bool(worker.ended))
         if self._stopping:
             return done
@@ -257,22 +258,29 @@ class Staff:
         for number, worker in self._workers.items():
             if not (worker.usable and worker.work):
                 continue
-            took_s, limit_s = worker.took_s(now_s), self._limit_s(worker)
-            waits_s += [limit_s - took_s, STALLED_S - took_s]
+            took_s = worker.took_s(now_s)
+            limit_s, left_s = self._time_of(worker, now_s)
+            waits_s += [left_s, STALLED_S - took_s]
             if took_s < STUCK_S:
                 waits_s += [STUCK_S - took_s] if idle and worker.waiting else []
             else:
                 for task in worker.waiting:
                     done += self._double(number, task, now_s)
-            if took_s >= limit_s:
+            if left_s <= 0:
+                if isinstance(head := worker.work[0], Building):
+                    head.deaths += MAX_DEATHS_PER_BUILD
                 worker.usable = False
                 worker.ended = f"it took more than {limit_s:g} s"
                 done.append(End(number))
         done += self._as_files_meanwhile(now_s)
         return done, min((wait_s for wait_s in waits_s if wait_s > 0), default=None)
 
-    def _limit_s(self, worker: Worker) -> float:
-        return BUILD_S if isinstance(worker.work[0], Building) else self._job_s
+    def _time_of(self, worker: Worker, now_s: float) -> tuple[float, float]:
+        """How long a worker may take for what it is at, and what is left of that. For a sample it counts from when that
+        was sent: slow ones in a row, which nobody has known to be slow, hold a worker up no longer than one."""
+        if isinstance(worker.work[0], Building):
+            return BUILD_S, BUILD_S - worker.took_s(now_s)
+        return self._job_s, self._job_s - (now_s - worker.sent_s[0])
 
     def _double(self, number: int, task: Task, now_s: float) -> list[Instruction]:
         """Give what waits at a worker to an idle one, too; what waits behind stalled work, to any that goes on."""
@@ -311,7 +319,7 @@ class Staff:
         best, least = None, MAX_JOBS_PER_WORKER
         for number, worker in self._workers.items():
             has = len(worker.work)
-            has_room = has < JOBS_PER_WORKER or worker.ahead_s < AHEAD_S
+            has_room = worker.ahead_s < AHEAD_S or (has < JOBS_PER_WORKER and worker.ahead_s <= STALLED_S)
             if worker.usable and has < least and has_room and worker.took_s(now_s) < STALLED_S:
                 best, least = number, has
         return best

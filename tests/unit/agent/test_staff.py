@@ -76,9 +76,10 @@ class Office:
         self.admission.admit(client, len(numbers))
         return self.carry_out(self.staff.queue([job(n, client, digest, meant_for) for n in numbers], now_s=now_s))
 
-    def build(self, digest: str, client: bytes = b"c") -> list[Instruction]:
+    def build(self, digest: str, client: bytes = b"c", now_s: float = 0.0) -> list[Instruction]:
         self.admission.admit(client, 1)
-        return self.carry_out(self.staff.build(Build(client, digest, b"registration of " + digest.encode()), now_s=0.0))
+        build = Build(client, digest, b"registration of " + digest.encode())
+        return self.carry_out(self.staff.build(build, now_s=now_s))
 
     def answered(self, number: int, now_s: float = 0.0) -> int | None:
         """The worker answers its oldest job; its id if that answer counts."""
@@ -129,9 +130,10 @@ def _jobs_at_once(took_s: float) -> int:
 
 @pytest.mark.parametrize(("took_s", "most"), [
     (0.001, MAX_JOBS_PER_WORKER), (AHEAD_S / 4, 4), (0.6 * AHEAD_S, JOBS_PER_WORKER), (1.0, JOBS_PER_WORKER),
+    (2 * STALLED_S, 1),
 ])  # fmt: skip
 def test_a_worker_has_several_short_jobs_ahead_and_few_long_ones(took_s: float, most: int) -> None:
-    assert abs(_jobs_at_once(took_s) - most) <= (0 if most in (JOBS_PER_WORKER, MAX_JOBS_PER_WORKER) else 1)
+    assert abs(_jobs_at_once(took_s) - most) <= (0 if most in (1, JOBS_PER_WORKER, MAX_JOBS_PER_WORKER) else 1)
 
 
 def test_short_jobs_are_shared_out_evenly() -> None:
@@ -393,6 +395,43 @@ def test_a_job_past_its_time_ends_its_worker_and_goes_out_as_its_file() -> None:
         ([1, 2], "the agent's worker died on this or another sample it had (it took more than 30 s)")
     ]
     assert _one(Log, done).details["ended"] == "it took more than 30 s" and _one(Start, done)
+
+
+def test_slow_samples_that_were_taken_for_short_ones_hold_a_worker_up_no_longer_than_one() -> None:
+    """Another client's samples are short, so a new one's were sent eight at a time."""
+    office = Office(workers=1)
+    office.queue(0, client=b"other")
+    assert office.answered(1, now_s=0.001) == 0
+    office.queue(*range(1, 9), now_s=1.0)
+    assert office.jobs(1) == list(range(9))
+    assert office.answered(1, now_s=1.0 + 0.8 * JOB_S) == 1
+    office.build("q", now_s=1.0 + 0.8 * JOB_S)
+    assert office.staff.relieve(0.9 + JOB_S)[0] == []
+    assert office.staff.relieve(1.0 + JOB_S)[0] == [End(1)]
+    done = office.carry_out(office.staff.died(1, "-9", now_s=1.0 + JOB_S))
+    assert [numbers for numbers, _ in _reads(done)] == [list(range(2, 9))]
+    number = office.hire()
+    office.assign(1.0 + JOB_S)
+    assert office.sent[number] == [(words.LEARN, "q"), (words.REGISTER, "q")]
+
+
+def test_a_pipeline_has_its_time_from_when_it_is_begun() -> None:
+    office = Office(workers=1)
+    office.queue(1)
+    office.build("q")
+    assert office.answered(1, now_s=0.9 * BUILD_S) == 1
+    assert office.staff.relieve(1.8 * BUILD_S)[0] == []
+    assert office.staff.relieve(1.9 * BUILD_S)[0] == [End(1)]
+
+
+def test_a_pipeline_behind_a_sample_past_its_time_is_built_though_that_was_answered_at_the_last_moment() -> None:
+    office = Office(workers=1)
+    office.queue(1)
+    office.build("q")
+    assert office.staff.relieve(JOB_S)[0] == [End(1)]
+    assert office.answered(1, now_s=JOB_S) == 1
+    assert not [one for one in office.staff.died(1, "-9", now_s=JOB_S) if isinstance(one, Refuse)]
+    assert office.staff.building == 1
 
 
 def test_a_pipeline_past_its_time_is_refused_at_once() -> None:
