@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable
 
 _FIRST, _WINDOW = 4, 32
-"""Samples after which the mean is revised: the first time soon, so that a plan has something to go by."""
+"""Samples after which the mean is revised: the first time soon, so that a plan has something to go by, though that is
+what a cold start took; the first whole window is taken in its place."""
 _MAX_S = 5e-3
 """A mean above this is something else: a long listing, say, or a pipeline that was built."""
 _WEIGHT = 0.3
-"""Of the newest window in the running mean."""
+"""Of the newest window in the running mean, once there has been a whole one."""
 
 
 class Upkeep:
@@ -34,7 +35,7 @@ class Upkeep:
         self._since_s: float | None = None
         self._work_s = 0.0
         self._samples = 0
-        self._window = _FIRST
+        self._window, self._weight = _FIRST, 1.0
         self.per_sample_s = 0.0
 
     def count(self, work_s: float) -> None:
@@ -49,6 +50,6 @@ class Upkeep:
         now_s = self._clock()
         mean_s = max(0.0, now_s - self._since_s - self._work_s) / self._samples
         if mean_s <= _MAX_S:
-            weight = _WEIGHT if self.per_sample_s else 1.0
-            self.per_sample_s += weight * (mean_s - self.per_sample_s)
+            self.per_sample_s += self._weight * (mean_s - self.per_sample_s)
+            self._weight = 1.0 if self._window == _FIRST else _WEIGHT
         self._since_s, self._work_s, self._samples, self._window = now_s, 0.0, 0, _WINDOW

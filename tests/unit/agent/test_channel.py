@@ -296,8 +296,11 @@ def test_upkeep_is_what_work_leaves_over() -> None:
         upkeep.count(0.001)
     assert upkeep.per_sample_s == pytest.approx((0.010 - 4 * 0.001) / 4)
     for _ in range(32):
+        upkeep.count(0.0001)
+    assert upkeep.per_sample_s == pytest.approx((0.010 - 32 * 0.0001) / 32), "the first few were those of a cold start"
+    for _ in range(32):
         upkeep.count(1.0)  # more than there was: never below zero
-    assert upkeep.per_sample_s == pytest.approx(0.7 * 0.0015)
+    assert upkeep.per_sample_s == pytest.approx(0.7 * (0.010 - 32 * 0.0001) / 32)
 
 
 def test_a_pause_for_something_else_is_no_upkeep() -> None:
