@@ -385,7 +385,7 @@ def test_htj2k_may_have_any_comment_or_none() -> None:
 
 @pytest.mark.skipif("htj2k" not in encodings(), reason="imagecodecs is not installed, or has none")
 def test_htj2k_errors_in_the_midst_of_an_image_are_raised() -> None:
-    """imagecodecs hands them to `sys.unraisablehook` and gives an image that lacks px."""
+    """imagecodecs 2026.3 hands them to `sys.unraisablehook` and gives an image that lacks px; later ones raise."""
     encoded = encode(picture(64, 64, 1), "htj2k")
     payload = bytes(encoded.payload)
     hook, found = sys.unraisablehook, set()
@@ -395,7 +395,7 @@ def test_htj2k_errors_in_the_midst_of_an_image_are_raised() -> None:
         except EncodingError as error:
             found.add(str(error).partition(":")[0])
         assert sys.unraisablehook is hook
-    assert "htj2k must be a whole codestream" in found
+    assert any(text.startswith(("htj2k must be a whole codestream", "htj2k payload of")) for text in found)
 
 
 def _sides(width: int, height: int) -> bytes:
