@@ -12,7 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[Any]
+else:  # no generic class before Python 3.11
+    _StreamHandler = logging.StreamHandler
 
 LEVELS = ("info", "warning", "error")
 BURST = 20
@@ -122,7 +127,7 @@ def configure(level: str, *, as_json: bool) -> None:
     _LOGGER.propagate = False
 
 
-class _Stderr(logging.StreamHandler[Any]):
+class _Stderr(_StreamHandler):
     """Leaves a line out when the other end of a pipe or terminal does not read: the broker must not wait for it."""
 
     def emit(self, record: logging.LogRecord) -> None:

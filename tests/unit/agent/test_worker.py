@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,9 @@ def test_an_op_that_fails_gives_the_file_and_the_traceback(exports: Exports, err
     answer = answer_job(exports, job_at(2), registered_as(chain_of(Fails())))
     sample = sample_of(answer)
     assert (sample.cut, sample.encoding, sample.meta, answer.payload) == (0, "file", {}, file_of(exports))
-    assert type(error).__name__ in sample.note and "tests.Fails" in sample.note
+    assert type(error).__name__ in sample.note
+    if sys.version_info >= (3, 11) or not isinstance(error, _Unprintable):  # a note is part of its text before that
+        assert "tests.Fails" in sample.note
     assert len(sample.op_s) == 1 and len(sample.note) < MAX_TEXT_LENGTH
     assert unpack(answer.header) == sample
 

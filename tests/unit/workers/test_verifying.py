@@ -231,7 +231,7 @@ def test_a_file_that_only_the_agent_can_decode(root: Path) -> None:
     path = root / "c" / "1.jpg"
     path.write_bytes(b"x" * path.stat().st_size)
     with pytest.raises(
-        SampleDiffers, match=r"got UnidentifiedImageError: cannot identify .* here and an Image of mode"
+        SampleDiffers, match=r"(?s)got UnidentifiedImageError: cannot identify .* here and an Image of mode"
     ):
         finished(parts, answer(head, 2, "pixels", wanted(2, "pixels")))
 
