@@ -6,6 +6,7 @@ scripts, whose `__call__` is `return self.transforms(image)` and nothing else.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -73,6 +74,16 @@ def _only_calls(self: Any, image: Any) -> Any:
 
 
 _ONLY_CALLS = _only_calls.__code__
+_ALIKE = ("co_code", "co_argcount", "co_kwonlyargcount", "co_freevars")
+_KINDS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
+"""Of `co_flags`; Python 3.14 has others for a docstring and for what is defined in a class."""
 
 
 def _held(transform: Any) -> Any | None:
@@ -81,8 +92,9 @@ def _held(transform: Any) -> Any | None:
     code = getattr(call, "__code__", None)
     if code is None or isinstance(transform, nn.Module):
         return None
-    alike = ("co_code", "co_argcount", "co_kwonlyargcount", "co_flags", "co_freevars")
-    if len(code.co_names) != 1 or any(getattr(code, name) != getattr(_ONLY_CALLS, name) for name in alike):
+    if len(code.co_names) != 1 or any(getattr(code, name) != getattr(_ONLY_CALLS, name) for name in _ALIKE):
+        return None
+    if code.co_flags & _KINDS:
         return None
     held = getattr(transform, "__dict__", {}).get(code.co_names[0])
     return held if type(held) in _COMPOSES and op_type_of(transform) is None else None

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -153,7 +154,7 @@ def main(end: socket.socket) -> None:
                     for pid, _ in statuses.values():
                         os.kill(pid, signal.SIGKILL)
                     return
-                pid = os.fork()
+                pid = _fork()
                 if pid == 0:
                     _become_agent(fds, **json.loads(request))
                 for fd in fds[:3]:
@@ -185,7 +186,7 @@ def _become_agent(fds: Sequence[int], arguments: Sequence[str], environment: dic
 
 def _forked(path: str, arguments: Sequence[str], passfds: Sequence[int]) -> int:
     """In place of multiprocessing's: what a new Python would be told to run is run by a copy of this one."""
-    pid = os.fork()
+    pid = _fork()
     if pid == 0:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -194,6 +195,13 @@ def _forked(path: str, arguments: Sequence[str], passfds: Sequence[int]) -> int:
             os.closerange(low + 1, high)
         _end_with(lambda: exec(arguments[-1], {}))
     return pid
+
+
+def _fork() -> int:
+    """Without what Python 3.12 and later say where there are threads, which would be in the agents' logs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _end_with(run: Any) -> NoReturn:
