@@ -29,6 +29,8 @@ settings.register_profile("full", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=settings.get_profile("full").max_examples // 5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# The default before Python 3.14. A test of another start method names it.
+multiprocessing.set_start_method("fork", force=True)
 # What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time.
 multiprocessing.set_forkserver_preload(["pytest", "torchvision", "sophon_loader"])
 

@@ -193,7 +193,9 @@ def _forked(path: str, arguments: Sequence[str], passfds: Sequence[int]) -> int:
         kept = sorted(passfds)
         for low, high in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
             os.closerange(low + 1, high)
-        _end_with(lambda: exec(arguments[-1], {}))
+        at = arguments.index("-c") + 1
+        sys.argv = ["-c", *arguments[at + 1 :]]  # Python 3.14 hands the forkserver those of its parent
+        _end_with(lambda: exec(arguments[at], {}))
     return pid
 
 

@@ -55,7 +55,7 @@ def test_the_option_switches_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     kept = [list(OffloadingDataLoader(dataset, 2, num_workers=workers, seed=1)) for workers in (0, 1)]
     monkeypatch.setattr(BatchMemory, "lend", refuse)
     with pytest.raises(AssertionError, match="must not be called"):
-        list(OffloadingDataLoader(dataset, 2, num_workers=1, seed=1, multiprocessing_context="fork"))
+        list(OffloadingDataLoader(dataset, 2, num_workers=1, seed=1))
     options = OffloadOptions(reuse_batch_memory=False)
     kept.append(list(OffloadingDataLoader(dataset, 2, num_workers=1, seed=1, options=options)))
     first, *others = kept
