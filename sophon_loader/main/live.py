@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.decide.cost import time_without_offloading
+from sophon_loader.decide.cost import EpochWork, time_without_offloading
 from sophon_loader.decide.facts import FILE, OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
@@ -264,6 +264,7 @@ class LivePlan:
     def _revise(self) -> bool:
         table = self._table()
         if table is None:
+            self._verdict = self._as_it_goes()
             self._share()  # for as many cores as the agent is known to have by now
             return False
         facts = self._facts(table)
@@ -274,6 +275,16 @@ class LivePlan:
         self._verdict = Verdict(self._policy, facts, self.conditions.wire_seen, self.tariff)
         self._share()
         return True
+
+    def _as_it_goes(self) -> Verdict | None:
+        """What limits while too little is known for a tariff: the samples of late took what they took."""
+        now = self._newest
+        if not now.samples:
+            return None
+        rates = _rates_of(self.conditions, now.read_bytes / now.samples, files_here=self._files_here)
+        time = EpochWork(now.wire_bytes, now.loader_cpu_s, now.agent_cpu_s).time(now.samples, rates)
+        facts = Facts(now.samples, rates, None, 0, None, 0.0)
+        return Verdict(self._policy, facts, self.conditions.wire_seen, replace(self.tariff, predicted=time))
 
     @property
     def _caveat(self) -> str:
@@ -376,11 +387,15 @@ def _of_files(passed: Totals) -> ChoiceTable | None:
 
 
 def _facts_of(table: ChoiceTable, conditions: Conditions, *, files_here: bool) -> Facts:
-    """What a tariff is worked out from. Whose files are read on this host waits for no disk of an agent."""
-    files = float(table.wire_bytes[:, 0].mean(dtype=np.float64))
-    disk_samples_s = math.inf if files_here or not files else conditions.disk_bytes_s / files
-    rates = replace(conditions.rates, disk_samples_s=disk_samples_s)
+    """What a tariff is worked out from."""
+    rates = _rates_of(conditions, float(table.wire_bytes[:, 0].mean(dtype=np.float64)), files_here=files_here)
     return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
+
+
+def _rates_of(conditions: Conditions, file_nbytes: float, *, files_here: bool) -> Rates:
+    """With that of the agent's disk, for which no loader waits whose files are read on its own host."""
+    disk_samples_s = math.inf if files_here or not file_nbytes else conditions.disk_bytes_s / file_nbytes
+    return replace(conditions.rates, disk_samples_s=disk_samples_s)
 
 
 def at_first(rates: Rates, *, files_here: bool) -> Tariff:

@@ -26,7 +26,7 @@ class Verdict:
 
     Args:
         policy: that has worked it out.
-        facts: the samples of late, and what the resources gave.
+        facts: the samples of late, and what the resources gave; without a table while no choice has been weighed.
         wire_seen: whether the rate of the wire was measured. What a guess would make of the wire is not told.
         tariff: what requests go out at.
 
@@ -68,8 +68,9 @@ class Verdict:
 
     @cached_property
     def would_bring(self) -> dict[str, float]:
-        """Times as many images/s, by the model, with twice of each resource, each time under the best tariff for it."""
-        if self.seconds is None:
+        """Times as many images/s, by the model, with twice of each resource, each time under the best tariff for it;
+        empty while no choice has been weighed."""
+        if self.seconds is None or self.facts.table is None:
             return {}
         rates = self.facts.rates
         now_s = self._least_s(rates)

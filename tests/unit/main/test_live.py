@@ -218,10 +218,25 @@ def test_too_few_offers_change_no_price(driven: Driven) -> None:
     first = driven.live.tariff
     driven.weigh(MIN_OFFERS - 1)
     assert not driven.progress(1.0, totals_of(100))
-    assert driven.live.tariff is first and driven.live.limits() == {}
+    assert driven.live.tariff is first
     assert 0.9e6 < driven.live.conditions.rates.wire_bytes_s < 2e6, "what the window has shown is kept"
     driven.weigh(1)
     assert driven.progress(2.0, totals_of(200)) and driven.live.limits() != {}
+
+
+@pytest.mark.parametrize(("limits", "changed"), [
+    ("wire", {}), ("agent-cpu", {"agent_cpu_s": 2.0}), ("loader-cpu", {"loader_cpu_s": 2.0}),
+])  # fmt: skip
+def test_what_limits_is_told_before_choices_have_been_weighed(
+    driven: Driven, limits: str, changed: dict[str, float]
+) -> None:
+    """A short first epoch may be over by then."""
+    assert not driven.progress(1.0, totals_of(100, **changed))
+    report = Report("auto", offloading=True)
+    driven.live.tell(report)
+    assert report.bottleneck == limits and report.limits[limits] == 1.0
+    assert report.verdict.startswith(f"{limits} limits, ") and "twice" not in report.verdict
+    assert not (report.throughput or driven.live.would_bring() or driven.live.weighed())
 
 
 def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(driven: Driven) -> None:
