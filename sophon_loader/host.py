@@ -1,11 +1,14 @@
-"""What this host gives every process: its cores, a clock, and what its kernel knows of a connection."""
+"""What this host gives every process: its cores, a clock, its parent's end, what the kernel knows of a connection."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import struct
+import threading
 import time
+from multiprocessing.process import BaseProcess
 
 from sophon_loader.cgroups import cgroup_quotas
 
@@ -23,6 +26,19 @@ def cores_available() -> float:
 def now_s() -> float:
     """The clock of time-outs, one for all processes of this host."""
     return time.monotonic()
+
+
+def end_with_parent() -> None:
+    """Leave no orphan when the process that wanted this one is killed. Its death closes the pipe that `parent_process`
+    watches; the process that forked this one may be a forkserver, which lives as long as this one does."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True).start()
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def received_nbytes(descriptor: int) -> int | None:

@@ -11,6 +11,7 @@ from torch.utils.data import get_worker_info
 from sophon_loader.datasets.look import look, owners, same_look
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, same_pipeline
 from sophon_loader.errors import ConfigError
+from sophon_loader.host import end_with_parent
 
 
 class WorkerInit:
@@ -27,9 +28,14 @@ class WorkerInit:
     def __init__(self, init: Callable[[int], None] | None, dataset: Any, context: Any) -> None:
         method = multiprocessing.get_start_method() if context is None else context.get_start_method()
         self._init = init
+        self._is_forked = method == "fork"
         self._dataset = dataset if init is not None or method == "fork" else None
 
     def __call__(self, worker: int) -> None:
+        if not self._is_forked:
+            # torch looks whether that process still is the parent which was it when this one had loaded its libraries:
+            # a forkserver, which lives as long as this one, or whatever had taken over from a program killed by then.
+            end_with_parent()
         info = get_worker_info()
         if self._dataset is not None:
             object.__setattr__(info, "dataset", self._dataset)  # which torch means nobody to assign to

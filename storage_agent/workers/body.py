@@ -9,19 +9,17 @@ import contextlib
 import importlib
 import itertools
 import math
-import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import deque
-from multiprocessing.process import BaseProcess
 
 import msgpack
 import torch
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
+from sophon_loader.host import end_with_parent
 from sophon_loader.pipeline.catalogue import load_ops
 from storage_agent.answers import Answer
 from storage_agent.jobs import Job
@@ -55,7 +53,7 @@ def main(settings: Settings, broker: Channel) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the broker decides
         signal.signal(number, signal.SIG_IGN)
-    _end_with_parent()
+    end_with_parent()
     torch.set_num_threads(1)
     what = "the ops of installed packages"
     try:
@@ -202,16 +200,3 @@ class Service:
         """An answer's frames behind what the broker counts."""
         since_s, self._since_s = self._since_s, time.monotonic()
         return [msgpack.packb((answer.kind, answer.cpu_s, self._since_s - since_s)), *answer.frames()]
-
-
-def _end_with_parent() -> None:
-    """Leave no orphan when the broker is killed: its death closes the pipe that `parent_process` watches."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        watcher = threading.Thread(target=_exit_after, args=(parent,), name="watch-parent", daemon=True)
-        watcher.start()
-
-
-def _exit_after(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)

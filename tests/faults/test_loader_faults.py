@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import zmq
 from torch.utils.data import DataLoader
@@ -39,6 +43,7 @@ from tests.support.loaders import QUICK, digest_of, run_epoch, said, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 48
+REPOSITORY = Path(__file__).parents[2]
 LOADER = {"batch_size": 4, "policy": "all-off", "seed": 3}
 
 
@@ -455,3 +460,38 @@ def test_a_file_name_that_is_not_utf_8(tmp_path: Path, make: Any) -> None:
         assert samples_of(make(remote, agent.address())) == plain
         assert digest_of(remote[0][0]) == plain[0][0]
         assert agent.alive()
+
+
+KILLED = """
+import multiprocessing, os, signal, sys
+
+from torchvision.datasets import ImageFolder
+
+from sophon_loader import OffloadingDataLoader
+from tests.support.pictures import eval_transform
+
+if __name__ == "__main__":
+    root, agent, method = sys.argv[1:]
+    loader = OffloadingDataLoader(
+        ImageFolder(root, eval_transform()), 4, num_workers=2, multiprocessing_context=method, agent=agent
+    )
+    batches = iter(loader)
+    next(batches)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_of_a_killed_program_end(root: Path, agent: Agent, tmp_path: Path, method: str) -> None:
+    """Those of a forkserver, too, which lives as long as they do: the default of Python 3.14. Of two that are spawned,
+    one may still be loading its libraries when the program ends."""
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    done = subprocess.run(
+        [sys.executable, str(program), str(root), agent.address(), method],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE, text=True, timeout=120,
+    )  # fmt: skip
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert done.returncode == -signal.SIGKILL and len(pids) == 2
+    until(lambda: not any(map(psutil.pid_exists, pids)), "its workers end")
