@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -89,6 +89,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.close()
             os.replace(file.name, path)
         except BaseException:
+            with suppress(OSError):  # a full disk fails this, too, and would fail the end of the block
+                file.close()
             os.unlink(file.name)
             raise
 
