@@ -6,7 +6,6 @@ scripts, whose `__call__` is `return self.transforms(image)` and nothing else.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -75,15 +74,8 @@ def _only_calls(self: Any, image: Any) -> Any:
 
 _ONLY_CALLS = _only_calls.__code__
 _ALIKE = ("co_code", "co_argcount", "co_kwonlyargcount", "co_freevars")
-_KINDS = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ITERABLE_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
-"""Of `co_flags`; Python 3.14 has others for a docstring and for what is defined in a class."""
+_FLAGS = 0xFFFF
+"""Of `co_flags`, those that say what is done. Above are imports from the future, and in 3.14 docstrings and methods."""
 
 
 def _held(transform: Any) -> Any | None:
@@ -94,7 +86,7 @@ def _held(transform: Any) -> Any | None:
         return None
     if len(code.co_names) != 1 or any(getattr(code, name) != getattr(_ONLY_CALLS, name) for name in _ALIKE):
         return None
-    if code.co_flags & _KINDS:
+    if (code.co_flags ^ _ONLY_CALLS.co_flags) & _FLAGS:
         return None
     held = getattr(transform, "__dict__", {}).get(code.co_names[0])
     return held if type(held) in _COMPOSES and op_type_of(transform) is None else None

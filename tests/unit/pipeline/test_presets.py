@@ -93,6 +93,16 @@ def test_presets_like_those_of_torchvision_s_reference_scripts(module: Any, augm
     assert_any_cut_gives_the_same(Train(module, getattr(module, augment)()))
 
 
+def test_presets_of_a_module_without_the_imports_from_the_future_of_ours() -> None:
+    """As those scripts are: such an import is a flag of all code behind it."""
+    names: dict[str, Any] = {}
+    text = "class Plain:\n    def __call__(self, img):\n        return self.transforms(img)\n"
+    exec(compile(text, "presets.py", "exec", dont_inherit=True), names)
+    transform = names["Plain"]()
+    transform.transforms = v1.Compose([v1.CenterCrop(8), v1.ToTensor()])
+    assert steps_of(transform) == transform.transforms.transforms
+
+
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_the_presets_of_weights(name: str) -> None:
     preset = get_weight(name).transforms()
