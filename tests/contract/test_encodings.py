@@ -7,6 +7,7 @@ import json
 import resource
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -395,7 +396,10 @@ def test_htj2k_errors_in_the_midst_of_an_image_are_raised() -> None:
         except EncodingError as error:
             found.add(str(error).partition(":")[0])
         assert sys.unraisablehook is hook
-    assert any(text.startswith(("htj2k must be a whole codestream", "htj2k payload of")) for text in found)
+    if version("imagecodecs") <= "2026.3.6":
+        assert "htj2k must be a whole codestream" in found
+    else:
+        assert {"htj2k must be a whole codestream", f"htj2k payload of {len(payload)} bytes must be decodable"} & found
 
 
 def _sides(width: int, height: int) -> bytes:

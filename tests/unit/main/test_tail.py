@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -117,7 +118,8 @@ def outcome(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:
-        return type(error), str(error).partition("\nin ")[0]  # before Python 3.11 a note is part of it
+        text = str(error)
+        return type(error), text if sys.version_info >= (3, 11) else text.partition("\nin ")[0]  # there with its note
 
 
 def assert_same_batch(a: Any, b: Any) -> None:
