@@ -12,12 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    _StreamHandler = logging.StreamHandler[Any]
-else:  # no generic class before Python 3.11
-    _StreamHandler = logging.StreamHandler
+from typing import Any
 
 LEVELS = ("info", "warning", "error")
 BURST = 20
@@ -127,7 +122,7 @@ def configure(level: str, *, as_json: bool) -> None:
     _LOGGER.propagate = False
 
 
-class _Stderr(_StreamHandler):
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # no generic class before Python 3.11
     """Leaves a line out when the other end of a pipe or terminal does not read: the broker must not wait for it."""
 
     def emit(self, record: logging.LogRecord) -> None:

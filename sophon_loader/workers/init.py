@@ -29,7 +29,7 @@ class WorkerInit:
         method = multiprocessing.get_start_method() if context is None else context.get_start_method()
         self._init = init
         self._is_forked = method == "fork"
-        self._dataset = dataset if init is not None or method == "fork" else None
+        self._dataset = dataset if init is not None or self._is_forked else None
 
     def __call__(self, worker: int) -> None:
         if not self._is_forked:
