@@ -396,7 +396,7 @@ def test_htj2k_errors_in_the_midst_of_an_image_are_raised() -> None:
         except EncodingError as error:
             found.add(str(error).partition(":")[0])
         assert sys.unraisablehook is hook
-    if version("imagecodecs") <= "2026.3.6":
+    if tuple(map(int, version("imagecodecs").split("."))) <= (2026, 3, 6):
         assert "htj2k must be a whole codestream" in found
     else:
         assert {"htj2k must be a whole codestream", f"htj2k payload of {len(payload)} bytes must be decodable"} & found
