@@ -186,6 +186,10 @@ def _start(process: BaseProcess) -> None:
                 return
             except FileNotFoundError:  # it does not run, or has been killed a moment ago
                 _start_forkserver(settings)
+            except ConnectionRefusedError:  # it has been killed, and does not count as ended yet
+                pid = _end_forkserver()
+                assert pid is not None, "who refuses runs"
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         process.start()
     finally:
         settings.pop("tempdir")
@@ -217,12 +221,17 @@ def _hold_socket(folder: str) -> None:
             os.close(before)
 
 
-def _end_forkserver() -> None:
-    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent."""
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+def _end_forkserver() -> int | None:
+    """Kill it: while it imports torch, and while it ends with torch imported, it stays for seconds after the agent.
+
+    Returns:
+        Its process id; None if there is none.
+    """
+    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def _worker_main(settings: Settings, end: socket.socket) -> None:

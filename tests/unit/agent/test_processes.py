@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 from multiprocessing import forkserver
@@ -48,6 +49,27 @@ def test_no_descriptor_is_left_of_a_forkserver_that_has_been_killed() -> None:
             server._stop()
         server._forkserver_address = None
     assert counts[2] == counts[1], "it was one more each time"
+
+
+def test_a_forkserver_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    """Killed, it refuses connections a moment before it can be seen to have ended: here, its socket is another one."""
+    spawner, codes = multiprocessing.get_context("forkserver"), []
+    server: Any = forkserver._forkserver
+    try:
+        with socket.socket(socket.AF_UNIX) as refusing:
+            refusing.bind(str(tmp_path / "nobody listens"))
+            for _ in range(2):
+                process = spawner.Process(target=int)
+                processes._start(process)
+                process.join()
+                codes.append(process.exitcode)
+                pid, server._forkserver_address = server._forkserver_pid, refusing.getsockname()
+        assert codes == [0, 0] and pid == server._forkserver_pid
+    finally:
+        processes._end_forkserver()
+        with contextlib.suppress(PermissionError):
+            server._stop()
+        server._forkserver_address = None
 
 
 def test_no_file_is_there_while_the_forkserver_imports(tmp_path: Path) -> None:
