@@ -10,7 +10,8 @@ rotates every round.
 
 first-epoch: the first epoch of `auto` over 2000 samples by the median of the next three; its first batch against
     `no-off`'s. Bar: 1.10.
-rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those of a single rank. Bar: each >= 0.95.
+rank: epochs of rank 0 of 8 under a DistributedSampler that shuffles, by those of a single rank. Bar: each >= 0.95,
+    a median over the rounds.
 link, agent-quota, ...: something changes in mid-epoch. Images/s from 10 s after it, by those of a loader that started
     under the new conditions (bar: 0.95); the least window of 5 s by `no-off`'s images/s under them (bar: 0.97). Where
     `no-off` gives less than 25 batches in 5 s, windows are of so many times 5 s as it needs for them, or of all that is
@@ -120,27 +121,51 @@ def first_epoch(options: Namespace, progress: Any) -> dict[str, Any]:
 
 def rank(options: Namespace, progress: Any) -> dict[str, Any]:
     """Epochs of rank 0 of 8 and of a single rank, in turns; both find an agent that knows their pipeline, as the one
-    that came first would else be compared with one for which it has learnt that.
+    that came first would else be compared with one for which it has learnt that. The loaders of a round are new ones.
 
     Args:
         options: of the command line.
         progress: is told of every epoch.
     """
-    rows: dict[str, list[dict[str, Any]]] = {"rank": [], "single": []}
+    rounds: list[dict[str, list[dict[str, Any]]]] = []
     with opened(options.data) as scene:
         of_rank = stream_of(options, "auto", FIRST_SAMPLES, RANKS)
         single = stream_of(options, "auto", FIRST_SAMPLES)
         with streaming_loader(scene.bed, single) as before:
             before.order("epoch 0")
-        with streaming_loader(scene.bed, of_rank) as one, streaming_loader(scene.bed, single) as other:
-            loaders = {"rank": one, "single": other}
-            for number in range(RANK_EPOCHS):
-                for name in record.in_turns(list(loaders), number):
-                    rows[name].append(loaders[name].order(f"epoch {number}"))
-                progress.update()
-    rates = {name: [epoch["images_per_s"] for epoch in epochs] for name, epochs in rows.items()}
-    ratios = [mine / other for mine, other in zip(rates["rank"], rates["single"], strict=True)]
-    return {"images_per_s": rates, "ratios": ratios, "rounds": [rows], "holds": min(ratios) >= BAR_RANK}
+        for turn in range(options.rounds):
+            rows: dict[str, list[dict[str, Any]]] = {"rank": [], "single": []}
+            with streaming_loader(scene.bed, of_rank) as one, streaming_loader(scene.bed, single) as other:
+                loaders = {"rank": one, "single": other}
+                for number in range(RANK_EPOCHS):
+                    for name in record.in_turns(list(loaders), turn + number):
+                        rows[name].append(loaders[name].order(f"epoch {number}"))
+                    progress.update()
+            rounds.append(rows)
+    return {**ranked(rounds), "rounds": rounds}
+
+
+def ranked(rounds: Sequence[dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """The figures of `rank`: of each epoch, over the rounds.
+
+    Args:
+        rounds: the epochs of both loaders, in order.
+    """
+
+    mine, others = (
+        [[epoch["images_per_s"] for epoch in epochs] for epochs in zip(*(rows[name] for rows in rounds), strict=True)]
+        for name in ("rank", "single")
+    )
+    ratios = [
+        record.spread([one / other for one, other in zip(*rates, strict=True)])
+        for rates in zip(mine, others, strict=True)
+    ]
+    rates = {"rank": list(map(median, mine)), "single": list(map(median, others))}
+    return {
+        "images_per_s": rates,
+        "ratios": ratios,
+        "holds": min(ratio["median"] for ratio in ratios) >= BAR_RANK,
+    }
 
 
 def disturbed(name: str, options: Namespace, progress: Any) -> dict[str, Any]:
@@ -405,7 +430,7 @@ def parser() -> arguments.Parser:
     what = f"{', '.join(cases)}; {CHANGES}: those in which something changes; default: all"
     known = [*cases, CHANGES]
     add("--cases", nargs="+", default=cases, choices=known, action=arguments.Distinct, metavar="CASE", help=what)
-    add("--rounds", type=arguments.count(), default=1, help="of the cases in which something changes")
+    add("--rounds", type=arguments.count(), default=1, help="of rank, and of the cases in which something changes")
     add(
         "--patience", type=arguments.count(0), default=0, help="how often a run is done again when the machine was busy"
     )
@@ -428,7 +453,7 @@ def steps(name: str, options: Namespace) -> int:
         name: of the case.
         options: of the command line.
     """
-    own = {"rank": RANK_EPOCHS, "steady": 2, "verdict": options.situations + len(verdicts.WOULD_BRING)}
+    own = {"rank": RANK_EPOCHS * options.rounds, "steady": 2, "verdict": options.situations + len(verdicts.WOULD_BRING)}
     own |= {"memory": live_alone.MEMORY_RUNS, "first-epoch": live_alone.SHORT_ROUNDS, "local": live_alone.SHORT_ROUNDS}
     return int(own.get(name, options.rounds))
 

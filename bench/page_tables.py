@@ -131,7 +131,7 @@ def _starts_of(cases: dict[str, Any]) -> list[Sequence[str]]:
         rows += [("first epoch, times a steady one", spread(first["ratio"], 3))]
         rows += [("first batch of `auto` / of `no-off`, s", batches)]
     if rank := cases.get("rank"):
-        ratios = " ".join(f"{ratio:.2f}" for ratio in rank["ratios"])
+        ratios = ", ".join(spread(ratio, 2) for ratio in rank["ratios"])
         rows.append(("epochs of rank 0 of 8, times a single rank's images/s", ratios))
     return rows
 

@@ -204,6 +204,20 @@ def test_cases_are_run_in_their_usual_order() -> None:
     assert live.cases_of([live.CHANGES, "link", "local"]) == [*live.DISTURBANCES, "local"]
 
 
+def test_each_epoch_of_a_rank_is_the_median_of_its_rounds() -> None:
+    def round_of(*ratios: float) -> dict[str, Any]:
+        return {
+            name: [{"images_per_s": 100 * one} for one in rates]
+            for name, rates in (("rank", ratios), ("single", [1.0] * 2))
+        }
+
+    found = live.ranked([round_of(1.0, 0.7), round_of(0.9, 0.96), round_of(0.98, 1.0)])
+    assert [ratio["median"] for ratio in found["ratios"]] == pytest.approx([0.98, 0.96])
+    assert found["images_per_s"] == {"rank": pytest.approx([98, 96]), "single": [100, 100]}
+    assert found["holds"]
+    assert not live.ranked([round_of(1.0, 0.9)])["holds"]
+
+
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 

@@ -160,13 +160,13 @@ def test_what_follows_a_change_is_told_by_case(tmp_path: Path) -> None:
     figures |= {"no_off_least": 0.96, "bottleneck": "wire"}
     cases = {
         "first-epoch": {"ratio": spread, "first_batch_s": {"auto": spread, "no-off": spread}},
-        "rank": {"ratios": [1.0, 0.98]},
+        "rank": {"ratios": [spread, {"min": 0.9, "median": 0.98, "max": 0.99}]},
         "link": {"changes": [{"to": "link_mbit 20", **figures}, {"to": "link_mbit 200", "failed": "no answer"}]},
     }
     record.write_json(tmp_path / "live-a.json", {**STAMP, "rows": {"cases": cases, "left_out": {"disk": "no group"}}})
     text = TABLES["live"](Results(tmp_path))
     assert "**a**" in text and "| first epoch, times a steady one | 1.050 (1.000-1.200) |" in text
-    assert "| epochs of rank 0 of 8, times a single rank's images/s | 1.00 0.98 |" in text
+    assert "| epochs of rank 0 of 8, times a single rank's images/s | 1.05 (1.00-1.20), 0.98 (0.90-0.99) |" in text
     assert "| link | link_mbit 20 | 52 | 0.97 | 0.61 | 2.10 | 0.96 | wire |" in text
     assert "failed: no answer" in text and "`disk` was left out: no group." in text
 
