@@ -1,4 +1,4 @@
-"""One training, in six frameworks: what each needs so that its samples still come from the storage agent.
+"""One training, in seven frameworks: what each needs so that its samples still come from the storage agent.
 
     python -m examples.frameworks lightning tcp://fileserver:5555/imagenet /mnt/imagenet/train
     torchrun --nproc-per-node 2 -m examples.frameworks accelerate tcp://fileserver:5555/imagenet /mnt/imagenet/train
@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import tempfile
 from typing import Any
 
 import torch
@@ -137,7 +138,42 @@ def fastai(loader: OffloadingDataLoader[Any], net: Net, epochs: int, devices: in
     return learner.dls.train
 
 
-FRAMEWORKS = {one.__name__: one for one in (plain, lightning, fabric, accelerate, ignite, fastai)}
+def transformers(loader: OffloadingDataLoader[Any], net: Net, epochs: int, devices: int) -> Any:
+    """Its Trainer makes a loader from a dataset; `offloading` has that one's samples come from the agent."""
+    from transformers import Trainer, TrainingArguments
+
+    from sophon_loader.integrations.transformers import offloading
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.net.loss(pixel_values, labels)}
+
+    class Training(Trainer):
+        def get_train_dataloader(self) -> Any:
+            given = {"agent": loader.agent, "policy": loader.policy, "seed": loader.seed}
+            self.batches = offloading(super().get_train_dataloader(), **given)
+            return self.batches
+
+    def collate(samples: list[Any]) -> dict[str, torch.Tensor]:
+        images, labels = zip(*samples, strict=True)
+        return {"pixel_values": torch.stack(images), "labels": torch.tensor(labels)}
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, num_train_epochs=epochs, per_device_train_batch_size=loader.batch_size or 1, learning_rate=0.01,
+            dataloader_num_workers=loader.num_workers, save_strategy="no", report_to="none", disable_tqdm=True,
+            use_cpu=True,
+        )  # fmt: skip
+        training = Training(Module(), arguments, train_dataset=loader.dataset, data_collator=collate)
+        training.train()
+    return training.batches
+
+
+FRAMEWORKS = {one.__name__: one for one in (plain, lightning, fabric, accelerate, ignite, fastai, transformers)}
 
 
 def main() -> None:

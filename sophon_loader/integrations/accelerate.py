@@ -11,6 +11,7 @@ from typing import Any
 
 import accelerate
 
+from sophon_loader.errors import ConfigError
 from sophon_loader.loader import OWN, OffloadingDataLoader
 
 _OF_TORCH = (
@@ -28,29 +29,89 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # where accele
         if not isinstance(data_loader, OffloadingDataLoader) or isinstance(data_loader, _ADAPTED):
             return super().prepare_data_loader(data_loader, *arguments, **named)
         data_loader._is_kept = True
-        return _with_ours(super().prepare_data_loader(data_loader, *arguments, **named), data_loader)
+        return _over_ours(super().prepare_data_loader(data_loader, *arguments, **named), like=data_loader)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """As of accelerate: the rest of the epoch that `dataloader` would begin now."""
-        skipping = super().skip_first_batches(dataloader, num_batches)
-        ours = getattr(dataloader, "base_dataloader", None)
-        return _with_ours(skipping, ours) if isinstance(ours, OffloadingDataLoader) else skipping
+        return skip_first_batches(dataloader, num_batches)
+
+
+def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+    """accelerate's function, for every loader: the rest of the epoch that `dataloader` would begin now. One that
+    offloads still does, be it prepared or not.
+
+    Args:
+        dataloader: which; it stays as it is.
+        num_batches: that are left out.
+
+    Raises:
+        ConfigError: it has `shard=True`.
+    """
+    skipping = accelerate.skip_first_batches(dataloader, num_batches)
+    if isinstance(dataloader, OffloadingDataLoader) and not isinstance(dataloader, _ADAPTED):
+        rest = _ours(skipping, like=dataloader)
+        rest.set_epoch(dataloader._place.next_epoch)
+        return rest
+    ours = getattr(dataloader, "base_dataloader", None)
+    return _over_ours(skipping, like=ours) if isinstance(ours, OffloadingDataLoader) else skipping
+
+
+def offloading(prepared: Any, **own: Any) -> Any:
+    """What accelerate has prepared, over a loader that offloads: same batches, same sharding, same device.
+
+    For frameworks that make DataLoaders of torch's class themselves, and have accelerate prepare them.
+
+    Args:
+        prepared: as it comes from accelerate's `prepare`, and has not been iterated.
+        own: arguments of OffloadingDataLoader that torch's class does not have: `agent`, `policy`, ...
+
+    Returns:
+        `prepared`, with the loader's `report()` and `close()`, too.
+
+    Raises:
+        ConfigError: see OffloadingDataLoader; or it is no DataLoader that accelerate has prepared.
+
+    Example:
+        >>> loader = offloading(trainer_s_loader, agent="tcp://fileserver:5555/imagenet")
+    """
+    if not isinstance(prepared, _ADAPTED):
+        raise ConfigError(f"a loader must be one that accelerate has prepared, got a {type(prepared).__name__}")
+    if left := sorted(set(own) - _OWN_OF_PREPARED):
+        raise ConfigError(f"{', '.join(left)} must be left to accelerate, which has made the batches")
+    return _over_ours(prepared, like=prepared.base_dataloader, **own)
 
 
 _ADAPTED = (accelerate.data_loader.DataLoaderShard, accelerate.data_loader.DataLoaderDispatcher)
+_OWN_OF_PREPARED = {*OWN} - {"shard"}
 
 
-def _with_ours(prepared: Any, loader: OffloadingDataLoader[Any]) -> Any:
-    """What accelerate has made, over a loader of ours with the same batches."""
-    made = prepared.base_dataloader
+def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
+    """A loader of ours with the batches of another.
+
+    Args:
+        made: whose dataset and batches it has.
+        like: whose other arguments it has.
+        own: those that `like` does not have, if it is one of torch's.
+
+    Raises:
+        ConfigError: `like` has `shard=True`: what is dealt out would be dealt out once more, or in another order.
+    """
     order = {"batch_sampler": made.batch_sampler}
     if made.batch_sampler is None:
         order = {"sampler": made.sampler, "batch_size": None}
-    ours = type(loader)(
-        made.dataset,
-        **order,
-        **{name: getattr(loader, name) for name in (*_OF_TORCH, *OWN)},
-    )
+    kind: Any = OffloadingDataLoader
+    if isinstance(like, OffloadingDataLoader):
+        if like.shard:
+            raise ConfigError("shard must be False where accelerate deals the samples out, got True; leave it out")
+        kind, own = type(like), {name: getattr(like, name) for name in _OWN_OF_PREPARED}
+    ours: OffloadingDataLoader[Any]
+    ours = kind(made.dataset, **order, **{name: getattr(like, name) for name in _OF_TORCH}, **own)
+    return ours
+
+
+def _over_ours(prepared: Any, like: Any, **own: Any) -> Any:
+    """What accelerate has made, over a loader of ours with the same batches; see `_ours`."""
+    ours = _ours(prepared.base_dataloader, like, **own)
     prepared.base_dataloader = ours
     prepared._is_accelerate_prepared = True
     tell_samplers = prepared.set_epoch

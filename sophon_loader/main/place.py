@@ -103,7 +103,7 @@ class Place:
         order = self.order
         order.epoch = self.next_epoch
         if isinstance(order, ShardOrder):
-            order.sampler.seed, order.sampler.epoch = Seed(self.drawn_seed()), order.epoch
+            order.sampler.run_seed, order.sampler.epoch = Seed(self.drawn_seed()), order.epoch
         # DataLoader draws a number as an iteration begins. In the one that goes on it has done so before.
         with preserved(("torch",) if order.start.drawn is not None else ()):
             yield
@@ -271,8 +271,9 @@ def _load_iterable_state(dataset: Any, state: Any) -> None:
 
 def _kind(order: Order) -> str:
     source = order.source
-    ranks = f" over {source.num_replicas} ranks" if isinstance(source, DistributedSampler) else ""
-    return order.kind + ranks
+    if isinstance(source, DistributedSampler) and not isinstance(order, ShardOrder):  # its shards are of so many ranks
+        return f"{order.kind} over {source.num_replicas} ranks"
+    return order.kind
 
 
 def _same(rule: str, theirs: Any, ours: Any, remedy: str) -> None:

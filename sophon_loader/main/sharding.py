@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.order import Drawn, Order, Position, Reading
@@ -17,11 +17,12 @@ _ORDER = -1
 """In place of a sample's index, which no sample has: what shuffles the samples must not be what augments one."""
 
 
-class ShardSampler(Sampler[int]):
+class ShardSampler(DistributedSampler[int]):
     """Deals one order of all samples out to the ranks of `torch.distributed`; to this process alone without that.
 
     All ranks go through the same order side by side: a step takes the next `ranks * batch_size` of it. So an epoch can
-    go on with another number of ranks from any step.
+    go on with another number of ranks from any step. It is a DistributedSampler because frameworks leave such a one
+    where it is, and put one of torch's in place of any other (Lightning, Ray Train) or refuse that.
 
     - Each index is given once in an epoch, at one rank.
     - Every rank has as many batches. The last two may be shorter, at some ranks by one sample.
@@ -30,17 +31,16 @@ class ShardSampler(Sampler[int]):
     Args:
         data: of which the length is asked.
         shuffle: whether the order is drawn; from seed and epoch alone.
+
+    Attributes:
+        run_seed: which the loader tells; None before its first iteration.
     """
 
     def __init__(self, data: Sized, shuffle: bool) -> None:
+        rank, ranks = rank_of_all()
+        super().__init__(cast(Any, data), ranks, rank, shuffle)
         self._data = data
-        self.shuffle = shuffle
-        self.seed = Seed(0)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the order of that epoch next."""
-        self.epoch = epoch
+        self.run_seed: Seed | None = None
 
     def __len__(self) -> int:
         """Samples per rank: so many at some, one less at others."""
@@ -87,8 +87,13 @@ class ShardSampler(Sampler[int]):
     def _order(self) -> torch.Tensor:
         if not self.shuffle:
             return torch.arange(len(self._data))
+        if self.run_seed is None:
+            raise ConfigError(
+                "the order of a loader with shard=True must be read by that loader, which draws its seed, got another "
+                "reader before its first epoch; leave shard=True out where a framework makes loaders of its own"
+            )
         generator = torch.Generator()
-        generator.manual_seed(op_seed(self.seed.draw(self.epoch, _ORDER), 0))
+        generator.manual_seed(op_seed(self.run_seed.draw(self.epoch, _ORDER), 0))
         return torch.randperm(len(self._data), generator=generator)
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from sophon_loader.errors import ConfigError
 from tests.support.agents import ROOT, Agent
 from tests.support.loaders import samples_of
-from tests.support.pictures import eval_transform, folder
+from tests.support.pictures import eval_transform, folder, train_transform
 
 FILES = 24
 LOADER = {"batch_size": 4, "policy": "resize-off", "seed": 7}
@@ -30,7 +30,7 @@ def run(agent: Agent, root: Path, framework: str, ranks: int) -> list[dict[str, 
         [*command, "--policy", "resize-off", "--epochs", "2"], cwd=ROOT, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
     assert len(told) == ranks, done.stdout + done.stderr
     return told
 
@@ -45,7 +45,14 @@ def digest(agent: Agent, root: Path) -> int:
 
 @pytest.mark.parametrize(
     ("framework", "ranks"),
-    [("lightning", RANKS), ("fabric", RANKS), ("accelerate", RANKS), ("ignite", 1), ("fastai", 1)],
+    [
+        ("lightning", RANKS),
+        ("fabric", RANKS),
+        ("accelerate", RANKS),
+        ("transformers", RANKS),
+        ("ignite", 1),
+        ("fastai", 1),
+    ],
 )
 def test_a_framework_offloads_and_trains_on_the_same_samples(
     agent: Agent, root: Path, digest: int, framework: str, ranks: int
@@ -64,9 +71,20 @@ def test_lightning_predicts_what_comes_from_the_agent(agent: Agent, root: Path) 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     expected = [image for image, _ in samples_of(DataLoader(folder(root, eval_transform()), 4))]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
     assert [one["choices"] for one in told] == [{"pixels": FILES}] * 2
     assert [one["seen"] for one in told] == [expected] * 2
+
+
+@pytest.mark.parametrize("kind", ["prepared", "unprepared"])
+def test_a_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(agent: Agent, kind: str) -> None:
+    """accelerate's `skip_first_batches` would read the files here, where none are."""
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "tests.support.resuming", agent.address(), kind]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    whole, rest = (json.loads(line)["seen"] for line in done.stdout.splitlines() if line.startswith('{"seen"'))
+    assert len(set(whole)) == 2 * FILES // 4 and rest == whole[8:]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -113,6 +131,51 @@ def test_accelerates_own_preparation_is_refused(make: Any) -> None:
     loader = make()
     with pytest.raises(ConfigError, match=r"sophon_loader\.integrations\.accelerate"):
         accelerate.data_loader.prepare_data_loader(loader) if loader._is_accelerate_prepared else None
+
+
+def test_what_accelerate_has_prepared_offloads_then(root: Path, agent: Agent) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from sophon_loader.integrations.accelerate import offloading, skip_first_batches
+
+    plain = DataLoader(folder(root, eval_transform()), 4, drop_last=True)
+    expected = samples_of(plain)
+    prepared = accelerate.Accelerator(cpu=True).prepare(plain)
+    loader = offloading(prepared, agent=agent.address(), policy="resize-off")
+    assert loader is prepared and samples_of(loader) == expected
+    assert loader.report().as_dict()["choices"] == {"pixels": FILES}
+    rest = skip_first_batches(loader, 2)
+    assert samples_of(rest) == expected[8:] and set(rest.report().as_dict()["choices"]) == {"pixels"}
+    other = skip_first_batches(plain, 2)
+    assert type(other) is DataLoader and samples_of(other) == expected[8:]
+    rest.close()
+    loader.close()
+
+
+def test_the_rest_of_an_epoch_of_a_loader_that_was_not_prepared(root: Path, make: Any) -> None:
+    pytest.importorskip("accelerate")
+    from sophon_loader.integrations.accelerate import skip_first_batches
+
+    dataset = folder(root, train_transform())
+    loader, other = make(dataset), make(dataset)
+    whole = [samples_of(loader) for _ in range(2)]
+    samples_of(other)
+    rest = skip_first_batches(other, 2)
+    assert samples_of(rest) == whole[1][8:] and set(rest.report().as_dict()["choices"]) == {"pixels"}
+    rest.close()
+
+
+def test_what_a_prepared_loader_is_not_told(root: Path, make: Any) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from sophon_loader.integrations.accelerate import offloading, skip_first_batches
+
+    plain = DataLoader(folder(root, eval_transform()), 4)
+    with pytest.raises(ConfigError, match=r"must be one that accelerate has prepared, got a DataLoader"):
+        offloading(plain)
+    prepared = accelerate.Accelerator(cpu=True).prepare(plain)
+    with pytest.raises(ConfigError, match="batch_size, shard must be left to accelerate"):
+        offloading(prepared, shard=True, batch_size=2)
+    with pytest.raises(ConfigError, match="shard must be False where accelerate deals the samples out"):
+        skip_first_batches(make(shard=True), 2)
 
 
 def test_fastais_own_distribution_is_refused(make: Any) -> None:

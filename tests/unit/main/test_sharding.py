@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import SequentialSampler
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main import sharding
@@ -24,7 +24,7 @@ def dealt(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sharding, "rank_of_all", lambda rank=rank: (rank, ranks))
             sampler = ShardSampler(range(length), True)
-            sampler.seed, sampler.epoch = Seed(7), epoch
+            sampler.run_seed, sampler.epoch = Seed(7), epoch
             found.append(list(sampler.batches(start, size, drop_last=drop_last)))
     return found
 
@@ -79,6 +79,17 @@ def test_the_order_is_of_seed_and_epoch() -> None:
     assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == list(range(40))
     assert [len(ShardSampler(range(40), shuffle)) for shuffle in (True, False)] == [40, 40]
     assert list(ShardSampler(range(40), False)) == list(range(40))
+
+
+def test_frameworks_leave_it_where_it_is() -> None:
+    """Lightning and Ray Train ask for this class, before they deal the samples out themselves."""
+    assert isinstance(ShardSampler(range(40), True), DistributedSampler)
+
+
+def test_nobody_else_reads_an_order_that_its_loader_has_not_drawn() -> None:
+    """What accelerate makes to leave batches out would read another order, at every rank."""
+    with pytest.raises(ConfigError, match="order of a loader with shard=True must be read by that loader"):
+        list(ShardSampler(range(40), True))
 
 
 def test_a_sampler_besides() -> None:
