@@ -71,6 +71,8 @@ HELD_FIRST = 3
 HELD_MOST = 96
 MUST_GAIN = 1.03
 """Times as many images/s that files must have given, to be kept."""
+ANOTHER = 1.3
+"""Times what a tariff that was doubted had promised, from which on one is another: something has changed."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,8 @@ class Guard:
 
     A tariff that gives less than the model says of not offloading is not believed: files are asked for, for some
     windows, and what they give is measured. If that was more, the next time is twice as long; if not, the model was
-    wrong about files, and the tariff is doubted only after twice as many windows.
+    wrong about files, and the tariff is doubted only after twice as many windows. One that meanwhile promises far more
+    than all that have disappointed is followed at once.
 
     Example:
         >>> guard = Guard()
@@ -277,6 +280,7 @@ class Guard:
         self._hold = HELD_FIRST
         self._offloading_s = math.inf  # samples/s while offloading
         self._files_s = math.inf  # and while not; inf while that is not known
+        self._promised = 0.0  # times what files give, the most by a tariff that has been doubted
 
     @property
     def must_not_offload(self) -> bool:
@@ -291,6 +295,10 @@ class Guard:
             tariff: what is worked out now.
             rows: samples that it was worked out from.
         """
+        promised = _promised(tariff)
+        if self._held > 0 and promised > ANOTHER * self._promised:
+            self._held, self._doubts, self._promised, self._offloading_s = 0, 0, promised, math.inf
+            return
         if self._held > 0:
             if self._held < self._hold:  # in the first one, replies to requests of before were still coming
                 self._files_s = _mean(self._files_s, samples_s)
@@ -306,6 +314,7 @@ class Guard:
         self._doubts = self._doubts + 1 if samples_s < DOUBTED_BELOW * expected_s else 0
         if self._doubts >= self._patience:
             self._held, self._files_s = self._hold, math.inf
+            self._promised = max(self._promised, promised)
 
     def _compare(self) -> None:
         """Files have been asked for; which of the two was better?"""
@@ -314,7 +323,15 @@ class Guard:
             self._hold, self._patience = min(2 * self._hold, HELD_MOST), DOUBTED_FOR
         else:
             self._hold, self._patience = HELD_FIRST, min(2 * self._patience, PATIENCE_MOST)
+            self._promised = 0.0
         self._offloading_s = math.inf
+
+
+def _promised(tariff: Tariff) -> float:
+    """Times as many images/s as without offloading."""
+    if not tariff.offloads or tariff.predicted is None or tariff.without is None or not tariff.predicted.seconds > 0:
+        return 1.0
+    return tariff.without.seconds / tariff.predicted.seconds
 
 
 def _mean(known: float, now: float) -> float:

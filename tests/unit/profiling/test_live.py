@@ -378,17 +378,17 @@ FILES_S = 100.0
 ROWS = 64
 
 
-def tariff(files_s: float = FILES_S) -> Tariff:
-    """One that offloads, by a model that expects so much of not offloading."""
-    without = EpochTime(0.0, ROWS / files_s, 0.0, 0.0)
-    return Tariff((Part(1.0, Prices(1.0, 1.0, 1.0)),), "", without, without)
+def tariff(promised: float = 1.0) -> Tariff:
+    """One that offloads, by a model that promises so many times what it expects of not offloading."""
+    without, predicted = (EpochTime(0.0, ROWS / rate, 0.0, 0.0) for rate in (FILES_S, FILES_S * promised))
+    return Tariff((Part(1.0, Prices(1.0, 1.0, 1.0)),), "", predicted, without)
 
 
-def play(guard: Guard, *samples_s: float) -> list[bool]:
+def play(guard: Guard, *samples_s: float, promised: float = 1.0) -> list[bool]:
     """Whether files must be asked for after each window."""
     found = []
     for one in samples_s:
-        guard.after(one, tariff(), ROWS)
+        guard.after(one, tariff(promised), ROWS)
         found.append(guard.must_not_offload)
     return found
 
@@ -418,11 +418,11 @@ def held(guard: Guard, with_s: float, without_s: float) -> int:
     return found
 
 
-def doubted(guard: Guard, with_s: float) -> int:
+def doubted(guard: Guard, with_s: float, promised: float = 1.0) -> int:
     """The windows until it is."""
     found = 0
     while not guard.must_not_offload:
-        play(guard, with_s)
+        play(guard, with_s, promised=promised)
         found += 1
     return found
 
@@ -448,6 +448,27 @@ def test_replies_that_were_asked_for_before_do_not_speak_for_files() -> None:
     doubted(guard, 50.0)
     play(guard, 5000.0, *[50.0] * (HELD_FIRST - 1))
     assert doubted(guard, 50.0) == 2 * DOUBTED_FOR, "so they were found to be no better"
+
+
+def test_a_tariff_that_promises_far_more_than_the_one_that_was_doubted_is_followed_at_once() -> None:
+    """A disk that limited everything is fast again: the windows of files that are left would be lost."""
+    guard = Guard()
+    for _ in range(6):
+        held(guard, 50.0, 100.0)
+    doubted(guard, 50.0)
+    assert play(guard, *[FILES_S] * 3, promised=1.2) == [True] * 3
+    assert play(guard, FILES_S, promised=2.6) == [False]
+    assert not any(play(guard, *[2.6 * FILES_S] * 20, promised=2.6))
+
+
+def test_a_promise_that_was_broken_is_not_believed_again() -> None:
+    """While nothing runs at an agent, its cores are believed to come back."""
+    guard = Guard()
+    doubted(guard, 50.0)
+    assert play(guard, FILES_S, promised=2.0) == [False]
+    assert doubted(guard, 50.0) == DOUBTED_FOR
+    assert play(guard, FILES_S, promised=2.0) == [True]
+    assert play(guard, FILES_S, promised=2.7) == [False]
 
 
 def test_files_are_not_doubted() -> None:
