@@ -48,12 +48,14 @@ def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
         ConfigError: it has `shard=True`.
     """
     skipping = accelerate.skip_first_batches(dataloader, num_batches)
-    if isinstance(dataloader, OffloadingDataLoader) and not isinstance(dataloader, _ADAPTED):
-        rest = _ours(skipping, like=dataloader)
-        rest.set_epoch(dataloader._place.next_epoch)
-        return rest
-    ours = getattr(dataloader, "base_dataloader", None)
-    return _over_ours(skipping, like=ours) if isinstance(ours, OffloadingDataLoader) else skipping
+    ours = getattr(dataloader, "base_dataloader", dataloader)
+    if not isinstance(ours, OffloadingDataLoader):
+        return skipping
+    if ours is not dataloader:
+        return _over_ours(skipping, like=ours)
+    rest = _ours(skipping, like=ours)
+    rest.set_epoch(ours._place.next_epoch)
+    return rest
 
 
 def offloading(prepared: Any, **own: Any) -> Any:
@@ -77,7 +79,8 @@ def offloading(prepared: Any, **own: Any) -> Any:
     if not isinstance(prepared, _ADAPTED):
         raise ConfigError(f"a loader must be one that accelerate has prepared, got a {type(prepared).__name__}")
     if left := sorted(set(own) - _OWN_OF_PREPARED):
-        raise ConfigError(f"{', '.join(left)} must be left to accelerate, which has made the batches")
+        known = ", ".join(name for name in OWN if name in _OWN_OF_PREPARED)
+        raise ConfigError(f"{', '.join(left)} must be left to accelerate, which has made the batches; give it {known}")
     return _over_ours(prepared, like=prepared.base_dataloader, **own)
 
 
@@ -91,7 +94,7 @@ def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
     Args:
         made: whose dataset and batches it has.
         like: whose other arguments it has.
-        own: those that `like` does not have, if it is one of torch's.
+        own: in place of those of `like`, or beside them if it is one of torch's.
 
     Raises:
         ConfigError: `like` has `shard=True`: what is dealt out would be dealt out once more, or in another order.
@@ -103,7 +106,7 @@ def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
     if isinstance(like, OffloadingDataLoader):
         if like.shard:
             raise ConfigError("shard must be False where accelerate deals the samples out, got True; leave it out")
-        kind, own = type(like), {name: getattr(like, name) for name in _OWN_OF_PREPARED}
+        kind, own = type(like), {name: getattr(like, name) for name in _OWN_OF_PREPARED} | own
     ours: OffloadingDataLoader[Any]
     ours = kind(made.dataset, **order, **{name: getattr(like, name) for name in _OF_TORCH}, **own)
     return ours

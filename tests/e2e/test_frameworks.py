@@ -78,7 +78,7 @@ def test_lightning_predicts_what_comes_from_the_agent(agent: Agent, root: Path) 
 
 @pytest.mark.parametrize("kind", ["prepared", "unprepared"])
 def test_a_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(agent: Agent, kind: str) -> None:
-    """accelerate's `skip_first_batches` would read the files here, where none are."""
+    """With accelerate's `skip_first_batches` the rest comes from a DataLoader of torch's, augmented otherwise."""
     pytest.importorskip("transformers")
     command = [sys.executable, "-m", "tests.support.resuming", agent.address(), kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
@@ -143,6 +143,8 @@ def test_what_accelerate_has_prepared_offloads_then(root: Path, agent: Agent) ->
     loader = offloading(prepared, agent=agent.address(), policy="resize-off")
     assert loader is prepared and samples_of(loader) == expected
     assert loader.report().as_dict()["choices"] == {"pixels": FILES}
+    assert offloading(loader, policy="no-off").policy == "no-off", "what is given goes before what it had"
+    loader = offloading(loader, policy="resize-off")
     rest = skip_first_batches(loader, 2)
     assert samples_of(rest) == expected[8:] and set(rest.report().as_dict()["choices"]) == {"pixels"}
     other = skip_first_batches(plain, 2)
