@@ -151,7 +151,6 @@ def ranked(rounds: Sequence[dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
     Args:
         rounds: the epochs of both loaders, in order.
     """
-
     mine, others = (
         [[epoch["images_per_s"] for epoch in epochs] for epochs in zip(*(rows[name] for rows in rounds), strict=True)]
         for name in ("rank", "single")

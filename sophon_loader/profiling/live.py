@@ -295,11 +295,11 @@ class Guard:
             tariff: what is worked out now.
             rows: samples that it was worked out from.
         """
-        promised = _promised(tariff)
-        if self._held > 0 and promised > ANOTHER * self._promised:
-            self._held, self._doubts, self._promised, self._offloading_s = 0, 0, promised, math.inf
-            return
+        promised = _promise_of(tariff)
         if self._held > 0:
+            if promised > ANOTHER * self._promised:
+                self._held, self._doubts, self._promised, self._offloading_s = 0, 0, promised, math.inf
+                return
             if self._held < self._hold:  # in the first one, replies to requests of before were still coming
                 self._files_s = _mean(self._files_s, samples_s)
             self._held -= 1
@@ -327,7 +327,7 @@ class Guard:
         self._offloading_s = math.inf
 
 
-def _promised(tariff: Tariff) -> float:
+def _promise_of(tariff: Tariff) -> float:
     """Times as many images/s as without offloading."""
     if not tariff.offloads or tariff.predicted is None or tariff.without is None or not tariff.predicted.seconds > 0:
         return 1.0

@@ -2,7 +2,7 @@
 
     python -m tests.support.resuming tcp://127.0.0.1:5555/pictures prepared
 
-Prints, for each, what every step was trained on. No file is here, so nothing could be read beside the agent.
+Prints, for each, what every step was trained on.
 """
 
 from __future__ import annotations

@@ -418,11 +418,11 @@ def held(guard: Guard, with_s: float, without_s: float) -> int:
     return found
 
 
-def doubted(guard: Guard, with_s: float, promised: float = 1.0) -> int:
+def doubted(guard: Guard, with_s: float) -> int:
     """The windows until it is."""
     found = 0
     while not guard.must_not_offload:
-        play(guard, with_s, promised=promised)
+        play(guard, with_s)
         found += 1
     return found
 
