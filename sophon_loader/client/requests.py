@@ -80,8 +80,8 @@ class Requests:
         """Numbers of those that are still to be asked for."""
         self._asked: dict[int, Mark] = {}
         """The unanswered ones, and when they were asked for; those of dropped batches fill the window, too."""
-        self._ready: dict[BatchId, deque[Reply]] = {}
-        """Replies that nobody has taken yet, of every batch that is wanted."""
+        self._ready: dict[BatchId, dict[int, Reply]] = {}
+        """Replies that nobody has taken yet, by position and in order of arrival, of every batch that is wanted."""
         self._held_nbytes = 0
         """Of their payloads."""
         self._pause_until_s = now_s
@@ -120,10 +120,10 @@ class Requests:
             now_s: the time, s.
         """
         if batch not in self._ready:
-            self._ready[batch] = deque()
+            self._ready[batch] = {}
             for position, one in enumerate(wanted):
                 if self._files_here and one.is_file:
-                    self._ready[batch].append(Reply(one, position))
+                    self._ready[batch][position] = Reply(one, position)
                     continue
                 self._next_id += 1
                 self._requests[self._next_id] = _Request(batch, position, one)
@@ -163,18 +163,23 @@ class Requests:
         """Forget every batch that is not in `keep`; answers on their way are ignored when they come."""
         kept = set(keep)
         for batch in [b for b in self._ready if b not in kept]:
-            self._held_nbytes -= sum(len(reply.payload) for reply in self._ready.pop(batch))
+            self._held_nbytes -= sum(len(reply.payload) for reply in self._ready.pop(batch).values())
         for number in [n for n, r in self._requests.items() if r.batch not in kept]:
             del self._requests[number]
         self._queue = deque(n for n in self._queue if n in self._requests)
 
-    def ready(self, batch: BatchId) -> Reply | None:
-        """The next reply of a batch, in order of arrival; None when there is none yet."""
+    def ready(self, batch: BatchId, position: int | None = None) -> Reply | None:
+        """A reply of a batch, taken from those that have come; None when it is not there yet.
+
+        Args:
+            batch: its id.
+            position: of the sample in the batch, from 0; None for the reply that came first.
+        """
         replies = self._ready[batch]
-        if not replies:
-            return None
-        self._held_nbytes -= len(replies[0].payload)
-        return replies.popleft()
+        reply = replies.pop(next(iter(replies), 0) if position is None else position, None)
+        if reply is not None:
+            self._held_nbytes -= len(reply.payload)
+        return reply
 
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
         """A message has come from the agent.
@@ -293,7 +298,7 @@ class Requests:
         if request is not None:
             reply = Reply(request.wanted, request.position, **found)  # type: ignore[arg-type]
             self._held_nbytes += len(reply.payload)
-            self._ready[request.batch].append(reply)
+            self._ready[request.batch][request.position] = reply
 
     def _failed(self, failed: Failed, now_s: float) -> list[Instruction]:
         if failed.failure in (Failure.UNKNOWN_PIPELINE, Failure.BAD_PIPELINE):

@@ -67,7 +67,7 @@ class Terms:
 class Session:
     """Fetches batches of samples; one per process, used by one thread.
 
-    A batch gets exactly one reply per sample, in order of arrival. Others may be wanted meanwhile, as look-ahead.
+    A batch gets exactly one reply per sample. Others may be wanted meanwhile, as look-ahead.
 
     Args:
         terms: agreed on with the agent.
@@ -161,8 +161,13 @@ class Session:
         """Forget all other batches."""
         self._requests.drop(keep=batches)
 
-    def next(self, batch: BatchId) -> Reply:
-        """The next reply of a batch, in order of arrival; waits for it."""
+    def next(self, batch: BatchId, position: int | None = None) -> Reply:
+        """A reply of a batch; waits for it.
+
+        Args:
+            batch: its id.
+            position: of the sample in the batch, from 0; None for the reply that comes first.
+        """
         if self.terms.files_here or self.gone:
             # The agent is not left waiting while this process works on its own files.
             for _ in range(self.terms.options.window):
@@ -170,7 +175,7 @@ class Session:
                     break
                 self._take(*received)
         looked_s = now_s()
-        while (reply := self._requests.ready(batch)) is None:
+        while (reply := self._requests.ready(batch, position)) is None:
             # What has already arrived comes before any decision about silence.
             received = self._receive(0) or self._wait()
             if received is not None:

@@ -34,7 +34,8 @@ def register_op(
     """Make a transform class of your own known, so that agents can run it.
 
     Call it in a module that both sides import: the loader's program, and the agent through
-    `sophon-agent serve --ops package.module` or an entry point of the group `sophon_loader.ops`.
+    `sophon-agent serve --ops package.module` or an entry point of the group `sophon_loader.ops`. Calls must leave the
+    object as it is: both sides call copies of it, in any order.
 
     Args:
         name: a unique id, e.g. `"mylab.Solarize16"`.

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, get_worker_info
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
-from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.datasets.protocol import Offloadable, Source
+from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
@@ -97,6 +98,7 @@ class OffloadedDataset(Dataset[Any]):
         data, locations = self._data, self._locations
         self._terms = terms
         self._steps = steps
+        self._by_position = any(map(_runs_users_code, data.sources, steps))
         self.chooser = Chooser(data, steps, locations, self._plan, self._live.tariff if self._live else None)
         self._finisher = Finisher(data, steps, locations, self._profile, terms, self._seed)
 
@@ -132,7 +134,10 @@ class OffloadedDataset(Dataset[Any]):
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
     def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
-        """The samples of a batch, finished in order of arrival, while those behind it are asked for."""
+        """The samples of a batch, while those behind it are asked for.
+
+        They are finished in order of arrival, or by position where code of the user's takes part: it may have a state.
+        """
         batch, lost_s = ticket.batch, session.lost_s
         samples: list[Any] = [None] * len(ticket.indices)
         behind = self._behind(batch)
@@ -141,13 +146,13 @@ class OffloadedDataset(Dataset[Any]):
         try:
             # A batch that is known was asked for while one before it was worked on.
             session.want(batch, () if session.knows(batch) else self.chooser.wanted(ticket))
-            for _ in range(session.missing(batch)):
+            for position in range(session.missing(batch)):
                 # The next batch is asked for in any case, those behind it as the window allows.
                 while unasked and (len(unasked) == len(behind) or session.wants_more):
                     if not self._look_ahead(session, unasked[0]):
                         break
                     unasked.popleft()
-                reply = session.next(batch)
+                reply = session.next(batch, position if self._by_position else None)
                 if reply.sample is not None:
                     self._note(reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
@@ -224,6 +229,12 @@ def _worker() -> int:
     """Number of this worker; 0 in the main process, too."""
     worker = get_worker_info()
     return int(worker.id) if worker else 0
+
+
+def _runs_users_code(source: Source, steps: Steps) -> bool:
+    """Whether finishing a sample calls what the registry does not know, so that nobody knows whether it has a state."""
+    known = isinstance(source.target, IntTargets | ObjectTargets)
+    return not known or steps.target_transform is not None or bool(steps.chain.local_ops)
 
 
 def _drawn_from(steps: Sequence[Steps]) -> tuple[str, ...]:

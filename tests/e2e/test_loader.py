@@ -20,6 +20,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+from sophon_loader.client.session import Session
 from sophon_loader.errors import ConfigError, PlanError
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
@@ -412,6 +413,60 @@ def test_target_transforms(root: Path, make: Any, policy: str) -> None:
     assert samples_of(make(dataset, policy=policy, num_workers=2, seed=2)) == expected
     assert len({target % 1 for _, target in expected}) == FILES, "each sample draws its own numbers"
     assert [digest for digest, _ in samples_of(make(policy=policy, seed=2))] == [digest for digest, _ in expected]
+
+
+class Counting:
+    """Gives the number of its calls so far, and a draw from a generator of its own: user code with a state."""
+
+    def __init__(self) -> None:
+        self.calls, self.generator = 0, np.random.default_rng(7)
+
+    def __call__(self, value: Any) -> torch.Tensor:
+        self.calls += 1
+        return torch.tensor([self.calls, self.generator.random()])
+
+
+class CountingTargets(PlainPictures):
+    """The OffloadableDataset protocol, with labels that count."""
+
+    def __init__(self, root: Path, transform: Any) -> None:
+        super().__init__(root, transform)
+        self.counting = Counting()
+
+    def target(self, index: int) -> torch.Tensor:
+        return self.counting(index)
+
+
+def counting(root: Path, where: str) -> Any:
+    """A dataset of unlike pictures (answers overtake one another) whose own code counts its calls."""
+    if where == "transform":
+        return folder(root, v1.Compose([v1.CenterCrop(32), Counting()]))
+    if where == "target_transform":
+        return folder(root, eval_transform(), target_transform=Counting())
+    return CountingTargets(root, eval_transform())
+
+
+@pytest.mark.parametrize("policy", ["no-off", "all-off", "auto"])
+@pytest.mark.parametrize("where", ["transform", "target_transform", "target"])
+def test_code_with_a_state_sees_each_batch_in_its_order(
+    root: Path, make: Any, where: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "next", last_first(Session.next))
+    drawn = [n for n in range(len(counting(root, where))) for _ in range(2)]
+    place = 0 if where == "transform" else 1
+    arguments: dict[str, Any] = {"batch_size": 16, "sampler": drawn, "num_workers": 1}
+    expected = [batch[place] for batch in DataLoader(counting(root, where), **arguments)]
+    found = [batch[place] for batch in make(counting(root, where), policy=policy, **arguments)]
+    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+
+
+def last_first(following: Any) -> Any:
+    """A session whose replies overtake one another: of those that may come in any order the last one comes first."""
+
+    def overtaking(session: Any, batch: Any, position: int | None = None) -> Any:
+        return following(session, batch, session.missing(batch) - 1 if position is None else position)
+
+    return overtaking
 
 
 def test_pictures_without_tensors(root: Path, make: Any) -> None:

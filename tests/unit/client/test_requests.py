@@ -58,6 +58,18 @@ def test_a_batch_is_asked_for_in_one_message_and_answered_once_each() -> None:
     assert requests.retries == 0
 
 
+def test_a_reply_can_be_taken_by_its_position() -> None:
+    requests = machine()
+    ids = asked(requests.want(FIRST, wanted(3), 0.0))
+    requests.receive(sample(ids[2]), b"last", 0.1)
+    requests.receive(sample(ids[1]), b"second", 0.2)
+    assert requests.ready(FIRST, 0) is None
+    requests.receive(sample(ids[0]), b"first", 0.3)
+    taken = [requests.ready(FIRST, position) for position in range(3)]
+    assert [reply.payload for reply in taken if reply is not None] == [b"first", b"second", b"last"]
+    assert requests.missing(FIRST) == 0 and requests.ready(FIRST) is None
+
+
 def test_an_instruction_carries_the_samples_to_ask_for() -> None:
     (ask,) = machine().want(FIRST, wanted(2), 0.0)
     assert isinstance(ask, Ask)

@@ -148,7 +148,7 @@ class Worker:
             if isinstance(one, Ask):
                 assert {wanted.source for _, wanted in one.items} == {one.source}
         assert len(self.requests._asked) <= OPTIONS.window
-        held_nbytes = sum(len(reply.payload) for replies in self.requests._ready.values() for reply in replies)
+        held_nbytes = sum(len(reply.payload) for replies in self.requests._ready.values() for reply in replies.values())
         assert self.requests._held_nbytes == held_nbytes
         self.agent.handle(self.requests, instructions)
 

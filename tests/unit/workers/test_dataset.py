@@ -76,9 +76,10 @@ class SessionStandIn:
     def missing(self, batch: BatchId) -> int:
         return len(self.wanted[batch])
 
-    def next(self, batch: BatchId) -> Reply:
+    def next(self, batch: BatchId, position: int | None = None) -> Reply:
         self.log.append(("next", batch.number))
-        return self.wanted[batch].pop()
+        replies = self.wanted[batch]
+        return replies.pop(next((n for n, one in enumerate(replies) if one.position == position), -1))
 
     def close(self) -> None:
         self.log.append("close")
@@ -227,7 +228,7 @@ def test_what_the_agent_says_of_itself_is_noted(parts: Parts, session: SessionSt
     )  # fmt: skip
     told = iter([[], offers, []])
 
-    def answers(batch: BatchId) -> Reply:
+    def answers(batch: BatchId, position: int | None = None) -> Reply:
         reply = session.wanted[batch].pop()
         data = Path(str(parts.locations.path_here(reply.wanted.sample))).read_bytes()
         sample = replace(sample_message(1), cut=0, encoding="file", op_s=[0.0], cores=0.75, offers=next(told))
