@@ -423,4 +423,5 @@ class OffloadingDataLoader(DataLoader[T_co]):
     @property
     def _lag(self) -> int:
         """Batches that have been asked for when one is delivered."""
-        return self.num_workers * ((self.prefetch_factor or 1) + 1) + 1 + self._settings.device_prefetch
+        workers = self.num_workers if self._inner is None else self._inner.workers
+        return workers * ((self.prefetch_factor or 1) + 1) + 1 + self._settings.device_prefetch

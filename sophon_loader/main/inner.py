@@ -10,17 +10,25 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from sophon_loader.errors import warn_user
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import AsMade, Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
 from sophon_loader.pipeline.randomness import Seed, op_seed
+from sophon_loader.workers.dataset import in_main_thread
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 
 _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
+
+_IN_A_THREAD = (
+    "num_workers should be at least 1 where a thread other than the main one iterates, got 0: the ops draw from random "
+    "generators that all threads of a process share, so one worker process loads the samples; give num_workers=1 to "
+    "say so yourself"
+)
 
 
 @contextmanager
@@ -49,7 +57,8 @@ class Inner:
     Attributes:
         loader: torch's.
         tickets: what it reads.
-        workers: their number.
+        workers: their number; 1 in place of 0 where another thread than the main one iterates and ops draw random
+            numbers, because the generators belong to the whole process.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
@@ -108,9 +117,12 @@ class Inner:
         return generator
 
     def _make(self, generator: torch.Generator | None) -> None:
-        outer, self.workers = self._outer, self._outer.num_workers
-        batched, workers = outer._auto_collation, self.workers
-        dataset = self._engine.prepare(self._seed, outer.collate_fn, max(1, workers))
+        outer, batched = self._outer, self._outer._auto_collation
+        dataset = self._engine.prepare(self._seed, outer.collate_fn, max(1, outer.num_workers))
+        shares_generators = not outer.num_workers and bool(dataset.draws) and not in_main_thread()
+        if shares_generators:
+            warn_user(_IN_A_THREAD)
+        workers = self.workers = 1 if shares_generators else outer.num_workers
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = outer.prefetch_factor or 2
         dataset.queued = QueuedTickets(workers * depth) if workers and outer.in_order and depth > 1 else None
@@ -122,7 +134,9 @@ class Inner:
                 "persistent_workers": outer.persistent_workers,
                 "multiprocessing_context": outer.multiprocessing_context,
                 "timeout": outer.timeout,
-                "worker_init_fn": WorkerInit(outer.worker_init_fn, outer.dataset, outer.multiprocessing_context),
+                "worker_init_fn": WorkerInit(
+                    None if shares_generators else outer.worker_init_fn, outer.dataset, outer.multiprocessing_context
+                ),
             }
         with warnings.catch_warnings():  # the user's own has already warned of too many workers
             warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, ConfigError
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
@@ -64,6 +65,7 @@ class OffloadedDataset(Dataset[Any]):
 
     Attributes:
         chooser: says what to ask for.
+        draws: the global generators that finishing a sample may draw from.
         queued: where the tickets of later batches are, for a look-ahead; None for no look-ahead.
     """
 
@@ -87,7 +89,7 @@ class OffloadedDataset(Dataset[Any]):
         self.queued: QueuedTickets | None = None
         self._locations = locations
         self._statistics = statistics
-        self._generators = _drawn_from(steps)
+        self.draws = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
         self._late = terms if isinstance(terms, SharedTerms) else None
@@ -109,13 +111,19 @@ class OffloadedDataset(Dataset[Any]):
         return self.__getitems__(ticket)[0]
 
     def __getitems__(self, ticket: Ticket) -> list[Any]:
+        if self.draws and get_worker_info() is None and not in_main_thread():
+            raise ConfigError(
+                "num_workers must be at least 1 where a thread other than the main one takes the batches, got 0: the "
+                "ops draw from random generators that all threads of a process share; give num_workers=1, or call "
+                "iter() in that thread, too"
+            )
         session, row, meter = self._of_this_process()
         row.begin(ticket.batch.iteration)
         meter.begin()
         if session is not None:
             self._trust(session)
         try:
-            with isolated(self._generators):
+            with isolated(self.draws):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
         except AgentUnreachable:
             self.close()  # so that the next attempt begins with some patience
@@ -223,6 +231,11 @@ class OffloadedDataset(Dataset[Any]):
         if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
             self._process[1].close()
         self._process = None
+
+
+def in_main_thread() -> bool:
+    """Whether this is the main thread of its process."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _worker() -> int:

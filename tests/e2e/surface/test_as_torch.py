@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import typing
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, OffloadWarning
 from tests.support.loaders import LOCAL, QUICK, SeenIndex, samples_of
 from tests.support.pictures import eval_transform, folder
 
@@ -105,6 +106,43 @@ def test_from_none_to_some(make: Any) -> None:
     assert first == samples_of(expected)
     loader.num_workers, loader.prefetch_factor = 2, 3
     assert samples_of(loader) == samples_of(expected)
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+def in_a_thread(work: Any) -> Any:
+    """What `work` gives in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(120)
+
+
+@pytest.mark.parametrize("where", ["agent", None])
+def test_a_thread_that_loads_leaves_the_random_numbers_of_the_process_alone(make: Any, where: str | None) -> None:
+    def loader() -> Any:
+        return make(seed=3, batch_size=1, **({} if where else {"agent": None}))
+
+    expected, threaded, states = samples_of(loader()), loader(), set()
+    with ThreadPoolExecutor(1) as pool, pytest.warns(OffloadWarning, match="num_workers should be at least 1"):
+        loading = pool.submit(samples_of, threaded)
+        while not loading.done():
+            states.add(torch.get_rng_state().numpy().tobytes())
+    assert loading.result() == expected
+    assert len(states) <= 2, "torch itself draws once, as an iteration begins"
+    assert threaded.num_workers == 0 and threaded.report().workers == 1
+
+
+def test_batches_taken_in_another_thread_than_their_iterator_was_made_in(make: Any) -> None:
+    batches = iter(make(seed=3))
+    next(batches)
+    with pytest.raises(ConfigError, match="num_workers must be at least 1 where a thread other than the main one"):
+        in_a_thread(lambda: next(batches))
+
+
+def test_a_thread_loads_by_itself_what_draws_no_random_numbers(root: Path, make: Any) -> None:
+    dataset = folder(root, eval_transform())
+    loader = make(dataset)
+    assert in_a_thread(lambda: samples_of(loader)) == samples_of(make(dataset)) and loader.report().workers == 0
 
 
 # --- how far the sampler is read ----------------------------------------------------------------------------------
