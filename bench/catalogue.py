@@ -239,6 +239,16 @@ BENCHES = (
         14,
         data="first",
     ),
+    Bench(
+        "order",
+        "bench.order",
+        "What does it cost to call code with a state in the batch's order?",
+        "0.97 of the images/s in order of arrival",
+        3,
+        (),
+        ("--rounds", "1"),
+        "first",
+    ),
     Bench("tail", "bench.tail", 'What is `tail="device"` worth?', "", 1, data="first"),
     Bench(
         "profiling",
