@@ -117,6 +117,7 @@ class ChoiceTable:
         wire_bytes: float32[N, C], bytes on the wire.
         agent_s: float32[N, C], CPU seconds at the agent. Column 0 may hold the cost of reading the file.
         loader_s: float32[N, C], CPU seconds in the loader.
+        measured: bool[N], the samples whose costs were measured; None for all.
 
     Raises:
         PlanError: the shapes or the choices do not fit, or no sample at all has a usable choice 0.
@@ -133,8 +134,10 @@ class ChoiceTable:
         wire_bytes: NDArray[np.floating],
         agent_s: NDArray[np.floating],
         loader_s: NDArray[np.floating],
+        measured: NDArray[np.bool_] | None = None,
     ) -> None:
         _check_choices(choices)
+        self.measured = measured
         given = {"wire_bytes": wire_bytes, "agent_s": agent_s, "loader_s": loader_s}
         arrays = [_column_major(name, values, len(choices)) for name, values in given.items()]
         if len({array.shape for array in arrays}) > 1:
@@ -180,6 +183,11 @@ class ChoiceTable:
             np.isfinite(wire[:, column], out=found[part])
         return found
 
+    def lacks(self, column: int) -> NDArray[np.bool_]:
+        """bool[N]: which samples were measured and do not have the choice in this column."""
+        lacking = ~self.has(column)
+        return lacking if self.measured is None else lacking & self.measured
+
     def parts(self) -> Iterator[tuple[slice, Costs]]:
         """The table in blocks: which samples, and their (wire_bytes, agent_s, loader_s), float32[n, C] each."""
         for part in blocks(self.samples):
@@ -203,14 +211,22 @@ class MadeTable(ChoiceTable):
         samples: N.
         make: gives (wire_bytes, agent_s, loader_s) of some samples, by their indices, as a `ChoiceTable` takes them;
             each sample's costs must not depend on which others are asked for.
+        measured: bool[N], the samples whose costs were measured; None for all.
 
     Example:
         >>> MadeTable((FILE,), 1_280_000, lambda rows: (sizes[rows], times[rows], times[rows])).samples
         1280000
     """
 
-    def __init__(self, choices: tuple[Choice, ...], samples: int, make: Callable[[NDArray[Any]], Costs]) -> None:
+    def __init__(
+        self,
+        choices: tuple[Choice, ...],
+        samples: int,
+        make: Callable[[NDArray[Any]], Costs],
+        measured: NDArray[np.bool_] | None = None,
+    ) -> None:
         _check_choices(choices)
+        self.measured = measured
         self.choices = choices
         self.repaired = 0
         self._samples = samples

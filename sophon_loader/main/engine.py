@@ -37,7 +37,7 @@ from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
-"""An epoch in which a larger share of samples came at an earlier cut than planned does not correct the plan."""
+"""An epoch in which a larger share of samples did not come as planned does not correct the plan."""
 log = logging.getLogger(__name__)
 
 
@@ -350,7 +350,7 @@ class Engine:
         profiler, report = self.run.profiler, epoch.report
         seconds, totals = epoch.this_pass()
         measure = profiler.epoch_measure(totals, seconds, self._processes)
-        odd = totals.fallbacks or totals.degraded > MAX_DEGRADED_SHARE * totals.samples
+        odd = totals.fallbacks + totals.degraded > MAX_DEGRADED_SHARE * totals.samples
         as_planned = whole and not odd and not epoch.replanned
         followed = self._planner.current if self._planner else None
         profiler.learn(measure, followed.predicted if as_planned and followed else None)

@@ -166,7 +166,7 @@ class CostModel:
                 values[unknown, 1:] = filler
             return found
 
-        return MadeTable(self.choices, samples, make)
+        return MadeTable(self.choices, samples, make, measured=profile.known)
 
     def _means(self, share: NDArray[Any]) -> tuple[float, ...]:
         """(wire bytes, agent seconds, loader seconds) of a profiled sample that crosses as its file, the means."""

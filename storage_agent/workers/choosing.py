@@ -181,10 +181,11 @@ class Appraiser:
 
     def learn(self, trial: Trial) -> None:
         """A trial has been made, here or by another worker."""
-        self._tried += 1
+        self._trials.append(trial)
+        # Until enough is known, trials that failed before make the next ones no rarer.
+        self._tried = self._tried + 1 if len(self._trials) > MIN_PROBES else len(self._trials)
         self._jobs = 0
         self._lacking_tried.update(trial.lacking)
-        self._trials.append(trial)
         for name, encoded in trial.encoded.items():
             self._taken.setdefault(name, _Taken()).tried.append(_Row(trial.file, *encoded))
         self._to_fit.update(trial.encoded)

@@ -25,9 +25,10 @@ def choice_at(facts: Facts, cut: int) -> Choice:
 
 
 def same_for_all(policy: str, facts: Facts, choice: Choice, reason: str) -> Plan:
-    """The plan in which every sample takes one choice, predicted if the table has that choice.
+    """The plan in which every sample takes one choice, predicted if the table has that choice of each.
 
-    Samples that, by the table, do not have it take their file; the reason counts them.
+    Samples that were measured and do not have it take their file; the reason counts them. One that was not measured
+    takes the choice: an agent that cannot make it sends the file.
 
     Args:
         policy: name of the policy that makes the plan.
@@ -39,13 +40,13 @@ def same_for_all(policy: str, facts: Facts, choice: Choice, reason: str) -> Plan
     column = None if table is None else table.index(choice)
     if table is None or column is None:
         return uniform_plan(policy, facts.samples, choice, reason)
-    has = table.has(column)
-    chosen = np.where(has, np.uint8(column), np.uint8(0))
-    missing = facts.samples - int(np.count_nonzero(has))
-    if missing:
+    has, lacks = table.has(column), table.lacks(column)
+    chosen = np.where(lacks, np.uint8(0), np.uint8(column))
+    if missing := int(np.count_nonzero(lacks)):
         reason += f"; {missing} samples have no {choice} and stay files"
-    predicted = epoch_time(table, chosen, facts.rates)
-    return Plan(policy, table.choices, chosen, reason + facts.caveats(), predicted)
+    if not (has | lacks).all():
+        return Plan(policy, table.choices, chosen, reason)
+    return Plan(policy, table.choices, chosen, reason + facts.caveats(), epoch_time(table, chosen, facts.rates))
 
 
 def unprofiled(policy: str, facts: Facts) -> Plan | None:

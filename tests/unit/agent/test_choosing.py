@@ -183,6 +183,16 @@ def test_one_sample_in_four_is_tried_at_first_and_one_in_512_later(fails: bool) 
     assert set(gaps[MIN_PROBES + 7 :]) == {MOST_JOBS_BETWEEN} and len(found) < 40
 
 
+def test_trials_that_failed_make_no_later_ones_rarer_while_nothing_is_known() -> None:
+    """A folder may begin with pictures that are too large for the agent."""
+    appraiser = Appraiser(CHAIN, 4)
+    due_at(appraiser, 5000, fails=True)
+    found = due_at(appraiser, 5000)
+    gaps = [after - before for before, after in pairwise(found)]
+    assert gaps[: MIN_PROBES - 1] == [FIRST_JOBS_BETWEEN] * (MIN_PROBES - 1)
+    assert gaps[-1] == MOST_JOBS_BETWEEN
+
+
 def test_after_a_trial_jobs_have_as_long_as_it_took() -> None:
     """A batch that is waited for comes out between the first trials."""
     appraiser = Appraiser(CHAIN, 4)

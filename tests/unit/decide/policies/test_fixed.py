@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from sophon_loader.decide import FILE, Choice, Facts, policy_named
+from sophon_loader.decide.facts import MadeTable
 from tests.support.decide_tables import WIRE_BOUND, facts_of, table_of
 
 PIXELS, ARRAY = Choice(2, "pixels"), Choice(4, "array")
@@ -59,3 +61,15 @@ def test_samples_without_the_choice_stay_files() -> None:
     plan = policy_named("resize-off").plan(facts_of(table))
     assert plan.counts() == {FILE: 1, PIXELS: 1}
     assert "1 samples have no pixels@2 and stay files" in plan.reason
+
+
+@pytest.mark.parametrize("name", ["all-off", "resize-off"])
+def test_samples_that_nobody_measured_take_the_choice(name: str) -> None:
+    """As without a table: one sample that came as its file is measured, and says nothing of the others."""
+    sizes, times = np.array([[100, math.inf]] * 3, np.float32), np.zeros((3, 2), np.float32)
+    measured = np.array([False, True, False])
+    table = MadeTable((FILE, PIXELS), 3, lambda rows: (sizes[rows], times[rows], times[rows]), measured)
+    plan = policy_named(name).plan(Facts(3, WIRE_BOUND, table, 2, 2, 1 / 3))
+    assert [plan.choices[number] for number in plan.chosen] == [PIXELS, FILE, PIXELS]
+    assert "1 samples have no pixels@2" in plan.reason and "average" not in plan.reason
+    assert plan.predicted is None
