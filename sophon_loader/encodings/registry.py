@@ -14,6 +14,9 @@ from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.plain import check_plain, from_plain, to_plain
 
+_OF_AN_IMAGE = {*vars(Image.new("L", (1, 1))), "encoderconfig", "encoderinfo"}
+"""What a PIL image has by itself, and from being saved. An op may have given it more, for another op to find."""
+
 
 @cache
 def encodings() -> dict[str, Encoding]:
@@ -39,12 +42,14 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
     Args:
         value: the value at the cut, or the file's bytes.
         name: the encoding asked for; it may be unknown here.
-        keep_info: carry a PIL image's `info` too (an op the registry does not know may look at it).
+        keep_info: carry a PIL image's `info` too (an op may look at it).
         allowed: names of the encodings to choose from, `file` always being one; None for all.
 
     Raises:
         EncodingError: no encoding takes this value, or none that is allowed, or it would not come back as it is.
     """
+    if isinstance(value, Image.Image) and (more := _attributes_of_ops(value)):
+        raise EncodingError(f"image at the cut must have no attributes but PIL's own, got {more}")
     known = encodings()
     refused: list[str] = []
     for candidate in dict.fromkeys((name, *PLAIN)):
@@ -82,6 +87,11 @@ def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
     if "info" in meta and isinstance(value, Image.Image):
         value.info = _read_info(meta["info"])
     return value
+
+
+def _attributes_of_ops(image: Image.Image) -> list[str]:
+    more = vars(image).keys() - _OF_AN_IMAGE
+    return sorted(name for name in more if not name.startswith("_")) if more else []
 
 
 def _plain_info(image: Image.Image) -> Any:

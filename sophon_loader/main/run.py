@@ -13,12 +13,19 @@ from sophon_loader.encodings.catalogue import PLAIN, missing
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.tail import Split
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.terms import SharedTerms
+
+_NOTE_ON_INFO = (
+    "{} may look at a picture's metadata (EXIF, ICC profile), so that crosses with the picture, and no file is cut to "
+    "its crop; if the op looks at pixels alone, say so: register_op(..., reads_info=False)"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Run:
         local = sorted({label for chain in self.split.chains for label in chain.local_ops[:1]})
         notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
+        unsaid = sorted({op.label for chain in self.split.chains for op in _without_word_on_info(chain)})
+        notes += [_NOTE_ON_INFO.format(label) for label in unsaid]
         notes += self.split.notes
         if self.alone:
             notes.append(self.alone)
@@ -102,3 +111,11 @@ class Run:
             self.seed,
             live,
         )
+
+
+def _without_word_on_info(chain: Chain) -> list[Op]:
+    """The ops for whose sake alone metadata is kept, though nobody has said that they look at it."""
+    readers = chain.info_readers
+    if chain.image_stages == len(chain) or any(op.reads_info for op in readers):
+        return []
+    return list(readers)

@@ -130,9 +130,14 @@ class Chain:
         return tuple(op.label for op in self.ops[self.describable :])
 
     @property
+    def info_readers(self) -> tuple[Op, ...]:
+        """The ops that may look at an image's `info` (EXIF, ICC profile): up to the one that makes a tensor."""
+        return tuple(op for op in self.ops[: self.image_stages + 1] if op.reads_info is not False)
+
+    @property
     def keeps_info(self) -> bool:
-        """Whether somebody may look at an image's `info` (EXIF, say): an unregistered op, or who gets the result."""
-        return bool(self.local_ops) or not any(op.makes == "tensor" for op in self.ops)
+        """Whether somebody may look at an image's `info`: one of these ops, or who gets the result."""
+        return self.image_stages == len(self) or bool(self.info_readers)
 
     @cached_property
     def description(self) -> bytes:

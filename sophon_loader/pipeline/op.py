@@ -98,6 +98,7 @@ class Op:
         makes: see `OpType`.
         on_batches: see `OpType`.
         growth: how large an image it makes at most of one of a size; None for no larger than that.
+        reads_info: whether it may look at an image's `info` (EXIF, say); None if nobody has said, which counts as yes.
     """
 
     label: str
@@ -109,6 +110,7 @@ class Op:
     makes: Made | None = None
     on_batches: bool = False
     growth: Growth | None = None
+    reads_info: bool | None = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class OpType:
             an op that makes a tensor: to uint8 pixels what it does to the images); or a function of the transform.
         growth: how large an image the transform makes at most; None for no larger than what it is given. For one that
             holds others, that follows from `steps`.
+        reads_info: whether the transform itself may look at an image's `info`; None if nobody has said.
     """
 
     name: str
@@ -140,6 +143,7 @@ class OpType:
     makes: Made | None = None
     on_batches: bool | Callable[[Any], bool] = False
     growth: GrowthOf | None = None
+    reads_info: bool | None = False
 
 
 def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:

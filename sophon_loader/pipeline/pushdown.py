@@ -94,7 +94,7 @@ def run_from_file(
         data: the whole file.
         stop: a stage, at most `len(chain)`.
         draw: decides the random numbers.
-        keep_info: an op that is not registered will see the image, so its `info` must be the whole file's.
+        keep_info: an op may look at the image's `info`, which must be the whole file's.
         after: see `Chain.run`.
         located: what `chain.located` gave for this `draw`, if it was asked before.
 

@@ -30,6 +30,7 @@ def register_op(
     shrinks: bool = False,
     makes: Made | None = None,
     on_batches: bool = False,
+    reads_info: bool | None = None,
 ) -> None:
     """Make a transform class of your own known, so that agents can run it.
 
@@ -47,10 +48,13 @@ def register_op(
         on_batches: True if it does to a batch of tensors [N, C, H, W], on any device, bit for bit what it does to each
             of them, so that the loader's `tail` may run it (for an op that makes a tensor: if it also does to uint8
             pixels what it does to images). Such an op draws nothing.
+        reads_info: False if it looks at an image's pixels alone, True if it looks at its `info` too (EXIF, ICC
+            profile). Default: counts as True, with a note in `report()`: metadata then crosses the wire with images,
+            and no file is cut to what the first crop reads.
 
     Raises:
         PipelineError: the name is taken, `draws` names an unknown generator, `makes` is another word, or an op for
-            batches draws or makes an image.
+            batches draws, makes an image or reads its info.
 
     Example:
         >>> class Gamma:  # behind ToTensor
@@ -69,8 +73,13 @@ def register_op(
         raise PipelineError(
             f"an op for batches must draw nothing and make no image, got draws={draws}, makes={makes!r}"
         )
+    if on_batches and reads_info:
+        raise PipelineError("an op for batches must not read an image's info, got reads_info=True; a batch has none")
+    if on_batches or makes == "image":  # takes tensors, or does the same to pixels without anything else
+        reads_info = bool(reads_info)
     rule = describe or attribute_parameters(cls)
-    add_op_type(cls, OpType(name, cls, rule, draws, shrinks=shrinks, makes=makes, on_batches=on_batches))
+    op_type = OpType(name, cls, rule, draws, shrinks=shrinks, makes=makes, on_batches=on_batches, reads_info=reads_info)
+    add_op_type(cls, op_type)
 
 
 def op_of(transform: Any) -> Op:
@@ -115,6 +124,15 @@ def draws_of(transform: Any) -> tuple[str, ...]:
     return tuple(name for name in GENERATORS if name in drawn)
 
 
+def reads_info_of(transform: Any) -> bool | None:
+    """Whether a transform, or one that it holds, may look at an image's `info`; None if one does not say."""
+    op_type = op_type_of(transform)
+    if op_type is None:
+        return True
+    found = {op_type.reads_info, *map(reads_info_of, op_type.steps(transform) if op_type.steps else ())}
+    return None if None in found else True in found
+
+
 def growth_of(transform: Any) -> Growth | None:
     """How large an image a transform makes at most; None for no larger than what it is given."""
     op_type = op_type_of(transform)
@@ -139,12 +157,13 @@ def _op(op_type: OpType, transform: Any, spec: OpSpec) -> Op:
         makes=op_type.makes,
         on_batches=on_batches(transform) if callable(on_batches) else on_batches,
         growth=growth_of(transform),
+        reads_info=reads_info_of(transform),
     )
 
 
 def _local_op(transform: Any) -> Op:
     label = getattr(transform, "__qualname__", None) or type(transform).__qualname__
-    return Op(label, transform, GENERATORS, None)
+    return Op(label, transform, GENERATORS, None, reads_info=True)
 
 
 def _type_named(name: str) -> OpType:

@@ -241,6 +241,14 @@ MUTATED = {
 MUTATED_CASES = [(name, case) for name, cases in MUTATED.items() if name in encodings() for case in cases]
 
 
+@every_encoding
+def test_an_attribute_that_an_op_has_given_an_image_is_not_lost(name: str) -> None:
+    value = Image.new("RGB", (3, 2))
+    value.of_mine = 1  # type: ignore[attr-defined]
+    with pytest.raises(EncodingError, match=r"must have no attributes but PIL's own, got \['of_mine'\]"):
+        encode(value, name)
+
+
 @pytest.mark.parametrize(("name", "case"), MUTATED_CASES)
 def test_mutated_meta(name: str, case: str) -> None:
     encoded = encode(ACCEPTED[name][case](), name)

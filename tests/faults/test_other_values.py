@@ -27,7 +27,7 @@ class Invert:
     def __call__(self, value):
         return value.point(lambda px: 254 - px if px == 77 else 255 - px)
 
-register_op("tests.Invert", Invert, draws=())
+register_op("tests.Invert", Invert, draws=(), reads_info=False)
 '''
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from PIL import ImageOps
+
 from sophon_loader.pipeline.registry import register_op
 
 
@@ -31,6 +33,13 @@ class Invert:
 
     def __call__(self, value: Any) -> Any:
         return value.point(lambda px: 255 - px)
+
+
+class Upright:
+    """Turns a picture as its EXIF data says."""
+
+    def __call__(self, value: Any) -> Any:
+        return ImageOps.exif_transpose(value)
 
 
 class Fail:
@@ -60,7 +69,8 @@ class Hog:
 
 
 for _op in (Gate, Invert, Fail, Crash, Hog):
-    register_op(f"tests.{_op.__name__}", _op, draws=())
+    register_op(f"tests.{_op.__name__}", _op, draws=(), reads_info=False)
+register_op("tests.Upright", Upright, draws=())
 
 
 def waiting(gate: Path) -> set[int]:

@@ -306,6 +306,25 @@ def test_the_first_crop_or_resize_is_the_resize_cut() -> None:
     assert chain_of(v1.ToTensor()).resize_cut is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "keeps"),
+    [
+        ([v1.CenterCrop(8), v1.ToTensor()], False),
+        ([v1.CenterCrop(8)], True),
+        ([v1.CenterCrop(8), v1.Lambda(len), v1.ToTensor()], True),
+        ([v1.CenterCrop(8), v1.ToTensor(), v1.Lambda(len)], False),
+        ([v1.CenterCrop(8), Noise(3), v1.ToTensor()], True),
+        ([v1.CenterCrop(8), v1.RandomApply([Noise(3)]), v1.ToTensor()], True),
+        ([v1.CenterCrop(8), v1.ToTensor(), Noise(3)], False),
+        ([v1.CenterCrop(8), v1.ToTensor(), v1.ToPILImage()], False),
+    ],
+    ids=["pixels", "an image", "function", "function behind", "op", "held op", "op behind", "image anew"],
+)
+def test_metadata_is_kept_for_whoever_may_look_at_it(steps: list[Any], keeps: bool) -> None:
+    register_op("test.Noise", Noise)
+    assert chain_of(v1.Compose(steps)).keeps_info is keeps
+
+
 def test_draws_are_those_of_all_ops() -> None:
     assert chain_of(v2.Resize(8)).draws == ()
     assert chain_of(v1.Compose([v1.RandomOrder([v1.Pad(1)]), v2.RandomCrop(8)])).draws == ("torch", "python")

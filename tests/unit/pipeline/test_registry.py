@@ -18,7 +18,7 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.catalogue import add_op_type
 from sophon_loader.pipeline.op import GENERATORS, OpSpec, OpType
-from sophon_loader.pipeline.registry import build_op, draws_of, knows, op_of, register_op
+from sophon_loader.pipeline.registry import build_op, draws_of, knows, op_of, reads_info_of, register_op
 
 
 class Brighten:
@@ -170,6 +170,26 @@ def _brighten_with(kind: type, amount: float) -> Brighten:
     if kind is Image.Image:
         return Brighten(amount, table=Image.new("L", (2, 2)))
     return Brighten(amount, table=makers.get(kind, kind)())
+
+
+def test_an_op_of_the_user_s_may_look_at_metadata_unless_it_says_otherwise() -> None:
+    register_op("test.Brighten", Brighten)
+    assert op_of(Brighten(0.5)).reads_info is None, "so that a note can say what that costs"
+    assert op_of(v1.RandomApply([v1.Compose([Brighten(0.5)])])).reads_info is None
+    assert op_of(v2.RandomApply([v2.Resize(3)])).reads_info is False
+    assert op_of(len).reads_info is True and reads_info_of(v1.RandomApply([len])) is True
+    for said in (True, False):
+        register_op("test.Brighten", Brighten, reads_info=said)
+        assert op_of(v2.RandomApply([v2.Resize(3), Brighten(0.5)])).reads_info is said
+
+
+def test_what_takes_tensors_has_no_metadata_to_look_at() -> None:
+    register_op("test.Brighten", Brighten, draws=(), on_batches=True)
+    assert op_of(Brighten(0.5)).reads_info is False
+    register_op("test.Brighten", Brighten, makes="image")
+    assert op_of(Brighten(0.5)).reads_info is False
+    with pytest.raises(PipelineError, match="an op for batches must not read an image's info"):
+        register_op("test.Brighten", Brighten, draws=(), on_batches=True, reads_info=True)
 
 
 @pytest.mark.parametrize("makes", ["Tensor", "", 3])
