@@ -27,18 +27,23 @@ static void close_segment(scan *s, uint8_t marker)
     memset(s->bits + s->filled, 0, WORST_MCU_NBYTES);
 }
 
-/* At an FF byte: a stuffed FF, or a marker, either after any number of fill bytes. */
+/* At an FF byte: a stuffed FF, or a marker after any number of fill bytes. With fill bytes before a
+ * stuffed zero, libjpeg-turbo's pixels depend on which of its two loops was at work: the fast one
+ * takes them for a marker, and what it has decoded by then is still there when the slow one, which
+ * skips them, decodes that MCU again. */
 static void take_ff(scan *s)
 {
-    const uint8_t *at = s->raw;
+    const uint8_t *at = s->raw, *first = at;
     while (at < s->end && *at == 0xFF) at++;
     s->raw = at < s->end ? at + 1 : at;
-    if (at == s->end)
+    if (at == s->end) {
         close_segment(s, 0);
-    else if (*at == 0)
+    } else if (*at == 0) {
         s->bits[s->filled++] = 0xFF;
-    else
+        s->wild |= at - first > 1;
+    } else {
         close_segment(s, *at);
+    }
 }
 
 /* Lazily, because what lies behind the last kept MCU is never looked at. */
@@ -245,16 +250,20 @@ bool scan_walk_first(scan *s, first_mcu *mcu)
 }
 
 /* Not walking over the tail hides no failure: libjpeg fills in for damaged entropy-coded bytes and
- * fails only where the end is missing or something else than a restart comes before it. */
+ * fails only where the end is missing or something else than a restart comes before it. Fill bytes
+ * before a stuffed zero could change no kept pixel; they are refused so that the rectangle does not
+ * decide whether a file is. */
 const char *scan_check_tail(const scan *s)
 {
     const uint8_t *at = s->raw;
     unsigned marker = s->closed ? s->marker : 0;
     while (marker == 0 || (s->restart_interval && (marker & 0xF8) == MARKER_RST0)) {
         at = at < s->end ? memchr(at, 0xFF, (size_t)(s->end - at)) : NULL;
+        const uint8_t *first = at;
         while (at && at < s->end && *at == 0xFF) at++;
         if (!at || at == s->end) return "no end-of-image marker";
         marker = *at++;
+        if (marker == 0 && at - first > 2) return "damaged scan";
     }
     return marker == MARKER_EOI ? NULL : "unexpected marker in the scan";
 }

@@ -32,7 +32,7 @@ typedef struct {
     bit_reader reader;
 
     uint32_t dc_value[MAX_COMPONENTS]; /* unsigned, as damaged files may wrap it around */
-    bool wild;                         /* some DC value was out of any sane range */
+    bool wild;            /* a DC value out of any sane range, or fill bytes before a stuffed zero */
     size_t until_restart;              /* MCUs; SIZE_MAX = never */
     unsigned next_restart;             /* 0..7 */
 } scan;

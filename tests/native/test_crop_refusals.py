@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from sophon_loader import native
+from tests.native.fuzz.against_pillow import changed, is_cropped_alike, seeds
 from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
-from tests.native.pixels import Box, assert_same_pixels, cut, decode, random_box
+from tests.native.pixels import Box, assert_same_pixels, decode
 from tests.native.test_crop_pictures import picture, saved
 
 pytestmark = pytest.mark.usefixtures("extension")
@@ -219,56 +220,27 @@ def test_a_sound_photoshop_segment_is_skipped() -> None:
     assert_same_pixels(data[:2] + segment + data[2:], BOX)
 
 
-def mutate(rng: random.Random, data: bytes) -> bytes:
-    """Damage a file: single bits, bytes, a deleted, doubled or exchanged stretch."""
-    buffer = bytearray(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        at = rng.randrange(2, len(buffer))
-        kind = rng.randrange(6)
-        if kind <= 2:
-            buffer[at] ^= 1 << rng.randrange(8)
-        elif kind == 3:
-            buffer[at] = rng.choice((0, 0xFF, 0xD0, 0xD9, rng.randrange(256)))
-        elif kind == 4:
-            del buffer[at : at + rng.choice((1, 1, 2, 20))]
-        else:
-            buffer[at:at] = buffer[max(0, at - rng.choice((1, 4, 30))) : at]
-    return bytes(buffer)
-
-
-def mutation_seeds() -> list[bytes]:
-    seeds = [
-        make_jpeg(Spec(60, 44, sampling, seed, interval, optimise, density=density))
-        for seed, sampling in enumerate(LAYOUTS.values())
-        for interval, optimise, density in [(0, True, 0.3), (3, False, 0.05)]
-    ]
-    seeds += [saved(picture(60, 44), quality=q, subsampling=s) for q in (50, 95) for s in ("4:4:4", "4:2:0")]
-    plain = make_jpeg(replace(SPEC, jfif=False))
-    seeds += [plain[:2] + exif(RATIONAL) + plain[2:]] * 4
-    return seeds
-
-
-def check_mutant(data: bytes, rng: random.Random) -> bool:
-    """True if it was cropped: then Pillow must read the original too, and see the same."""
-    size = native.image_size(data)
-    if size is None or size[0] * size[1] > 1 << 20:
-        return False
-    box = random_box(rng, *size)
-    result = native.crop(data, *box)
-    if isinstance(result, native.NotCropped):
-        return False
-    want = cut(decode(data), box)
-    got = cut(decode(result.data), (result.dx, result.dy, *box[2:]))
-    assert want.tobytes() == got.tobytes(), box
-    return True
+@pytest.mark.parametrize("restart_interval", [0, 3])
+def test_fill_bytes_before_a_stuffed_zero_are_refused_wherever_they_are(restart_interval: int) -> None:
+    """libjpeg-turbo's fast loop and its slow one read them in two ways. Before markers they are legal."""
+    data = make_jpeg(Spec(150, 120, LAYOUTS["4:2:0"], density=0.4, restart_interval=restart_interval, fill_bytes=3))
+    assert_same_pixels(data, (30, 10, 60, 50))
+    scan = data.index(b"\xff\xda")
+    places = [at for at in range(scan, len(data)) if data[at : at + 2] == b"\xff\0"]
+    assert len(places) > 20
+    for at in places[:: len(places) // 10]:
+        damaged = data[:at] + b"\xff" + data[at:]
+        for box in ((0, 0, 8, 8), (30, 10, 60, 50), (149, 119, 1, 1)):
+            assert refusal(damaged, box).detail == "damaged scan"
 
 
 def test_what_is_cropped_of_damaged_files_is_what_pillow_sees() -> None:
-    rng = random.Random(20)
-    seeds = mutation_seeds()
+    rng, inputs = random.Random(20), seeds()
+    plain = make_jpeg(replace(SPEC, jfif=False))
+    inputs += [plain[:2] + exif(RATIONAL) + plain[2:]] * 4
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about damaged metadata
-        cropped = sum(check_mutant(mutate(rng, rng.choice(seeds)), rng) for _ in range(8000))
+        cropped = sum(is_cropped_alike(changed(rng, rng.choice(inputs)), rng) for _ in range(8000))
     assert cropped > 1000  # the check is not an empty one
 
 

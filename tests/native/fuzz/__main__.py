@@ -1,20 +1,23 @@
-"""The JPEG crop under libFuzzer, with the address and undefined-behaviour sanitizers: `make fuzz`.
+"""The JPEG crop: changed files against Pillow, then under libFuzzer with address and undefined-behaviour sanitizers.
 
-    python -m tests.native.fuzz --minutes 5
+    python -m tests.native.fuzz --minutes 5      so long for each; `make fuzz`
 
-Needs clang. What was found on the way is in `build/fuzz/jpegcrop`, and begins the next run; what fails is written to
-`build/fuzz/jpegcrop.failed-*`.
+The second needs clang. What was found on the way is in `build/fuzz/jpegcrop`, and begins the next run; what fails is
+written to `build/fuzz/jpegcrop.failed-*`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tests.native.fuzz.against_pillow import compare, seeds
 from tests.native.fuzz.make_corpus import CORPUS
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +35,9 @@ def main() -> int:
     if clang is None:
         parser.error("clang must be on the PATH, got none; install it (Debian: apt install clang)")
     (FOUND / "jpegcrop").mkdir(parents=True, exist_ok=True)
+    rng = random.Random(time.time_ns())
+    count, cropped = compare(seeds(), rng, 60 * asked.minutes, FOUND / "jpegcrop.failed-pixels")
+    print(f"{count} changed files, {cropped} of them cropped, with Pillow's pixels", flush=True)
     program = FOUND / "fuzz_jpegcrop"
     sources = [CORPUS.parent / "fuzz_jpegcrop.c", *(one for one in NATIVE.glob("*.c") if one.name != "module.c")]
     subprocess.run([clang, *FLAGS, *sources, "-o", program], check=True)
