@@ -32,6 +32,7 @@ from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
+from sophon_loader.main.trial_process import NotTried
 from sophon_loader.main.unused import watched
 from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
 from sophon_loader.pipeline.randomness import Seed
@@ -286,7 +287,11 @@ class OffloadingDataLoader(DataLoader[T_co]):
         if self._engine is None or self._compared:
             return
         self._compared = True
-        unlike = unlike_its_parts(self._engine.data)
+        try:
+            unlike = unlike_its_parts(self._engine.data)
+        except NotTried as why:
+            self._run_plainly(f"the dataset could not be compared with its parts: {why}")
+            return
         if unlike is not None:
             self._run_plainly(f"the dataset does more than its parts: {unlike}")
 

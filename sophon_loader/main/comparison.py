@@ -2,6 +2,7 @@
 
 A dataset with `root`, `transform`, `key` and `target` may do more in its `__getitem__`: convert the image, return a
 third value, transform image and label together. Offloaded it would lose that without a word, so a few are compared.
+Without an agent as well: samples are made of the parts there, too, so that they are the same with one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
+from sophon_loader.main.trial_process import tried_apart
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators
@@ -26,9 +28,18 @@ _SEED = 20240710
 def unlike_its_parts(data: Offloadable) -> str | None:
     """What `dataset[i]` has that its parts do not give, for the datasets that promise it; None when they agree.
 
-    Also None where a sample's file cannot be read on this host, since there is nothing to compare with. The caller's
-    generators are left as they are.
+    Also None where a sample's file cannot be read on this host, since there is nothing to compare with. The user's
+    objects are called in another process (`trial_process.py`), so that workers begin with them as they are.
+
+    Raises:
+        NotTried: they could not be compared.
     """
+    if not any(source.promised and len(owner) for source, owner in zip(data.sources, data.owners, strict=True)):
+        return None
+    return tried_apart(lambda: _first_difference(data))
+
+
+def _first_difference(data: Offloadable) -> str | None:
     for source, owner in zip(data.sources, data.owners, strict=True):
         length = len(owner) if source.promised else 0
         transforms = transforms_of(owner)
@@ -45,7 +56,7 @@ def _difference(owner: Any, source: Source, transforms: Transforms, row: int) ->
     try:
         with open(os.path.join(str(source.root), source.keys[row]), "rb") as file:
             data = file.read()
-    except OSError:
+    except Exception:  # no such file here, or the user's `key` fails, which the epoch will say
         return None
 
     def image() -> Any:
@@ -62,7 +73,8 @@ def _difference(owner: Any, source: Source, transforms: Transforms, row: int) ->
         parts = [_outcome(image) for _ in range(2)]
         targets = [_outcome(label) for _ in range(2)]
     if isinstance(theirs, _Raised):
-        return None if isinstance(parts[0], _Raised) else f"{name} raises {theirs.text}, its file and transform do not"
+        fails = isinstance(parts[0], _Raised) or isinstance(targets[0], _Raised)
+        return None if fails else f"{name} raises {theirs.text}, its file, transform and target do not"
     if isinstance(parts[0], _Raised):
         return f"transform raises {parts[0].text} for the file of {name}, which itself does not"
     if type(theirs) is not tuple or len(theirs) != 2:

@@ -1,0 +1,191 @@
+"""Running the user's code for a look at what it does, in a copy of this process, so that no trace of it is left here.
+
+Calling a dataset or a transform may change it: counters, generators of its own, caches, positions in open files, in the
+object or in a module, a closure, a class, a library's memory. Copies of objects share most of these, cannot be made of
+others (locks, files), and take seconds for a list of a million names. A forked process shares none, at a few
+milliseconds whatever the size; torch starts workers so, too. Descriptors and memory that processes share on purpose are
+taken from it. What is left is what is done by name: a file written, a request sent over a connection made there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import resource
+import select
+import signal
+import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import torch
+
+_MOST_NBYTES = 4000
+"""Of what the process says: so much is written to a pipe at once, or not at all."""
+_FOUND, _NOTHING, _RAISED = b"f", b"n", b"r"
+_COPIED_NBYTES = 1 << 20
+"""Shared memory up to this size is copied; writing to a larger one ends the process."""
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x02, 0x10, 0x20
+
+
+class NotTried(Exception):
+    """Why nothing was found out; for reports, never raised at the user."""
+
+
+def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | None:
+    """What `look` returns when a copy of this process calls it; here nothing has changed then.
+
+    Args:
+        look: calls whatever code of the user's. It may not use other threads, connections, or a GPU.
+        wait_s: after so long the process is ended.
+
+    Returns:
+        The text, of which some 4000 bytes come.
+
+    Raises:
+        NotTried: the process cannot be started, ended early or took too long, or `look` raised.
+
+    Example:
+        >>> tried_apart(lambda: None if dataset[0] == remade(0) else "it is another value")
+    """
+    ours, theirs = os.pipe()
+    try:
+        with warnings.catch_warnings():  # of threads, which do not go along; torch's workers are forked likewise
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    except OSError as error:
+        os.close(ours)
+        os.close(theirs)
+        raise NotTried(f"no process could be started for it: {error}") from error
+    if pid == 0:
+        _be_the_copy(look, theirs, wait_s)
+    os.close(theirs)
+    said = None
+    try:
+        said = _heard(ours, wait_s)
+    finally:  # also when Ctrl-C ends the wait
+        os.close(ours)
+        ended = _end(pid, kill=said is None)
+    if not said:
+        raise NotTried(f"the process for it {f'took longer than {wait_s:g} s' if said is None else ended}")
+    text = said[1:].decode(errors="replace")
+    if said[:1] == _RAISED:
+        raise NotTried(f"the process for it raised {text}")
+    return text if said[:1] == _FOUND else None
+
+
+def _heard(pipe: int, wait_s: float) -> bytes | None:
+    """What the copy says, nothing if it ends without a word; None if the time is over."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return os.read(pipe, 1 + _MOST_NBYTES) if poll.poll(wait_s * 1000) else None
+
+
+def _end(pid: int, *, kill: bool) -> str:
+    """See the copy's end, which its own alarm brings at the latest; how that was."""
+    try:
+        if kill:
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    except (ChildProcessError, ProcessLookupError):  # a handler of the user's has waited for it
+        return "ended"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+
+def _be_the_copy(look: Callable[[], str | None], pipe: int, wait_s: float) -> NoReturn:
+    said = _RAISED
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # which this one's parent gets as well
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, wait_s + 1.0)  # where nobody is left to end it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        torch.set_num_threads(1)  # the others have not come along, and would be waited for
+        gc.freeze()  # the parent's garbage, whose finalizers are the parent's to run
+        _be_silent()
+        _leave_descriptors(pipe)
+        _leave_shared_memory()
+        found = look()
+        said = _NOTHING if found is None else _FOUND + found.encode(errors="replace")
+    except BaseException as error:
+        said = _RAISED + f"{type(error).__name__}: {error}".encode(errors="replace")
+    finally:
+        try:
+            os.write(pipe, said[: 1 + _MOST_NBYTES])
+        finally:
+            os._exit(0)  # without handlers of exit, and without what waits to be printed
+
+
+def _be_silent() -> None:
+    """Print and log nothing: what the user's code says now it will say again."""
+    logging.disable()
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # a notebook's are no descriptors
+
+
+def _leave_descriptors(pipe: int) -> None:
+    """Let go of what this process shares with its parent by descriptors, and keep reading files.
+
+    A position in an open file is one for both, so each file is opened anew, for reading. What goes to a socket, a pipe
+    or the terminal would go there in the parent's name.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor in (pipe, nothing):
+            continue
+        try:
+            mode = os.fstat(descriptor).st_mode
+        except OSError:  # of the listing itself
+            continue
+        if descriptor <= 2 or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
+            os.dup2(nothing, descriptor)
+        elif stat.S_ISREG(mode):
+            _open_anew(descriptor, nothing)
+
+
+def _open_anew(descriptor: int, nothing: int) -> None:
+    try:
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        anew = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+    except OSError:  # not to be read by whoever this process is now
+        os.dup2(nothing, descriptor)
+        return
+    os.lseek(anew, position, os.SEEK_SET)
+    os.dup2(anew, descriptor)
+    os.close(anew)
+
+
+def _leave_shared_memory() -> None:
+    """Have memory that is shared with other processes (counters, locks, caches) as it is now, and to oneself."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for start, nbytes in list(_shared_memory()):
+        if nbytes > _COPIED_NBYTES:
+            libc.mprotect(start, nbytes, _PROT_READ)
+            continue
+        held = ctypes.string_at(start, nbytes)
+        flags = _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS
+        if libc.mmap(start, nbytes, _PROT_READ | _PROT_WRITE, flags, -1, 0) != start:
+            raise OSError(ctypes.get_errno(), "shared memory could not be copied")
+        ctypes.memmove(start, held, nbytes)
+
+
+def _shared_memory() -> Iterator[tuple[int, int]]:
+    """Address and bytes of what this process may write to and others see; devices left out."""
+    with open("/proc/self/maps") as file:
+        for line in file:
+            where, may, _, _, _, *name = line.split(maxsplit=5)
+            if may[1] == "w" and may[3] == "s" and name and _is_memory(name[0]):
+                start, end = (int(one, 16) for one in where.split("-"))
+                yield start, end - start
+
+
+def _is_memory(name: str) -> bool:
+    return name.startswith("/") and (name.startswith(("/dev/shm/", "/dev/zero")) or not name.startswith("/dev/"))
