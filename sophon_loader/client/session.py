@@ -14,6 +14,7 @@ from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
+from sophon_loader.encodings.catalogue import INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentUnreachable,
@@ -312,7 +313,7 @@ class Session:
             epoch=ask.batch.epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
             keep_info=terms.keep_info[ask.source],
             dry=False,
-            allowed=list(terms.allowed),
+            allowed=[*terms.allowed, INFO_CLASSES] if terms.keep_info[ask.source] else list(terms.allowed),
             items=items,
             prices=list(next((one.prices for _, one in ask.items if one.prices), ())),
         )

@@ -20,6 +20,10 @@ PLAIN = ("pixels", "array")
 """How a value crosses as it is: images as the first, tensors and arrays as the second. A plan names the first for
 both, and the agent takes the other where the value is no image."""
 
+INFO_CLASSES = "info-classes"
+"""No encoding, though it stands among those that a loader accepts: it then reads an image's `info` with Pillow's own
+classes in it. Loaders and agents from before know nothing of it."""
+
 
 def _lacking(package: str, module: str = "") -> str:
     """Why an encoding cannot be used that stands on another package; "" where it can. Imports nothing.

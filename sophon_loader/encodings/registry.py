@@ -11,8 +11,8 @@ from PIL import Image
 from sophon_loader.encodings.catalogue import PLAIN, entries
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
 from sophon_loader.encodings.estimate import Fitted, UsedAt
-from sophon_loader.errors import EncodingError, PipelineError
-from sophon_loader.pipeline.plain import check_plain, from_plain, to_plain
+from sophon_loader.encodings.info import info_of, read_info
+from sophon_loader.errors import EncodingError
 
 _OF_AN_IMAGE = {*vars(Image.new("L", (1, 1))), "encoderconfig", "encoderinfo"}
 """What a PIL image has by itself, and from being saved. An op may have given it more, for another op to find."""
@@ -58,7 +58,7 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
         if allowed is None or candidate in allowed or candidate == "file":
             encoded = known[candidate].encode(value)
             if keep_info and isinstance(value, Image.Image) and value.info:
-                encoded.meta["info"] = _plain_info(value)
+                encoded.meta["info"] = info_of(value, allowed)
             return encoded
         refused.append(candidate)
     if not refused:
@@ -85,29 +85,10 @@ def decode(name: str, meta: dict[str, Any], payload: Payload) -> Any:
         raise EncodingError(f"encoding must be one of {sorted(encodings())}, got {name!r}")
     value = encoding.decode(meta, payload)
     if "info" in meta and isinstance(value, Image.Image):
-        value.info = _read_info(meta["info"])
+        value.info = read_info(meta["info"])
     return value
 
 
 def _attributes_of_ops(image: Image.Image) -> list[str]:
     more = vars(image).keys() - _OF_AN_IMAGE
     return sorted(name for name in more if not name.startswith("_")) if more else []
-
-
-def _plain_info(image: Image.Image) -> Any:
-    try:
-        plain = to_plain(dict(image.info))
-        check_plain(plain)
-    except PipelineError as error:
-        raise EncodingError(f"image info must be plain data to travel: {error}") from error
-    return plain
-
-
-def _read_info(plain: Any) -> dict[Any, Any]:
-    try:
-        info = from_plain(plain)
-    except PipelineError as error:
-        raise EncodingError(f"image info must be readable: {error}") from error
-    if type(info) is not dict:
-        raise EncodingError(f"image info must be a dict, got {type(info)}")
-    return info

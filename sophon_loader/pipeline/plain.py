@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ _CLASSES: dict[str, type] = {
 }
 """Classes that may be parameters themselves (v2.ToDtype takes a map of them); an older torchvision lacks some."""
 
+Writers = Mapping[str, Callable[[Any], dict[str, Any] | None]]
+"""By tag: value -> plain fields of the tagged map; None for a value of another kind."""
 _WRITERS: dict[str, Callable[[Any], dict[str, Any] | None]] = {}
 
 
@@ -55,10 +57,20 @@ def add_tag(tag: str, write: Callable[[Any], dict[str, Any] | None], read: Calla
     Args:
         tag: its name on the wire.
         write: value -> plain fields of the tagged map; None for a value of another kind.
-        read: the inverse, given the tagged map. It may raise KeyError, TypeError, ValueError or AttributeError for
-            fields that do not fit.
+        read: see `add_reader`.
     """
     _WRITERS[tag] = write
+    add_reader(tag, read)
+
+
+def add_reader(tag: str, read: Callable[[dict[str, Any]], Any]) -> None:
+    """Let `from_plain` read a kind of value that `to_plain` writes only for who gives it a writer.
+
+    Args:
+        tag: its name on the wire.
+        read: the inverse of the writer, given the tagged map. It may raise KeyError, TypeError, ValueError or
+            AttributeError for fields that do not fit.
+    """
     _READERS[tag] = read
 
 
@@ -98,8 +110,12 @@ def _leaf_nbytes(value: Any) -> int:
     return 0
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any, writers: Writers = _WRITERS) -> Any:
     """`value` as msgpack can carry it, tagging what msgpack does not know.
+
+    Args:
+        value: anything.
+        writers: of the kinds of values that this module does not know.
 
     Raises:
         PipelineError: a kind of value (a function, say) that does not travel.
@@ -111,14 +127,14 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return {_TAG: "scalar", **_array_to_plain(np.asarray(value))}
     if type(value) is list:
-        return [to_plain(item) for item in value]
+        return [to_plain(item, writers) for item in value]
     if type(value) is tuple:
-        return {_TAG: "tuple", "items": [to_plain(item) for item in value]}
+        return {_TAG: "tuple", "items": [to_plain(item, writers) for item in value]}
     if type(value) is nn.ModuleList:
-        return {_TAG: "modules", "items": [to_plain(item) for item in value]}
+        return {_TAG: "modules", "items": [to_plain(item, writers) for item in value]}
     if type(value) is dict:
-        return {_TAG: "dict", "items": [[to_plain(key), to_plain(item)] for key, item in value.items()]}
-    return _object_to_plain(value)
+        return {_TAG: "dict", "items": [[to_plain(one, writers) for one in pair] for pair in value.items()]}
+    return _object_to_plain(value, writers)
 
 
 def _enum_to_plain(value: enum.Enum) -> Any:
@@ -128,7 +144,7 @@ def _enum_to_plain(value: enum.Enum) -> Any:
     return {_TAG: "enum", "type": name, "member": value.name}
 
 
-def _object_to_plain(value: Any) -> Any:
+def _object_to_plain(value: Any, writers: Writers) -> Any:
     if isinstance(value, torch.dtype):
         return {_TAG: "dtype", "name": str(value).removeprefix("torch.")}
     if type(value) is torch.Tensor:
@@ -138,7 +154,7 @@ def _object_to_plain(value: Any) -> Any:
     for name, cls in _CLASSES.items():
         if value is cls:
             return {_TAG: "type", "name": name}
-    for tag, write in _WRITERS.items():
+    for tag, write in writers.items():
         fields = write(value)
         if fields is not None:
             return {_TAG: tag, **fields}

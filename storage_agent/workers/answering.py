@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from PIL import Image
+
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.info import InfoNotPlain, info_of
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
 from sophon_loader.pipeline.chain import Chain, Located
@@ -232,8 +235,9 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
         _ = made.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
         # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
-        # nothing was asked for.
+        # nothing was asked for. What a file's metadata costs, its owner can change.
         chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
+        chosen = chosen and not isinstance(error, InfoNotPlain)
         return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
     return Done(made, read.data, picture)
 
@@ -294,16 +298,21 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> Tried:
 def _at_cut(
     job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
 ) -> Encoded:
-    """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`."""
-    last = time.thread_time()
+    """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`.
+
+    Ends behind op 0 if a picture's `info` would have to go along and does not travel.
+    """
+    last, keep_info = time.thread_time(), job.fetch.keep_info
+    sends_info = keep_info and cut <= chain.image_stages
 
     def after(stage: int, value: object) -> None:
         nonlocal last
         now = time.thread_time()
         op_s.append(now - last)
         last = now
+        if stage == 1 and sends_info and isinstance(value, Image.Image):
+            info_of(value, job.fetch.allowed)
 
-    keep_info = job.fetch.keep_info
     value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
     return _encoded(job, value, encoding, cut, op_s, time.thread_time())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
+import math
 import resource
 import sys
 import time
@@ -18,12 +20,16 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo, iTXt
+from PIL.TiffImagePlugin import IFDRational
 
 from sophon_loader.encodings import catalogue
-from sophon_loader.encodings.catalogue import CATALOGUE, PLAIN
+from sophon_loader.encodings.catalogue import CATALOGUE, INFO_CLASSES, PLAIN
 from sophon_loader.encodings.encoding import MAX_PIXELS, Encoded
+from sophon_loader.encodings.info import InfoNotPlain
 from sophon_loader.encodings.registry import decode, encode, encodings
 from sophon_loader.errors import EncodingError
+from sophon_loader.pipeline.chain import decode as of_file
 from tests.support.drawn import examples
 from tests.support.encoding_examples import ACCEPTED, REFUSED, boxes, difference, image, jpeg, part_of_file, tensor
 from tests.support.pictures import picture
@@ -173,6 +179,106 @@ def test_an_images_info_travels_on_demand(name: str) -> None:
     assert "info" not in encode(value, name, keep_info=True).meta
 
 
+def file_of(value: Image.Image, form: str = "JPEG", **how: Any) -> bytes:
+    file = io.BytesIO()
+    value.save(file, form, **how)
+    return file.getvalue()
+
+
+def _camera_jpeg() -> bytes:
+    """Without JFIF's head, as cameras write it: the resolution stands in the Exif data, as rational numbers."""
+    exif = Image.Exif()
+    exif[0x011A] = exif[0x011B] = IFDRational(72, 1)
+    exif[0x0128] = 2
+    data = file_of(image(), "JPEG", exif=exif.tobytes())
+    at = data.index(b"\xff\xe0")
+    return data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+
+
+def _png() -> bytes:
+    texts = PngInfo()
+    texts.add_text("Comment", "plain")
+    texts.add_itxt("Title", "Ä", "de", "Titel")
+    return file_of(image(), "PNG", pnginfo=texts, dpi=(72, 72), icc_profile=b"icc", exif=b"Exif\0\0")
+
+
+FILES = {
+    "JPEG of a camera": _camera_jpeg,
+    "JPEG": lambda: file_of(
+        image(), dpi=(300, 300), icc_profile=b"icc" * 99, comment=b"hi", progressive=True, xmp=b"<x/>"
+    ),
+    "MPO": lambda: file_of(image(), "MPO", save_all=True, append_images=[image()]),
+    "PNG": _png,
+    "PNG with a transparent colour": lambda: file_of(image(), "PNG", transparency=(1, 2, 3)),
+    "animated PNG": lambda: file_of(
+        image(), "PNG", save_all=True, append_images=[image("L").convert("RGB")], duration=9
+    ),
+    "TIFF": lambda: file_of(image(), "TIFF", dpi=(72.5, 72), compression="tiff_lzw", icc_profile=b"icc"),
+    "TIFF without a unit": lambda: file_of(
+        image(), "TIFF", tiffinfo={282: IFDRational(0, 0), 283: IFDRational(1, 3), 296: 1}
+    ),
+    "WebP": lambda: file_of(image(), "WEBP", exif=b"Exif\0\0", icc_profile=b"icc", xmp=b"<x/>"),
+    "GIF": lambda: file_of(image(), "GIF", save_all=True, append_images=[image()], duration=50, loop=0, comment=b"c"),
+    "BMP": lambda: file_of(image(), "BMP", dpi=(72, 72)),
+}
+
+
+def _exactly(value: Any) -> Any:
+    """A value with its type, its order and all that it keeps, to be compared."""
+    if isinstance(value, dict):
+        return [[_exactly(one) for one in pair] for pair in value.items()]
+    if isinstance(value, (tuple, list)):
+        return type(value), [_exactly(one) for one in value]
+    kept = value.__getstate__() if isinstance(value, IFDRational) else getattr(value, "__dict__", None)
+    return type(value), repr(value), repr(kept)
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_what_pillow_finds_in_a_file_comes_back_exactly(form: str) -> None:
+    value = of_file(FILES[form]())
+    kept = encode(value, "pixels", keep_info=True)
+    again = decode("pixels", msgpack.unpackb(msgpack.packb(kept.meta)), kept.payload)
+    assert value.info and _exactly(again.info) == _exactly(value.info)
+
+
+def test_some_files_have_values_of_pillows_own_classes() -> None:
+    assert type(of_file(_png()).info["Title"]) is iTXt
+    for form in ("JPEG of a camera", "TIFF", "TIFF without a unit"):
+        info = of_file(FILES[form]()).info
+        assert {type(one) for one in info.get("dpi") or info["resolution"]} == {IFDRational}, form
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_pillows_classes_go_to_loaders_that_know_them(form: str) -> None:
+    value = of_file(FILES[form]())
+    assert "info" in encode(value, "pixels", keep_info=True, allowed=["pixels", INFO_CLASSES]).meta
+    with pytest.raises(InfoNotPlain, match="image info must be plain data"):
+        encode(value, "pixels", keep_info=True, allowed=["pixels"])
+
+
+class _Subclass(iTXt):
+    pass
+
+
+def _with_more(text: iTXt) -> iTXt:
+    text.more = 1  # type: ignore[attr-defined]
+    return text
+
+
+@pytest.mark.parametrize("value", [
+    _Subclass("a"), _with_more(iTXt("a")), IFDRational(0.5), {1, 2},
+], ids=repr)  # fmt: skip
+def test_a_value_that_would_not_come_back_the_same_does_not_travel(value: Any) -> None:
+    with pytest.raises(InfoNotPlain):
+        encode(_with_info({"k": value}), "pixels", keep_info=True)
+
+
+def _with_info(info: dict[Any, Any]) -> Image.Image:
+    value = image()
+    value.info = info
+    return value
+
+
 @pytest.mark.parametrize("info", [
     {"f": lambda: 0}, {"o": object()}, {"big": 1 << 64}, {"small": -(1 << 63) - 1}, {"s": "\ud800"},
     {"long": bytes(5 << 20)},
@@ -186,8 +292,16 @@ def test_info_that_does_not_travel(info: dict[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "info", [5, None, [], "x", {"a": 1}, {"$": "tuple", "items": 5}, {"$": "tuple", "items": []}, {"$": []}]
-)
+    "info",
+    [
+        5, None, [], "x", {"a": 1}, {"$": "tuple", "items": 5}, {"$": "tuple", "items": []}, {"$": []},
+        *({"$": "dict", "items": [["k", {"$": tag, **fields}]]} for tag, fields in [
+            ("iTXt", {}), ("iTXt", {"text": 5, "lang": "", "tkey": ""}), ("iTXt", {"text": "", "lang": 5, "tkey": ""}),
+            ("rational", {"numerator": 1}), ("rational", {"numerator": math.inf, "denominator": 2}),
+            ("rational", {"numerator": "1", "denominator": 1}), ("rational", {"numerator": 1, "denominator": [2]}),
+        ]),
+    ],
+)  # fmt: skip
 def test_info_off_the_wire_must_be_what_encode_writes(info: Any) -> None:
     encoded = encode(image(), "pixels")
     with pytest.raises(EncodingError):

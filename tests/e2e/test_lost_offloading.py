@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from torchvision import transforms as v1
+from torchvision.transforms.functional import to_tensor
 
-from tests.support.agents import Agent, agent_for
-from tests.support.loaders import MakeLoader
+from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.loaders import MakeLoader, as_list
 from tests.support.pictures import eval_transform, folder, picture
 
 FILES = 20
@@ -26,7 +32,14 @@ def agent(root: Path) -> Iterator[Agent]:
     unreadable = sorted((there / "class_3").iterdir())[1]
     unreadable.unlink()
     unreadable.mkdir()
-    with agent_for(there, "--max-megapixels", "0.1") as running:
+    marked = root.parent / "marked" / "a"
+    marked.mkdir(parents=True)
+    texts = PngInfo()
+    texts.add_itxt("Title", "Ä", "de", "Titel")
+    for number in range(4):
+        picture(90, 80, number).save(marked / f"{number}.png", pnginfo=texts)
+        picture(90, 80, number).save(marked / f"{number}.tif", dpi=(72.5, 72))
+    with agent_for({EXPORT: there, "marked": marked.parent}, "--max-megapixels", "0.1") as running:
         yield running
 
 
@@ -42,3 +55,20 @@ def test_samples_that_the_agent_cannot_make_go_as_files_alone(
         report = loader.report().as_dict()
         assert report["choices"]["file"] == 2, (epoch, report["choices"])
         assert (report["samples"], report["degraded"], report["fallbacks"]) == (FILES + 1, 1, 1)
+
+
+def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:
+    """An op that nobody has registered, and that looks at more than pixels."""
+    values = [one for value in image.info.values() for one in (value if isinstance(value, tuple) else (value,))]
+    return to_tensor(image), repr(image.info), list(map(type, values))
+
+
+def test_pictures_with_texts_and_rational_numbers_are_offloaded(root: Path, agent: Agent, make: MakeLoader) -> None:
+    dataset = folder(root.parent / "marked", v1.Compose([v1.Resize(64), v1.CenterCrop(48), with_its_info]))
+    there, here = (
+        make(dataset, where, policy="all-off", collate_fn=as_list) for where in (agent.address("marked"), None)
+    )
+    for ours, wanted in zip(chain.from_iterable(there), chain.from_iterable(here), strict=True):
+        assert torch.equal(ours[0][0], wanted[0][0]) and ours[0][1:] == wanted[0][1:]
+    report = there.report().as_dict()
+    assert (report["choices"], report["degraded"]) == ({"pixels": 8}, 0)

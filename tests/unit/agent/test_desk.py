@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from sophon_loader.encodings.catalogue import INFO_CLASSES
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal
 from sophon_loader.wire.limits import (
     MAX_KEYS,
@@ -314,6 +315,12 @@ def test_files_are_read_and_work_is_queued(counter: Counter) -> None:
     assert (header.keep_info, header.dry, header.received_s, header.upkeep_s) == (True, False, 7.5, 0.25)
     assert header.allowed == ["pixels", "webp"], "what the loader accepts and the agent has"
     assert counter.admission.outstanding == 1 + 5
+
+
+def test_a_worker_is_told_whether_the_loader_reads_pillow_s_classes_in_info(counter: Counter) -> None:
+    allowed = ["pixels", INFO_CLASSES]
+    (queue,) = counter.says(_fetch((2, "pixels"), digest=_register(counter), allowed=allowed))
+    assert isinstance(queue, Queue) and queue.jobs[0].fetch.allowed == allowed
 
 
 def test_a_request_for_nothing(counter: Counter) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torchvision.transforms import v2
 
-from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.catalogue import INFO_CLASSES, encoding_names
 from sophon_loader.encodings.registry import decode
 from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
 from sophon_loader.pipeline.chain import chain_of
@@ -23,10 +24,11 @@ from sophon_loader.pipeline.registry import register_op
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH
-from sophon_loader.wire.messages import Failed, Registered
+from sophon_loader.wire.messages import CHEAPEST, Failed, Registered
 from storage_agent.answers import answer_file
 from storage_agent.settings import Settings
 from storage_agent.stores import Exports
+from storage_agent.workers.answering import Chosen
 from storage_agent.workers.body import main
 from storage_agent.workers.channel import Channel
 from tests.support.encoding_examples import difference
@@ -320,6 +322,23 @@ def test_info_that_does_not_travel_gives_the_file(exports: Exports) -> None:
     answer = answer_job(exports, job_at(2, keep_info=True), registered_as(chain_of(Gives())))
     assert sample_of(answer).cut == 0 and "info" in sample_of(answer).note
     assert unpack(answer.header) == answer.message
+
+
+@pytest.mark.parametrize("knows", [False, True], ids=["a loader from before", "a loader of now"])
+@pytest.mark.parametrize("encoding", ["pixels", CHEAPEST])
+def test_no_op_runs_for_info_that_does_not_travel(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch, knows: bool, encoding: str
+) -> None:
+    """Who left the choice to the agent is told why, too: metadata can be changed."""
+    texts = PngInfo()
+    texts.add_itxt("Title", "Ä")
+    Image.new("RGB", (9, 9)).save(Path(exports["d"].describe()) / "titled.png", pnginfo=texts)
+    Fails.error = ValueError("ran")
+    allowed = [*encoding_names(), *([INFO_CLASSES] if knows else [])]
+    job = job_at(2, encoding, key="titled.png", keep_info=True, allowed=allowed, prices=[1.0, 0.0, 1.0, 0.0])
+    monkeypatch.setattr("storage_agent.workers.answering._choice", lambda *_: Chosen(2, "pixels"))
+    note = sample_of(answer_job(exports, job, registered_as(chain_of(Fails())))).note
+    assert ("ran" in note) == knows and ("image info must be plain data" in note) == (not knows)
 
 
 def test_a_header_over_the_limit_gives_the_file(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:

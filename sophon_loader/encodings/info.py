@@ -1,0 +1,92 @@
+"""A PIL image's `info` as plain data.
+
+Readers of files put numbers, texts, bytes, tuples and dicts there, and two classes of Pillow's: the texts of a PNG's
+iTXt chunks, and the rational numbers of TIFF tags, which JPEG files of cameras hold as well (`dpi`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import iTXt
+from PIL.TiffImagePlugin import IFDRational
+
+from sophon_loader.encodings.catalogue import INFO_CLASSES
+from sophon_loader.errors import EncodingError, PipelineError
+from sophon_loader.pipeline.plain import add_reader, check_plain, from_plain, to_plain
+
+
+class InfoNotPlain(EncodingError):
+    """An image's `info` holds what does not travel."""
+
+
+def info_of(image: Image.Image, allowed: Collection[str] | None = None) -> Any:
+    """The `info` of an image as plain data; equal in values, types and order when it is read back.
+
+    Args:
+        image: any.
+        allowed: what the loader accepts, `INFO_CLASSES` for one; None for all.
+
+    Raises:
+        InfoNotPlain: it holds what does not travel.
+    """
+    try:
+        plain = to_plain(dict(image.info), _WRITERS if allowed is None or INFO_CLASSES in allowed else {})
+        check_plain(plain)
+    except PipelineError as error:
+        raise InfoNotPlain(f"image info must be plain data to travel: {error}") from error
+    return plain
+
+
+def read_info(plain: Any) -> dict[Any, Any]:
+    """The inverse of `info_of`.
+
+    Raises:
+        EncodingError: it is not what that gives.
+    """
+    try:
+        info = from_plain(plain)
+    except PipelineError as error:
+        raise EncodingError(f"image info must be readable: {error}") from error
+    if type(info) is not dict:
+        raise EncodingError(f"image info must be a dict, got {type(info)}")
+    return info
+
+
+def _text_to_plain(value: Any) -> dict[str, Any] | None:
+    if type(value) is not iTXt or vars(value).keys() != {"lang", "tkey"}:
+        return None
+    return {"text": str(value), "lang": to_plain(value.lang, {}), "tkey": to_plain(value.tkey, {})}
+
+
+def _read_text(fields: dict[str, Any]) -> iTXt:
+    text, lang, tkey = fields["text"], fields["lang"], fields["tkey"]
+    if type(text) is not str or not all(type(one) in (str, bytes, type(None)) for one in (lang, tkey)):
+        raise TypeError("the fields must be texts")
+    return iTXt(text, lang, tkey)
+
+
+def _rational_to_plain(value: Any) -> dict[str, Any] | None:
+    if type(value) is not IFDRational:
+        return None
+    parts = value.numerator, value.denominator
+    if not all(type(part) is int for part in parts):
+        return None
+    # A number that calculation has made may not be the quotient of its parts, which is all that is sent.
+    if repr(IFDRational(*parts).__getstate__()) != repr(value.__getstate__()):
+        return None
+    return {"numerator": parts[0], "denominator": parts[1]}
+
+
+def _read_rational(fields: dict[str, Any]) -> IFDRational:
+    numerator, denominator = fields["numerator"], fields["denominator"]
+    if type(numerator) is not int or type(denominator) is not int:
+        raise TypeError("both must be integers")
+    return IFDRational(numerator, denominator)
+
+
+_WRITERS = {"iTXt": _text_to_plain, "rational": _rational_to_plain}
+add_reader("iTXt", _read_text)
+add_reader("rational", _read_rational)
