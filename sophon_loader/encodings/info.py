@@ -7,6 +7,7 @@ iTXt chunks, and the rational numbers of TIFF tags, which JPEG files of cameras 
 from __future__ import annotations
 
 from collections.abc import Collection
+from fractions import Fraction
 from typing import Any
 
 from PIL import Image
@@ -71,13 +72,13 @@ def _read_text(fields: dict[str, Any]) -> iTXt:
 def _rational_to_plain(value: Any) -> dict[str, Any] | None:
     if type(value) is not IFDRational:
         return None
-    parts = value.numerator, value.denominator
-    if not all(type(part) is int for part in parts):
+    numerator, denominator = value.numerator, value.denominator
+    # Of parts that are no integers, and of what calculation has made, the value need not be the quotient.
+    if type(numerator) is not int or type(denominator) is not int:
         return None
-    # A number that calculation has made may not be the quotient of its parts, which is all that is sent.
-    if repr(IFDRational(*parts).__getstate__()) != repr(value.__getstate__()):
-        return None
-    return {"numerator": parts[0], "denominator": parts[1]}
+    kept = value.__getstate__()[0]  # type: ignore[index]
+    same = kept != kept if denominator == 0 else type(kept) is Fraction and kept == Fraction(numerator, denominator)
+    return {"numerator": numerator, "denominator": denominator} if same else None
 
 
 def _read_rational(fields: dict[str, Any]) -> IFDRational:

@@ -52,6 +52,9 @@ class Learnt:
     Args:
         max_px: that an image may have behind an op, see `Chain`.
 
+    Attributes:
+        doubtful: digests of those whose latest picture had an `info` that does not travel.
+
     Example:
         >>> learnt = Learnt()
         >>> learnt.learn(content_hash(registration), registration)
@@ -63,6 +66,7 @@ class Learnt:
         self._max_px = max_px
         self._known: dict[str, bytes | Registration] = {}
         self._appraisers: dict[str, Appraiser] = {}
+        self.doubtful: set[str] = set()
 
     def learn(self, digest: str, registration: bytes) -> None:
         """Keep a registration.
@@ -77,6 +81,7 @@ class Learnt:
         """Drop it, and what its samples were found to take."""
         self._known.pop(digest, None)
         self._appraisers.pop(digest, None)
+        self.doubtful.discard(digest)
 
     def built(self, digest: str) -> Registration:
         """The pipeline of that digest.
@@ -227,7 +232,9 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
         pipeline = learnt.built(job.fetch.digest)
         run = _at_cut if cut > 0 else _at_file
         located = None if picture is None else picture.located
-        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located)
+        doubtful = job.fetch.digest in learnt.doubtful
+        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located, doubtful=doubtful)
+        learnt.doubtful.discard(job.fetch.digest)
         short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
         note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
         told = offers if job.item.id <= OFFERED_FIRST or job.item.id % OFFERED_EVERY == 0 else ()
@@ -238,6 +245,8 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
         # nothing was asked for. What a file's metadata costs, its owner can change.
         chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
         chosen = chosen and not isinstance(error, InfoNotPlain)
+        if isinstance(error, InfoNotPlain):
+            learnt.doubtful.add(job.fetch.digest)
         return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
     return Done(made, read.data, picture)
 
@@ -296,29 +305,45 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> Tried:
 
 
 def _at_cut(
-    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+    job: Job,
+    data: bytes,
+    chain: Chain,
+    cut: int,
+    encoding: str,
+    op_s: list[float],
+    located: Located | None,
+    *,
+    doubtful: bool,
 ) -> Encoded:
     """The value at a cut above 0; appends the seconds of each op and of encoding to `op_s`.
 
-    Ends behind op 0 if a picture's `info` would have to go along and does not travel.
+    Where it is doubtful whether the picture's `info` travels, that is looked at before any op runs in vain.
     """
-    last, keep_info = time.thread_time(), job.fetch.keep_info
-    sends_info = keep_info and cut <= chain.image_stages
+    last, looks = time.thread_time(), doubtful and cut <= chain.image_stages
 
     def after(stage: int, value: object) -> None:
         nonlocal last
         now = time.thread_time()
         op_s.append(now - last)
         last = now
-        if stage == 1 and sends_info and isinstance(value, Image.Image):
+        if stage == 1 and looks and isinstance(value, Image.Image):
             info_of(value, job.fetch.allowed)
 
+    keep_info = job.fetch.keep_info
     value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
     return _encoded(job, value, encoding, cut, op_s, time.thread_time())
 
 
 def _at_file(
-    job: Job, data: bytes, chain: Chain, cut: int, encoding: str, op_s: list[float], located: Located | None
+    job: Job,
+    data: bytes,
+    chain: Chain,
+    cut: int,
+    encoding: str,
+    op_s: list[float],
+    located: Located | None,
+    *,
+    doubtful: bool,
 ) -> Encoded:
     """The part of the file that will be read, or the whole in other words; the file as it is where that cannot be had.
 
