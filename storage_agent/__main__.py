@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from sophon_loader import __version__
+from sophon_loader import __version__, native
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
 from sophon_loader.wire.announcement import Announcement
@@ -206,6 +206,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         _see_to_keys(KeyFolder(settings.keys))
     elif not is_private(settings.bind):
         log.EventLog().warning("insecure", meaning="no keys: whoever reaches this agent may read all exports")
+    if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
+        log.EventLog().warning("JPEG files cross whole", reason=native.reason)
     broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()

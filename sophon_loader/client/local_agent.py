@@ -7,7 +7,9 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
+import sophon_loader
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent
 from sophon_loader.errors import AgentUnreachable
@@ -15,6 +17,8 @@ from sophon_loader.private_folder import sweep
 from sophon_loader.wire.announcement import Awaited
 
 EXPORT = "local"
+_PROGRAM = Path(sophon_loader.__file__).parents[1] / "storage_agent" / "pinned.py"
+"""The agent of the package that this loader is of; `-m storage_agent` would take one in the working directory."""
 
 
 class LocalAgentProcess:
@@ -61,7 +65,7 @@ class LocalAgentProcess:
 
 
 def _command(root: str, settings: LocalAgent) -> list[str]:
-    command = [sys.executable, "-m", "storage_agent", "serve", "--end-with-stdin", "--log-level", "warning"]
+    command = [sys.executable, str(_PROGRAM), "serve", "--end-with-stdin", "--log-level", "warning"]
     command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "ipc://*"]
     if settings.workers is not None:
         command += ["--workers", str(settings.workers)]

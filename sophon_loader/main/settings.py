@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from sophon_loader import native
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.main.tail import device_of
 
 
@@ -55,6 +56,9 @@ class Settings:
     ) -> Settings:
         """The settings that arguments of an OffloadingDataLoader mean, as the user gave them.
 
+        Warns:
+            OffloadWarning: an agent is given, and the C extension is not built here.
+
         Raises:
             ConfigError: one cannot work; the text names rule, value and remedy.
         """
@@ -63,6 +67,8 @@ class Settings:
                 f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
             )
         options = options or OffloadOptions()
+        if agent is not None and encodings == "auto" and not native.available:
+            warn_user(f"JPEG files cross whole, because roi-jpeg is not offered: {native.reason}")
         return Settings(
             _checked_agent(agent, options),
             policy_named(policy),

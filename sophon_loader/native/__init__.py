@@ -3,8 +3,8 @@
 `crop` returns a smaller JPEG whose decoded pixels, cut at an offset, equal the rectangle cut from the decoded
 original. It never raises for a file it cannot crop: a `NotCropped` says why, and the whole file is to be used.
 
-The work is done by a C extension. Where that was not built, `available` is False, `reason` says why, and every file
-is refused; nothing else changes. Importing this module loads neither torch nor PIL nor numpy.
+The work is done by a C extension. Where that was not built, `available` is False, `reason` says why and what to do,
+and every file is refused; nothing else changes. Importing this module loads neither torch nor PIL nor numpy.
 
 Rectangles are in stored coordinates and the EXIF orientation is dropped: a pipeline that turns pictures by it must
 not use this.
@@ -12,18 +12,35 @@ not use this.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import NamedTuple
+
+
+def remedy(folder: Path) -> str:
+    """What has the extension built.
+
+    Args:
+        folder: that this package was imported from: a checkout, or one of installed packages.
+    """
+    if not (folder / "setup.py").is_file():
+        return "install a C compiler, then run `pip install --force-reinstall --no-deps .` in a checkout"
+    return (
+        f"run `{sys.executable} setup.py build_ext --inplace` in the checkout {folder}, which this package was "
+        "imported from, or begin elsewhere to have what pip has installed"
+    )
+
 
 try:
     import sophon_loader.native._jpegcrop as _jpegcrop
 except ImportError as error:
     available: bool = False
-    reason: str = f"the C extension is not built ({error})"
+    reason: str = f"the C extension is not built ({error}); {remedy(Path(__file__).parents[2])}"
 else:
     available = True
     reason = ""
 
-__all__ = ["Cropped", "Header", "NotCropped", "available", "crop", "image_size", "read_header", "reason"]
+__all__ = ["Cropped", "Header", "NotCropped", "available", "crop", "image_size", "read_header", "reason", "remedy"]
 
 _MAX_UINT32 = 0xFFFF_FFFF
 """What the C function takes for a coordinate."""

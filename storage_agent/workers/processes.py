@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage_agent.descriptors import NONE_LEFT
@@ -31,8 +32,21 @@ _NOWHERE = "/proc/self/no folder"
 _FORKSERVERS = 3
 """So many are started for one worker, should each be killed before it has started that."""
 
+_PINNED = Path(__file__).parents[1] / "pinned.py"
+
 _socket: int | None = None
 """The file of the forkserver's socket, of which a process has one."""
+
+
+class _Preloaded(list[str]):
+    """What the forkserver imports first, from the package that this file lies in.
+
+    Its module path begins with the working directory, which may hold another copy of it, and before Python 3.13 it is
+    not told this process's path. The command that it is started with holds this list's `repr`.
+    """
+
+    def __repr__(self) -> str:
+        return f"__import__('runpy').run_path({str(_PINNED)!r}) and {super().__repr__()}"
 
 
 class Workers:
@@ -67,7 +81,7 @@ class Workers:
         self._started = started
         self._ended = ended
         self._spawner: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._spawner.set_forkserver_preload(["storage_agent.workers.body"])
+        self._spawner.set_forkserver_preload(_Preloaded(["storage_agent.workers.body"]))
         self._processes: dict[int, BaseProcess] = {}
         self._threads: list[threading.Thread] = []
         self._serial = 0

@@ -15,6 +15,7 @@ import pytest
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.local_agent import LocalAgentProcess
 from sophon_loader.private_folder import sweep
+from storage_agent.status import ask_status
 from tests.support.agents import ROOT, WAIT_S, until
 from tests.support.loaders import LOCAL
 
@@ -105,3 +106,19 @@ def test_its_folder_goes_when_its_loader_is_killed(root: Path) -> None:
         loader.kill()
     until(lambda: not path.parent.exists(), "the agent tidies up")
     until(lambda: not psutil.pid_exists(int(pid)), "the agent ends")
+
+
+def test_it_is_the_loaders_own_package_that_starts(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another copy in the working directory and on PYTHONPATH, as a checkout that was never built, is left alone."""
+    for name in ("sophon_loader", "storage_agent"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the {name} that is not meant')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    process = LocalAgentProcess(str(root), LOCAL)
+    try:
+        endpoint = f"ipc://{_socket_of(process)}"
+        workers = LOCAL.workers
+        until(lambda: ask_status(endpoint, WAIT_S)["workers"] == workers, "its worker processes run as well")
+    finally:
+        process.close()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,10 @@ def test_without_the_extension_every_file_is_refused() -> None:
         "print(native.available, bool(native.reason), native.image_size(b''), native.crop(b'', 0, 0, 1, 1).kind)"
     )
     assert run(code) == "False True None unavailable"
+
+
+def test_the_remedy_for_a_missing_extension_depends_on_the_place(tmp_path: Path) -> None:
+    assert "pip install" in native.remedy(tmp_path)
+    (tmp_path / "setup.py").touch()
+    said = native.remedy(tmp_path)
+    assert f"{sys.executable} setup.py build_ext --inplace" in said and f"the checkout {tmp_path}" in said

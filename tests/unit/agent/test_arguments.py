@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sophon_loader import __version__
+from sophon_loader import __version__, native
 from sophon_loader.errors import ConfigError
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
@@ -120,6 +120,17 @@ def test_who_needs_keys(
         assert broker.made.keys == (folder if keys else None)
         assert (f"copy {folder}/tokens/first to the loader's host" in capsys.readouterr().err) == said
     assert folder.exists() == keys
+
+
+def test_a_missing_extension_is_logged_with_the_remedy(
+    broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "available", False)
+    monkeypatch.setattr(native, "reason", "the C extension is not built; build it")
+    (tmp_path / "a").touch()
+    assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
+    said = capsys.readouterr().err
+    assert "JPEG files cross whole" in said and "build it" in said and said.count("\n") == 1
 
 
 def test_settings_without_keys_must_say_so() -> None:

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
+from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions, native
 from sophon_loader.client.address import Address
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, OffloadWarning
@@ -50,6 +50,15 @@ def test_agents(agent: object, meant: object) -> None:
 def test_encodings_come_in_the_order_of_all() -> None:
     assert checked(encodings=["webp", "file"]).encodings == ("file", "webp")
     assert checked(encodings="paper").encodings == ("file", "pixels", "array")
+
+
+def test_a_missing_extension_is_warned_of_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", False)
+    monkeypatch.setattr(native, "reason", "the C extension is not built; build it")
+    with pytest.warns(OffloadWarning, match="roi-jpeg is not offered: the C extension is not built; build it"):
+        checked(agent="local")
+    checked()  # without an agent nothing is lost, and `file` alone was asked for below
+    checked(agent="local", encodings=["file"])
 
 
 def test_a_warning_points_at_the_line_of_the_user() -> None:
