@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from tqdm import tqdm
 
 from sophon_loader.client.options import LocalAgent, OffloadOptions
@@ -25,6 +26,7 @@ from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
+from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
 from sophon_loader.main.prefetch import ahead
@@ -44,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
 
 
-class OffloadingDataLoader(DataLoader[T_co]):
+class OffloadingDataLoader(OwnedDataLoader[T_co]):
     """A DataLoader whose samples are preprocessed partly by a `storage_agent` next to the files.
 
     Takes every argument of `torch.utils.data.DataLoader`, and:
@@ -159,6 +161,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
         self._inner: Inner | None = None
         self._compared = False
+        self._pid = os.getpid()
         self._take_apart()
         self._use = watched(self, agent)
 
@@ -220,14 +223,28 @@ class OffloadingDataLoader(DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
-        left = ("_engine", "_inner", "_look", "_use")
-        return {name: value for name, value in self.__dict__.items() if name not in left}
+        left = ("_engine", "_inner", "_look", "_use", "_pid")
+        return {name: value for name, value in self.__dict__.items() if name not in left} | {"_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._inner, self._compared, self._followed_place = None, False, copy.copy(self._followed_place)
+        self._pid = os.getpid()
         self._take_apart(warn=False)
         self._use = watched(self, None)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked copy of the process that made this loader: begin anew, as a pickled copy does.
+
+        Its workers, agent, connections and shared counters are the parent's, which goes on with them.
+        """
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        self._inner = self._iterator = None
+        self._followed_place = copy.copy(self._followed_place)
+        if self._engine is not None:
+            self._engine = Engine(self._engine.data, self._settings)
 
     def __iter__(self) -> Any:
         return self._iterate()
@@ -245,6 +262,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
         self._use.is_known = True
+        self._leave_to_parent()
         if isinstance(self.dataset, IterableDataset):
             return ahead(super().__iter__(), self._settings)
         with self._place.iterating():
@@ -404,6 +422,7 @@ class OffloadingDataLoader(DataLoader[T_co]):
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """Iterate without a trace: torch draws a number where it starts workers, and none where they persist."""
+        self._leave_to_parent()
         persist = self.persistent_workers and self._inner is not None
         try:
             with self._place.aside():

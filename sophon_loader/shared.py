@@ -44,9 +44,11 @@ class SharedArray:
     """
 
     def __init__(self, values: NDArray[Any]) -> None:
-        self._tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
-        self._tensor.share_memory_()  # type: ignore[no-untyped-call]  # which copies
+        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+        self._tensor = shared_tensor(values.size, dtype).reshape(values.shape)
+        # Copied by numpy: torch's `share_memory_` does so in threads, for which a forked process would wait for ever.
         self.array: NDArray[Any] = self._tensor.numpy()
+        self.array[...] = values
 
     @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:

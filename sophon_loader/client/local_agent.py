@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import sophon_loader
@@ -19,13 +20,21 @@ from sophon_loader.wire.announcement import Awaited
 EXPORT = "local"
 _PROGRAM = Path(sophon_loader.__file__).parents[1] / "storage_agent" / "pinned.py"
 """The agent of the package that this loader is of; `-m storage_agent` would take one in the working directory."""
+_started: weakref.WeakSet[LocalAgentProcess] = weakref.WeakSet()
+"""By this process or one that it was forked from."""
+
+
+@cache
+def _watch_forks() -> None:
+    """Have forked processes let go of agents' standard inputs: an agent lives as long as one of them is held open."""
+    os.register_at_fork(after_in_child=lambda: [one.leave_to_parent() for one in _started])
 
 
 class LocalAgentProcess:
     """A `sophon-agent serve` child process on a Unix socket no other user can reach; nothing waits for it to start.
 
     It ends when `close` is called, when this object is collected, or when this process dies: it watches the
-    pipe that is its standard input.
+    pipe that is its standard input. What is forked from this process neither ends it nor keeps it alive.
 
     Args:
         root: the folder that it serves.
@@ -44,6 +53,8 @@ class LocalAgentProcess:
         self.close: Callable[[], object] = weakref.finalize(self, _end, self._process, os.getpid())
         self._awaited = Awaited(self._process)
         self._address: Address | None = None
+        _watch_forks()
+        _started.add(self)
 
     def address(self, wait_s: float) -> Address | None:
         """Where it listens; None if it has not said so within `wait_s`.
@@ -62,6 +73,10 @@ class LocalAgentProcess:
     def pid(self) -> int:
         """The agent's process id."""
         return self._process.pid
+
+    def leave_to_parent(self) -> None:
+        """In a process that was forked from the one which started it: let go of its pipes."""
+        _close_pipes(self._process)
 
 
 def _command(root: str, settings: LocalAgent) -> list[str]:
@@ -88,6 +103,10 @@ def _end(process: subprocess.Popen[bytes], owner_pid: int) -> None:
         process.kill()
         process.wait()
     sweep()  # the folder of its socket, if it was killed
+    _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

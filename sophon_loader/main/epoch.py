@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -164,6 +165,7 @@ class EpochIterator(Iterator[Any]):
         self._clock.pause()
         self._size: int | None = None  # of the batch delivered last
         self._in_pass = 0
+        self._pid = os.getpid()
 
     def __len__(self) -> int:
         if self._length is None:
@@ -181,6 +183,8 @@ class EpochIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._size is not None:
             self._clock.step_ends(self._size)
+        if self._pid != os.getpid():  # forked: agent, report and plan are the parent's
+            self.epoch.superseded = True
         if not self.epoch.superseded:
             self._observer.wanted()
         since_s = time.perf_counter()

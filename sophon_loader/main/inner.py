@@ -14,6 +14,7 @@ from sophon_loader.errors import warn_user
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import AsMade, Epoch
 from sophon_loader.main.order import Order
+from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
 from sophon_loader.pipeline.randomness import Seed, op_seed
@@ -140,7 +141,7 @@ class Inner:
             }
         with warnings.catch_warnings():  # the user's own has already warned of too many workers
             warnings.simplefilter("ignore")
-            self.loader = DataLoader(
+            self.loader = OwnedDataLoader(
                 dataset,
                 batch_size=None if not batched else 1,
                 sampler=None if batched else self.tickets,

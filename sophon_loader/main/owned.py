@@ -1,0 +1,50 @@
+"""Workers that belong to the process which started them, and to no forked copy of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader, _utils
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from sophon_loader.errors import ConfigError
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class OwnedIterator(_MultiProcessingDataLoaderIter):
+    """torch's iterator over workers, which a forked copy of this process neither reads nor ends.
+
+    torch's own one asks such a copy's workers whether they live, which multiprocessing refuses ("can only test a child
+    process"), or ends those of the parent, with which it shares the queues.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._owner_pid = os.getpid()
+        super().__init__(loader)
+
+    def _next_data(self) -> Any:
+        if self._owner_pid != os.getpid():
+            raise ConfigError(
+                f"an iterator over workers must be read in the process that began it, {self._owner_pid}, got process "
+                f"{os.getpid()}, forked from that; begin another one there with iter(loader)"
+            )
+        return super()._next_data()
+
+    def _shutdown_workers(self) -> None:
+        if self._owner_pid == os.getpid():
+            super()._shutdown_workers()  # type: ignore[no-untyped-call]
+        elif self._worker_pids_set:  # by its address, which another iterator may have next
+            self._worker_pids_set = False
+            _utils.signal_handling._remove_worker_pids(id(self))
+
+
+class OwnedDataLoader(DataLoader[T_co]):
+    """torch's DataLoader, whose workers belong to the process which started them."""
+
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()  # type: ignore[no-untyped-call]
+        return OwnedIterator(self)
