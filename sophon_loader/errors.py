@@ -28,8 +28,10 @@ Every class can be built from one string, because DataLoader re-raises a worker'
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
+from types import TracebackType
 
 
 class SophonError(Exception):
@@ -147,6 +149,35 @@ def add_note(error: BaseException, text: str) -> None:
         error.args = (f"{error.args[0]}\n{text}", *error.args[1:])
     else:
         error.args = (*error.args, text)
+
+
+def note_foreign(error: BaseException, text: str) -> None:
+    """`add_note` for an error that came out of code which is not of this package: an op, a label's transform.
+
+    Args:
+        error: just caught, by whoever called that code.
+        text: see `add_note`.
+    """
+    add_note(error, text)
+    with contextlib.suppress(AttributeError):  # a class with slots
+        error.sophon_foreign = error.__traceback__ and error.__traceback__.tb_next  # type: ignore[attr-defined]
+
+
+def frames_for_user(error: BaseException) -> TracebackType | None:
+    """The traceback with which to raise an error anew: without the frames of this package that tell its user nothing.
+
+    Left out are those above the call of code which is not of this package (`note_foreign`), and all frames of what this
+    package raises on purpose, whose text says everything. Any other error is a bug, and keeps all.
+
+    Example:
+        >>> except Exception as error:
+        ...     error.__traceback__ = frames_for_user(error)
+        ...     raise error
+    """
+    if isinstance(error, (ConfigError, AgentError, SampleError)):
+        return None
+    foreign: TracebackType | None = getattr(error, "sophon_foreign", None)
+    return error.__traceback__ if foreign is None else foreign
 
 
 def warn_user(text: str) -> None:

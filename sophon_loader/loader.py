@@ -19,7 +19,7 @@ from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
-from sophon_loader.errors import ConfigError, warn_user
+from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host import cores_available
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
@@ -247,7 +247,11 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self._engine = Engine(self._engine.data, self._settings)
 
     def __iter__(self) -> Any:
-        return self._iterate()
+        try:
+            return self._iterate()
+        except SophonError as error:
+            error.__traceback__ = frames_for_user(error)
+            raise error
 
     @property
     def _place(self) -> Place:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, Protocol
 
+from torch._utils import ExceptionWrapper
+
+from sophon_loader.errors import frames_for_user
 from sophon_loader.main.around import Around
 from sophon_loader.main.order import Reading
 from sophon_loader.main.tail import Tail
@@ -199,10 +203,11 @@ class EpochIterator(Iterator[Any]):
                 self.epoch.reading.ended = True
             self._note(finished=True)
             raise
-        except Exception:
+        except Exception as error:
             self.epoch.passed()  # most likely a batch of its own; the ones around it are delivered
             self._note(finished=False)
-            raise
+            error.__traceback__ = _frames_for_user(error)
+            raise error
         is_first, self._size = self._size is None, self.epoch.passed()
         self._note(finished=False, is_first=is_first)
         self.epoch.delivered += self._size
@@ -223,6 +228,16 @@ class EpochIterator(Iterator[Any]):
                 self._observer.turned_over(self.epoch)
             self._observer.delivered(self.epoch, now_s - self._last_s, self._size)
         self._last_s = now_s
+
+
+def _frames_for_user(error: Exception) -> TracebackType | None:
+    """The traceback to raise an error anew with; none for what a worker has raised, whose text has that of its own."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is not None and innermost.tb_frame.f_code is ExceptionWrapper.reraise.__code__:
+        return None
+    return frames_for_user(error)
 
 
 class AsMade(Around):

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from torchvision.transforms import functional as v1_functional
 from torchvision.transforms.v2 import functional as v2_functional
 
-from sophon_loader.errors import ConfigError, PipelineError, add_note
+from sophon_loader.errors import ConfigError, PipelineError, note_foreign
 from sophon_loader.pipeline.chain import Chain, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
 from sophon_loader.pipeline.registry import build_op
@@ -203,7 +203,7 @@ class Tail:
             try:
                 images = step(images)
             except Exception as error:
-                add_note(error, f"in the op {label} of the pipeline's tail, on {self._device}")
+                note_foreign(error, f"in the op {label} of the pipeline's tail, on {self._device}")
                 raise
         # As torch.stack does: a tv_tensors.Image becomes a tensor, unless set_return_type says otherwise.
         return [images.view_as(images), *others]

@@ -15,7 +15,7 @@ import msgpack
 import torch
 from PIL import Image
 
-from sophon_loader.errors import PipelineError, TooManyPixels, add_note
+from sophon_loader.errors import PipelineError, TooManyPixels, note_foreign
 from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
 from sophon_loader.pipeline.plain import check_plain
@@ -194,7 +194,7 @@ class Chain:
                     bounded = op is DECODE and self.max_px < math.inf
                     value = decode(value, self.max_px) if bounded else op.call(value)
             except Exception as error:
-                add_note(error, f"in op {position} ({op.label}) of the pipeline")
+                note_foreign(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
             if after is not None:
                 after(position + 1, value)

@@ -112,7 +112,12 @@ def load(path: Path, key: ProfileKey) -> StoredProfile | str:
             return f"the profile at {path} has format {header.get('format')}, not {FORMAT}"
         found, figures = dict(header["key"]), dict(header["figures"])
     except _DAMAGE as error:
-        return f"the profile at {path} is damaged: {error!r}"
+        # numpy's own words would advise to load it unsafely.
+        detail = f" ({error})" if isinstance(error, OSError) and error.errno is not None else ""
+        return (
+            f"the profile at {path} must be a file that a loader has saved, got one that is damaged or another "
+            f"program's{detail}; all is measured anew"
+        )
     wanted = asdict(key)
     differ = [name for name in wanted if found.get(name) != wanted[name]]
     if differ:

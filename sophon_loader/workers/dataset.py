@@ -17,7 +17,7 @@ from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
-from sophon_loader.errors import AgentUnreachable, ConfigError
+from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
@@ -125,9 +125,13 @@ class OffloadedDataset(Dataset[Any]):
         try:
             with isolated(self.draws):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
-        except AgentUnreachable:
+        except AgentUnreachable as error:
             self.close()  # so that the next attempt begins with some patience
-            raise
+            error.__traceback__ = frames_for_user(error)
+            raise error
+        except Exception as error:
+            error.__traceback__ = frames_for_user(error)
+            raise error
         meter.count()
         if session is not None:
             self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s

@@ -13,7 +13,7 @@ from sophon_loader.client.wanted import Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import MalformedMessage, add_note
+from sophon_loader.errors import MalformedMessage, add_note, note_foreign
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.pushdown import PartOfFile, run_from_file
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
@@ -104,10 +104,14 @@ class Finisher:
             value = self._run_file(self._read(reply, row), steps, draw)
         else:
             value = self._from_agent(reply, steps, draw, row)
-        target = self._data.sources[source].target(source_row)
-        if steps.target_transform is not None:
-            seed_generators(GENERATORS, op_seed(draw, steps.target_position))
-            target = steps.target_transform(target)
+        try:
+            target = self._data.sources[source].target(source_row)
+            if steps.target_transform is not None:
+                seed_generators(GENERATORS, op_seed(draw, steps.target_position))
+                target = steps.target_transform(target)
+        except Exception as error:
+            note_foreign(error, "in the label of the sample")
+            raise
         return value, target
 
     def _read(self, reply: Reply, row: Row) -> bytes:

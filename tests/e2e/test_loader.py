@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import re
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -574,6 +576,27 @@ def test_an_op_that_is_not_registered_stays_at_the_loader(root: Path, make: Any)
     report = loader.report().as_dict()
     assert report["cuts"] == {2: FILES}
     assert any("Lambda" in note and "not registered" in note for note in report["notes"])
+
+
+class Refusing:
+    """A user's transform that fails."""
+
+    def __call__(self, image: Any) -> Any:
+        raise ValueError("of the user's own")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("there", [True, False], ids=["agent", "alone"])
+def test_an_error_of_the_user_is_not_buried(root: Path, make: Any, there: bool, workers: int) -> None:
+    given = {} if there else {"agent": None}
+    loader = make(folder(root, v1.Compose([Refusing()])), num_workers=workers, policy="all-off", **given)
+    with pytest.raises(ValueError, match="of the user's own") as raised:
+        list(loader)
+    shown = "".join(traceback.format_exception(raised.value))
+    files = re.findall(r'File "(.*)", line', shown)
+    own = [one for one in files if f"{os.sep}sophon_loader{os.sep}" in one]
+    assert len(own) <= 2 and files[-1] == __file__
+    assert "in op 1 (Refusing) of the pipeline" in shown and "key 'class_" in shown, "what is needed to look for it"
 
 
 def test_the_report_counts_what_crossed_the_wire(root: Path, make: Any) -> None:

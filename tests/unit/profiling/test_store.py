@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import shutil
 from dataclasses import replace
@@ -113,6 +114,8 @@ def test_a_file_that_is_no_archive(path: Path) -> None:
     with path.open("wb") as file:
         np.savez(file, header=np.array([{"pickled": 1}], dtype=object))
     assert "damaged" in reason(path)
+    path.write_bytes(pickle.dumps({"a": 1}))
+    assert "measured anew" in reason(path) and "pickle" not in reason(path), "numpy advises to load it unsafely"
     path.unlink()
     path.mkdir()
     assert "damaged" in reason(path)

@@ -1,0 +1,72 @@
+"""What of a traceback a user is shown."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from sophon_loader.errors import ConfigError, MalformedMessage, SophonError, frames_for_user, note_foreign
+
+
+def _users() -> None:
+    raise ValueError("the user's")
+
+
+def _call_users() -> None:
+    try:
+        _users()
+    except ValueError as error:
+        note_foreign(error, "in op 2")
+        raise
+
+
+def _on_purpose() -> None:
+    raise ConfigError("a rule")
+
+
+def _bug() -> None:
+    raise KeyError("ours")
+
+
+def _broken_message() -> None:
+    raise MalformedMessage("not of this protocol")
+
+
+def _frames(call: Callable[[], None]) -> list[str]:
+    """The functions in the traceback of what a call raises, as they are shown."""
+    try:
+        try:
+            call()
+        except Exception as error:
+            error.__traceback__ = frames_for_user(error)
+            raise error
+    except Exception as error:
+        return [one.name for one in traceback.extract_tb(error.__traceback__)]
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        (_call_users, ["_frames", "_users"]),
+        (_on_purpose, ["_frames"]),
+        (_bug, ["_frames", "_frames", "_bug"]),
+        (_broken_message, ["_frames", "_frames", "_broken_message"]),
+    ],
+)
+def test_frames_of_this_package_are_shown_for_its_own_bugs(call: Callable[[], None], shown: list[str]) -> None:
+    assert _frames(call) == shown
+
+
+def test_what_the_error_came_from_is_still_shown() -> None:
+    cause = OSError("a disk")
+    try:
+        try:
+            raise ConfigError("a rule") from cause
+        except SophonError as error:
+            error.__traceback__ = frames_for_user(error)
+            raise error
+    except SophonError as error:
+        assert error.__cause__ is cause
