@@ -89,6 +89,19 @@ def common_root(data: Offloadable) -> str | None:
     return os.path.commonpath([os.path.abspath(root) for root in roots]) if roots else None
 
 
+def last_names(data: Offloadable) -> list[str]:
+    """What the folder of a dataset that lies on this host may be called in an export: its last name, its last two, ...
+
+    Args:
+        data: the dataset.
+    """
+    root = common_root(data)
+    if root is None or any(source.address is not None for source in data.sources):
+        return []  # a RemoteImageFolder names its own folder
+    names = root.strip("/").split("/")
+    return ["/".join(names[-count:]) for count in range(1, len(names) + 1) if names[-1]]
+
+
 def _below(source: Source, base: str | None, address: Address) -> str:
     """What the keys of a source begin with in the address's folder: "" or a folder with its `/`."""
     if source.address is None:

@@ -11,8 +11,10 @@ from torchvision.datasets import VisionDataset
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.folders import what_is_there
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import IntTargets
+from sophon_loader.errors import SampleMissing
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.shared import SharedArray, SharedStrings
@@ -64,6 +66,11 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         try:
             connection.greet(self.options.connect_timeout_s)
             tree = connection.listing(10 * self.options.dead_after_s)
+        except SampleMissing as error:
+            told = what_is_there(self.address, self.options)
+            raise SampleMissing(
+                f"agent must name a folder of the export, got {self.address}: {told or error}"
+            ) from None
         finally:
             connection.close()
         if not tree:

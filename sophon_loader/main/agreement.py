@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,8 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets.locations import Locations
+from sophon_loader.datasets.folders import what_is_there
+from sophon_loader.datasets.locations import Locations, last_names
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.catalogue import encoding_names, usable
 from sophon_loader.encodings.estimate import UsedAt
@@ -22,6 +24,8 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import DECODERS, software, unlike
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
+
+log = logging.getLogger(__name__)
 
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
@@ -183,18 +187,47 @@ class _LookedFor:
     def any_there(self) -> bool:
         return any(nbytes != NO_FILE for _, _, nbytes in self.files)
 
+    @property
+    def all_the_same(self) -> bool:
+        """Whether all are there, and those that are here too have the same size."""
+        return bool(self.files) and all(
+            nbytes >= 0 and (path is None or not os.path.exists(path) or os.path.getsize(path) == nbytes)
+            for _, path, nbytes in self.files
+        )
+
 
 def _looked_for(
     connection: Connection, data: Offloadable, address: Address, options: OffloadOptions
 ) -> tuple[Locations, _LookedFor]:
-    """Where the agent has the files, and a few of them: below the dataset's root, or else a folder in it."""
+    """Where the agent has the files, and a few of them: what the address names may be the dataset's root, a folder in
+    it, or one that holds it, under its last names.
+
+    Raises:
+        ConfigError: several folders of the export could be the dataset's root.
+    """
     usual = Locations(data, address)
     first = _asked_for(connection, data, usual, options)
-    for inner in [] if first.any_there else usual.folders_inside():
+    if first.any_there:
+        return usual, first
+    for inner in usual.folders_inside():
         locations = Locations(data, address, inner)
         found = _asked_for(connection, data, locations, options)
         if found.any_there:
             return locations, found
+    fitting = []
+    for folder in last_names(data):
+        locations = Locations(data, replace(address, folder=address.key(folder)))
+        found = _asked_for(connection, data, locations, options)
+        if found.all_the_same:
+            fitting.append((folder, locations, found))
+    if len(fitting) > 1:
+        raise ConfigError(
+            f"the address must say which folder is the dataset's, got {address}, where each of "
+            f"{', '.join(folder for folder, *_ in fitting)} has its files; add one of them to the address"
+        )
+    for folder, locations, found in fitting:
+        log.info("the dataset's folder at %s is %s", address, folder)
+        return locations, found
     return usual, first
 
 
@@ -223,10 +256,11 @@ def _check_files(found: _LookedFor, terms: Terms) -> None:
     missing = [(key, path) for key, path, nbytes in here if nbytes == NO_FILE]
     if here and len(missing) == len(here):
         key, path = missing[0]
+        told = what_is_there(terms.address, terms.options)
         raise ConfigError(
-            f"the address must name the dataset's folder, got {terms.address}, whose export is {found.root}: it has "
-            f"no {key!r}, which is {path} on this host, nor any other file that was looked for; if the dataset is a "
-            "folder of the export, add it to the address: tcp://host:port/export/folder"
+            f"the address must name the dataset's folder, got {terms.address}, whose export is {found.root}"
+            f"{told and ': '}{told}; it has no {key!r}, which is {path} on this host, nor any other file that was "
+            "looked for; if the dataset is a folder of the export, add it to the address: tcp://host:port/export/folder"
         )
     if missing:
         key, path = missing[0]

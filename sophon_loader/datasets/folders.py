@@ -1,0 +1,50 @@
+"""Which folders an export has, for the error of an address that names none of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.errors import SampleError, SophonError
+
+_TOLD = 20
+"""Most folders that are named."""
+
+
+def what_is_there(address: Address, options: OffloadOptions) -> str:
+    """What an address could name: "the export has no folder 'smal'; it has: photos, small".
+
+    Asks the agent to list the export, so only errors ask for it.
+
+    Args:
+        address: of a folder, which may be missing.
+        options: time-outs; an agent that takes longer than `dead_after_s` for its list is not waited for.
+
+    Returns:
+        A clause of a sentence; "" where the agent does not tell.
+    """
+    named = address.folder.split("/") if address.folder else []
+    for depth in range(len(named), -1, -1):
+        above = replace(address, folder="/".join(named[:depth]))
+        try:
+            folders = _folders_in(above, options)
+        except SampleError:  # there is no such folder
+            continue
+        except SophonError:
+            return ""
+        where = f"the folder {above.folder!r} of the export" if above.folder else "the export"
+        told = ", ".join(folders[:_TOLD]) + (", ..." if len(folders) > _TOLD else "") if folders else "none"
+        if depth == len(named):
+            return f"{where} has the folders: {told}"
+        return f"{where} has no folder {named[depth]!r}; it has: {told}"
+    return ""
+
+
+def _folders_in(address: Address, options: OffloadOptions) -> list[str]:
+    connection = Connection(address, 1, options)
+    try:
+        return [name for name, _ in connection.listing(options.dead_after_s)]
+    finally:
+        connection.close()
