@@ -19,8 +19,8 @@ from sophon_loader.errors import EncodingError, PipelineError
 from sophon_loader.pipeline.plain import add_reader, check_plain, from_plain, to_plain
 
 
-class InfoNotPlain(EncodingError):
-    """An image's `info` holds what does not travel."""
+class MoreThanPixels(EncodingError):
+    """An image holds something besides its pixels that does not travel."""
 
 
 def info_of(image: Image.Image, allowed: Collection[str] | None = None) -> Any:
@@ -31,13 +31,14 @@ def info_of(image: Image.Image, allowed: Collection[str] | None = None) -> Any:
         allowed: what the loader accepts, `INFO_CLASSES` for one; None for all.
 
     Raises:
-        InfoNotPlain: it holds what does not travel.
+        MoreThanPixels: it holds what does not travel.
     """
     try:
         plain = to_plain(dict(image.info), _WRITERS if allowed is None or INFO_CLASSES in allowed else {})
         check_plain(plain)
     except PipelineError as error:
-        raise InfoNotPlain(f"image info must be plain data to travel: {error}") from error
+        remedy = "register the ops with reads_info=False if none looks at it"
+        raise MoreThanPixels(f"image info must be plain data to travel: {error}; {remedy}") from error
     return plain
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from sophon_loader.encodings.catalogue import PLAIN, entries
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
 from sophon_loader.encodings.estimate import Fitted, UsedAt
-from sophon_loader.encodings.info import info_of, read_info
+from sophon_loader.encodings.info import MoreThanPixels, info_of, read_info
 from sophon_loader.errors import EncodingError
 
 _OF_AN_IMAGE = {*vars(Image.new("L", (1, 1))), "encoderconfig", "encoderinfo"}
@@ -49,7 +49,7 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
         EncodingError: no encoding takes this value, or none that is allowed, or it would not come back as it is.
     """
     if isinstance(value, Image.Image) and (more := _attributes_of_ops(value)):
-        raise EncodingError(f"image at the cut must have no attributes but PIL's own, got {more}")
+        raise MoreThanPixels(f"image at the cut must have no attributes but PIL's own, got {more}")
     known = encodings()
     refused: list[str] = []
     for candidate in dict.fromkeys((name, *PLAIN)):
@@ -62,7 +62,9 @@ def encode(value: Any, name: str, *, keep_info: bool = False, allowed: Collectio
             return encoded
         refused.append(candidate)
     if not refused:
-        raise EncodingError(f"value at the cut must be an image, a tensor or an array, got {type(value)}")
+        raise EncodingError(
+            f"value at the cut must be an image, a tensor or an array, got {type(value)}; have the op return one tensor"
+        )
     raise EncodingError(
         f"encoding must be one that the loader allows, {list(allowed or ())}, but {' or '.join(refused)}, which "
         f"would take this {type(value).__name__}, is not allowed; allow it, or ask for another cut"

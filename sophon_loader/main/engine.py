@@ -365,7 +365,9 @@ class Engine:
         if self._live is not None:
             self._epoch.report.would_bring = self._live.would_bring()
             self._epoch.report.weighed = self._live.weighed()
-        return self._epoch.report.snapshot()
+        report = self._epoch.report.snapshot()
+        report.notes = (*report.notes, *self._statistics.said.notes(report.totals.degraded))
+        return report
 
     def report_of_ranks(self) -> Report:
         """The sum of the ranks' reports of this rank's newest epoch; see `ToldReports`."""

@@ -14,6 +14,7 @@ from sophon_loader.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.absence import Absence
+from sophon_loader.workers.said import Said
 
 _Key = TypeVar("_Key")
 
@@ -139,9 +140,12 @@ class Row:
     Args:
         values: float64[places], where they lie in shared memory.
         encodings: names that have a counter.
+        said: is told what keeps samples from crossing as was asked for.
+        worker: whose row it is.
     """
 
-    def __init__(self, values: NDArray[np.float64], encodings: Sequence[str]) -> None:
+    def __init__(self, values: NDArray[np.float64], encodings: Sequence[str], said: Said, worker: int) -> None:
+        self._said, self._worker = said, worker
         self._shared = values
         self._nowhere = np.zeros_like(values)
         self._iteration = values[_ITERATION]
@@ -203,6 +207,12 @@ class Row:
             )
         if sample.cut < wanted_cut or sample.note:
             self.add(degraded=1)
+            if sample.note:
+                self._said.degraded(self._worker, sample.note)
+
+    def uncarried(self, text: str) -> None:
+        """An op gives what no encoding carries; which op, and what."""
+        self._said.uncarried(self._worker, text)
 
 
 class Statistics:
@@ -232,10 +242,12 @@ class Statistics:
         """Per worker, the cores that each of the agent's workers has, as the agent said last; 0 before that."""
         self.shortest_net_s = SharedArray(np.full(rows, np.inf))
         """Per worker, the shortest time that a reply has been on its way; inf before one has come."""
+        self.said = Said(rows)
+        """Why samples did not cross as was asked for."""
 
     def row(self, worker: int) -> Row:
         """The row of a worker."""
-        return Row(self._values.array[worker], self._encodings)
+        return Row(self._values.array[worker], self._encodings, self.said, worker)
 
     def totals(self, iteration: int) -> Totals:
         """What has been counted of an iteration so far; nothing when a newer one has begun."""

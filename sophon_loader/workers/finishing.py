@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name, read_here
+from sophon_loader.workers.said import looking
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier
 
@@ -65,6 +66,8 @@ class Finisher:
         self._verifier = Verifier(0.0 if terms is None else terms.options.verify, self._instead, terms)
         self._told = 0
         """Answers of no use of which the log has told."""
+        self._looked: set[int] = set()
+        """Steps (their ids) of which it has been seen whether their values can cross."""
 
     def close(self) -> None:
         """Close this process's connections, if it has any."""
@@ -101,7 +104,7 @@ class Finisher:
         steps = self._steps[source]
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
         if reply.sample is None:
-            value = self._run_file(self._read(reply, row), steps, draw)
+            value = self._run_file(self._read(reply, row), steps, draw, row)
         else:
             value = self._from_agent(reply, steps, draw, row)
         try:
@@ -157,14 +160,14 @@ class Finisher:
             self._tell(f"sample {reply.wanted.sample} is had another way: {error}")
             unusable = replace(reply, sample=None, payload=b"", unusable=str(error))
             try:
-                return self._run_file(self._read(unusable, row), steps, draw)
+                return self._run_file(self._read(unusable, row), steps, draw, row)
             except Exception as second:
                 add_note(second, f"nothing could be made of the agent's answer: {error}")
                 raise
         self._sizes.compare(reply, agent_name(self._terms))
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
-        value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw)
+        value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
         if self._verifier.due(draw):
             self._verifier.verify(reply, chain, draw, row)
@@ -190,15 +193,34 @@ class Finisher:
             ) from error
         return sample.cut, value
 
-    def _run_file(self, data: Any, steps: Steps, draw: Draw) -> Any:
+    def _run_file(self, data: Any, steps: Steps, draw: Draw, row: Row) -> Any:
         """All ops, on a whole file."""
         chain = steps.chain
+        look = self._looking(steps, row)
         if not self._profile.recording:
-            return run_from_file(chain, data, len(chain), draw, keep_info=chain.keeps_info)
+            return run_from_file(chain, data, len(chain), draw, keep_info=chain.keeps_info, after=look)
         measured = self._profile.measure(len(data), steps.reach)
-        value = chain.run(data, 0, len(chain), draw, after=measured.after)
+
+        def after(stage: int, value: Any) -> None:
+            measured.after(stage, value)
+            if look is not None:
+                look(stage, value)
+
+        value = chain.run(data, 0, len(chain), draw, after=after)
         self._profile.store(draw.index, measured)
         return value
+
+    def _looking(self, steps: Steps, row: Row) -> Callable[[int, Any], None] | None:
+        """What looks at one sample of each source whether its values can cross; None once that has been done."""
+        if self._terms is None or not steps.reach or id(steps) in self._looked:
+            return None
+
+        def found(text: str) -> None:
+            self._looked.add(id(steps))
+            if text:
+                row.uncarried(text)
+
+        return looking(steps.chain, steps.reach, found)
 
 
 def _compare(reply: Reply, loader_s: float, row: Row) -> None:

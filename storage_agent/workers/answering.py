@@ -17,7 +17,7 @@ from PIL import Image
 
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
-from sophon_loader.encodings.info import InfoNotPlain, info_of
+from sophon_loader.encodings.info import MoreThanPixels, info_of
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
 from sophon_loader.pipeline.chain import Chain, Located
@@ -242,10 +242,10 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
         _ = made.header  # too long when an encoding writes a great deal of meta
     except Exception as error:  # the boundary to user code
         # Of its own choice nobody need know that no allowed encoding takes the value, or that it would be too large:
-        # nothing was asked for. What a file's metadata costs, its owner can change.
+        # nothing was asked for. What keeps pictures from crossing, whose ops run in vain, can be changed.
         chosen = picture is not None and isinstance(error, (EncodingError, TooManyPixels))
-        chosen = chosen and not isinstance(error, InfoNotPlain)
-        if isinstance(error, InfoNotPlain):
+        chosen = chosen and not isinstance(error, MoreThanPixels)
+        if isinstance(error, MoreThanPixels):
             learnt.doubtful.add(job.fetch.digest)
         return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
     return Done(made, read.data, picture)

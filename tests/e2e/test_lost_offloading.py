@@ -55,6 +55,8 @@ def test_samples_that_the_agent_cannot_make_go_as_files_alone(
         report = loader.report().as_dict()
         assert report["choices"]["file"] == 2, (epoch, report["choices"])
         assert (report["samples"], report["degraded"], report["fallbacks"]) == (FILES + 1, 1, 1)
+        (said,) = [note for note in report["notes"] if "the agent said" in note]
+        assert said.startswith("1 samples came with less") and "raise the agent's --max-megapixels" in said
 
 
 def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:

@@ -165,6 +165,21 @@ def test_an_agent_that_goes_further_than_it_may(root: Path) -> None:
     read_in_its_place(parts, reply, "must not go past cut 2, got 3")
 
 
+def as_pair(image: Image.Image) -> list[Image.Image]:
+    return [image, image]
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_an_op_whose_value_cannot_cross_is_told_of(root: Path, recording: bool) -> None:
+    """And what is profiled is profiled, for all that."""
+    parts = parts_of(ImageFolder(str(root), as_pair), terms(files_here=True), reach=[2])
+    parts.profile.recording = recording
+    finished(parts, Reply(wanted(), 0))
+    (note,) = parts.statistics.said.notes(0)
+    assert note.startswith("as_pair gives a list, which cannot cross")
+    assert parts.profile.known.any() == recording
+
+
 def test_while_files_are_profiled(root: Path) -> None:
     parts = parts_at(root, terms(files_here=True))
     parts.profile.recording = True

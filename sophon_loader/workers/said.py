@@ -1,0 +1,104 @@
+"""Why samples crossed as files though more was asked for: what workers find out, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sophon_loader.encodings.catalogue import PLAIN
+from sophon_loader.encodings.registry import encodings
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.shared import SharedNotes
+
+_NOTE_NBYTES = 600
+_MAX_LENGTH = 300
+"""Characters of an agent's text that are kept; the reason is at its end."""
+
+
+class Said:
+    """What each worker has found out last, in memory that it writes and the main process reads.
+
+    Args:
+        workers: that write.
+
+    Example:
+        >>> said = Said(workers=1)
+        >>> said.degraded(0, "EncodingError at the agent:\\nEncodingError: value at the cut must be an image")
+        >>> said.notes(degraded=2)
+        ["2 samples came with less than was asked for; the agent said: value at the cut must be an image"]
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._degraded = SharedNotes(workers, _NOTE_NBYTES)
+        self._uncarried = SharedNotes(workers, _NOTE_NBYTES)
+
+    def degraded(self, worker: int, note: str) -> None:
+        """The agent has answered with less than was asked for.
+
+        Args:
+            worker: who was answered.
+            note: of the answer.
+        """
+        self._degraded.write(worker, _reason(note).encode(errors="replace")[:_MAX_LENGTH])
+
+    def uncarried(self, worker: int, text: str) -> None:
+        """An op gives what no encoding carries.
+
+        Args:
+            worker: who has seen it.
+            text: which op, and what it gives.
+        """
+        self._uncarried.write(worker, text.encode(errors="replace")[:_MAX_LENGTH])
+
+    def notes(self, degraded: int) -> list[str]:
+        """What a user should know.
+
+        Args:
+            degraded: samples of the epoch that the agent answered with less than was asked for.
+        """
+        found = [
+            f"{text}, which cannot cross: it stays at the loader with what follows it; have it return one tensor "
+            "(torch.stack)"
+            for text in _texts(self._uncarried)
+        ]
+        said = _texts(self._degraded)
+        if degraded and said:
+            found.append(f"{degraded} samples came with less than was asked for; the agent said: {said[0]}")
+        return found
+
+
+def _texts(notes: SharedNotes) -> list[str]:
+    read = [notes.read(worker) for worker in range(len(notes))]
+    return sorted({text.decode(errors="replace") for text in read if text})
+
+
+def _reason(note: str) -> str:
+    """The exception of an agent's note, and where it was raised, without the traceback."""
+    lines = note.strip().splitlines()
+    heads = [n for n, line in enumerate(lines) if line.startswith((" ", "Traceback")) or line.endswith("at the agent:")]
+    said = "; ".join(lines[heads[-1] + 1 if heads else 0 :])
+    kind, _, text = said.partition(": ")
+    return text if kind.startswith("sophon_loader.") else said
+
+
+def looking(chain: Chain, reach: int, found: Callable[[str], None]) -> Callable[[int, Any], None]:
+    """A callback of `Chain.run` that sees whether what the ops give can cross the wire.
+
+    Args:
+        chain: the pipeline.
+        reach: the last stage at which its values may cross.
+        found: is called when that stage has come; with which op gives what, if that value cannot cross, else with "".
+    """
+    first = ""
+
+    def after(stage: int, value: Any) -> None:
+        nonlocal first
+        if stage > reach:
+            return
+        carried = any(encodings()[name].accepts(value) for name in PLAIN)
+        if not carried:
+            first = first or f"{chain.ops[stage - 1].label} gives a {type(value).__name__}"
+        if stage == reach:
+            found("" if carried else first)
+
+    return after
