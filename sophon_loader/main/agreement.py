@@ -22,11 +22,13 @@ from sophon_loader.host import now_s
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
-from sophon_loader.pipeline.software import DECODERS, software, unlike
+from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
+from sophon_loader.pipeline.switches import USUAL, remedy_for
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 
 log = logging.getLogger(__name__)
 
+_OR_OTHER_TORCH = ", or its workers have another type of CPU, or set torch otherwise"
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
 BUILD_S = 60.0
@@ -110,7 +112,8 @@ class Handshake:
         try:
             self._welcome = welcome = self._connection.greet(options.connect_timeout_s)
             self._differ = unlike(welcome.software)
-            self._draws_alike = draws_alike = DECODERS.issuperset(self._differ)
+            others = not_of_switches(self._differ)
+            self._draws_alike = draws_alike = DECODERS.issuperset(others)
             # What the agent cuts out of a file depends on random numbers that it draws itself.
             possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
             offered = usable(possible, welcome.encodings)
@@ -144,7 +147,13 @@ class Handshake:
             others = self._terms.registrations[1:]
             known = (first, *(self._connection.register(one, self._timeout_s) for one in others))
         terms, welcome = self._terms, self._welcome
-        notes = _notes_on_software(welcome, self._differ) if self._differ else _notes_on_ops(self._chains, known)
+        if not_of_switches(self._differ):
+            notes = _notes_on_software(welcome, self._differ)
+        elif self._differ:  # an agent of an earlier release compares no switches
+            known = tuple(min(ops, chain.pillow_stages) for ops, chain in zip(known, self._chains, strict=True))
+            notes = _notes_on_switches(welcome, self._differ, self._chains, known)
+        else:
+            notes = _notes_on_ops(self._chains, known)
         if "roi-jpeg" in self._allowed:
             notes += _notes_on_encodings(welcome, terms.address, self._draws_alike)
         return Agreement(terms, self._locations, known, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
@@ -160,9 +169,23 @@ def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
     return [f"no op runs at the agent, because its pixels could differ: {both}"]
 
 
+def _notes_on_switches(
+    welcome: Welcome, differ: Sequence[str], chains: Sequence[Chain], known: Sequence[int]
+) -> list[str]:
+    if all(ops == chain.describable for ops, chain in zip(known, chains, strict=True)):
+        return []
+    here = software()
+    each = [
+        f"{name} is {here[name]} here and {welcome.software.get(name, USUAL.get(name))} there (say {remedy_for(name)})"
+        for name in differ
+    ]
+    return [f"no op of torch's runs at the agent, because its numbers could differ: {', '.join(each)}"]
+
+
 def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
     return [
         f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
+        + (_OR_OTHER_TORCH if ops == chain.pillow_stages else "")
         for ops, chain in zip(known, chains, strict=True)
         if ops < chain.describable
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.datasets.locations import Locations
@@ -16,6 +16,7 @@ from sophon_loader.main.tail import Split
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.software import software
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
@@ -41,6 +42,7 @@ class Run:
         alone: why there is no agent, if one was asked for; "" otherwise.
         profiler: measures this run.
         seed: of all its random numbers.
+        software: of this process, which the agent was told.
     """
 
     data: Offloadable
@@ -52,6 +54,7 @@ class Run:
     seed: Seed
     late: SharedTerms | None = None
     alone: str = ""
+    software: dict[str, str] = field(default_factory=software)
 
     def is_of(
         self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
@@ -65,6 +68,8 @@ class Run:
             alone: why there should be no agent; any other reason is as good.
         """
         same = self.collate_fn is collate_fn and self.seed == seed and bool(self.alone) == bool(alone)
+        if same and (self.agreement is not None or self.late is not None):
+            same = self.software == software()  # a setting of torch's may have changed
         return same and all(map(same_pipeline, self.pipelines, pipelines))
 
     @property
@@ -116,6 +121,6 @@ class Run:
 def _without_word_on_info(chain: Chain) -> list[Op]:
     """The ops for whose sake alone metadata is kept, though nobody has said that they look at it."""
     readers = chain.info_readers
-    if chain.image_stages == len(chain) or any(op.reads_info for op in readers):
+    if chain.image_stages == len(chain) or chain.local_ops or any(op.reads_info for op in readers):
         return []
     return list(readers)

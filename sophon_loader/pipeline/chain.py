@@ -6,7 +6,7 @@ import io
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -125,6 +125,12 @@ class Chain:
         return next(made, len(self.ops))
 
     @property
+    def pillow_stages(self) -> int:
+        """The last stage whose value depends on no setting of torch: images that Pillow has made of images."""
+        ops = self.ops[: self.image_stages]
+        return next((position for position, op in enumerate(ops) if op.in_torch), len(ops))
+
+    @property
     def local_ops(self) -> tuple[str, ...]:
         """Labels of the ops that stay at the loader because the registry does not know the first of them."""
         return tuple(op.label for op in self.ops[self.describable :])
@@ -136,8 +142,8 @@ class Chain:
 
     @property
     def keeps_info(self) -> bool:
-        """Whether somebody may look at an image's `info`: one of these ops, or who gets the result."""
-        return self.image_stages == len(self) or bool(self.info_readers)
+        """Whether somebody may look at an image's `info`: one of these ops, an unregistered one, or who gets it."""
+        return self.image_stages == len(self) or bool(self.local_ops) or bool(self.info_readers)
 
     @cached_property
     def description(self) -> bytes:
@@ -146,7 +152,8 @@ class Chain:
 
     def isolated(self) -> AbstractContextManager[None]:
         """Context in which this chain may run: the caller's generators are given back as they were, and
-        torch runs on one thread, since a reduction split over threads rounds differently.
+        torch runs on one thread, since a reduction split over threads rounds differently, and without autocast, which
+        workers do not have.
         """
         return isolated(self.draws)
 
@@ -270,8 +277,9 @@ def isolated(draws: Collection[str]) -> Iterator[None]:
     threads = torch.get_num_threads()
     if threads != 1:
         torch.set_num_threads(1)
+    autocast = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
     try:
-        with preserved(draws):
+        with autocast, preserved(draws):
             yield
     finally:
         if threads != 1:

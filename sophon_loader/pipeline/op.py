@@ -99,6 +99,7 @@ class Op:
         on_batches: see `OpType`.
         growth: how large an image it makes at most of one of a size; None for no larger than that.
         reads_info: whether it may look at an image's `info` (EXIF, say); None if nobody has said, which counts as yes.
+        in_torch: whether torch makes its numbers, of a PIL image too, so that they depend on torch's settings.
     """
 
     label: str
@@ -111,6 +112,7 @@ class Op:
     on_batches: bool = False
     growth: Growth | None = None
     reads_info: bool | None = False
+    in_torch: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class OpType:
         growth: how large an image the transform makes at most; None for no larger than what it is given. For one that
             holds others, that follows from `steps`.
         reads_info: whether the transform itself may look at an image's `info`; None if nobody has said.
+        in_torch: whether torch, and not Pillow, makes the numbers of what the transform does to a PIL image.
     """
 
     name: str
@@ -144,6 +147,7 @@ class OpType:
     on_batches: bool | Callable[[Any], bool] = False
     growth: GrowthOf | None = None
     reads_info: bool | None = False
+    in_torch: bool = False
 
 
 def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:

@@ -13,7 +13,7 @@ import msgpack
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
-from sophon_loader.pipeline.software import DECODERS, unlike
+from sophon_loader.pipeline.software import DECODERS, not_of_switches, unlike
 from sophon_loader.wire.counting import holds_more
 
 _MAX_VALUES = 1000
@@ -71,7 +71,10 @@ class Registration:
         if not isinstance(description, bytes):
             raise PipelineError(f"a description must be bytes, got {type(description).__name__}")
         chain = replace(chain_from(description), max_px=max_px)
+        if others := not_of_switches(differ):
+            why = f"the loader has agreed with an agent of other software: {', '.join(others)} differ from its own"
+            return Registration(chain if DECODERS.issuperset(others) else Chain((DECODE,)), 0, why)
         if differ:
-            why = f"the loader has agreed with an agent of other software: {', '.join(differ)} differ from its own"
-            return Registration(chain if DECODERS.issuperset(differ) else Chain((DECODE,)), 0, why)
+            why = f"torch is set otherwise than at the loader: {', '.join(differ)}"
+            return Registration(chain, chain.pillow_stages, why)
         return Registration(chain, len(chain), f"this agent knows only the first {len(chain)} ops")

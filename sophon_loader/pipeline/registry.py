@@ -78,7 +78,17 @@ def register_op(
     if on_batches or makes == "image":  # takes tensors, or does the same to pixels without anything else
         reads_info = bool(reads_info)
     rule = describe or attribute_parameters(cls)
-    op_type = OpType(name, cls, rule, draws, shrinks=shrinks, makes=makes, on_batches=on_batches, reads_info=reads_info)
+    op_type = OpType(
+        name,
+        cls,
+        rule,
+        draws,
+        shrinks=shrinks,
+        makes=makes,
+        on_batches=on_batches,
+        reads_info=reads_info,
+        in_torch=True,  # as far as is known here
+    )
     add_op_type(cls, op_type)
 
 
@@ -133,6 +143,14 @@ def reads_info_of(transform: Any) -> bool | None:
     return None if None in found else True in found
 
 
+def in_torch(transform: Any) -> bool:
+    """Whether torch makes numbers of what a transform, or one that it holds, does to a PIL image."""
+    op_type = op_type_of(transform)
+    if op_type is None or op_type.in_torch:
+        return True
+    return any(map(in_torch, op_type.steps(transform) if op_type.steps else ()))
+
+
 def growth_of(transform: Any) -> Growth | None:
     """How large an image a transform makes at most; None for no larger than what it is given."""
     op_type = op_type_of(transform)
@@ -158,12 +176,13 @@ def _op(op_type: OpType, transform: Any, spec: OpSpec) -> Op:
         on_batches=on_batches(transform) if callable(on_batches) else on_batches,
         growth=growth_of(transform),
         reads_info=reads_info_of(transform),
+        in_torch=in_torch(transform),
     )
 
 
 def _local_op(transform: Any) -> Op:
     label = getattr(transform, "__qualname__", None) or type(transform).__qualname__
-    return Op(label, transform, GENERATORS, None, reads_info=True)
+    return Op(label, transform, GENERATORS, None, reads_info=True, in_torch=True)
 
 
 def _type_named(name: str) -> OpType:

@@ -1,46 +1,120 @@
-"""The versions of the libraries that make pixels: equal ones at both ends give equal pixels."""
+"""What decides the value of a pixel: versions of libraries, and settings. Equal ones at both ends give equal pixels."""
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
+from pathlib import Path
 
 from PIL import features
+
+from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS, USUAL, switches
 
 DECODERS = frozenset({"libjpeg", "pillow"})
 """The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
 the loader decodes."""
+_MODULES = {"pillow": "PIL", "torch": "torch", "torchvision": "torchvision"}
+_VERSION = re.compile(r"""^__version__(?:: \w+)? = ['"]([^'"+]+)""", re.MULTILINE)
 
 
 def software() -> dict[str, str]:
-    """Versions of what decides the value of a pixel, without build tags; equal maps give equal pixels."""
-    torch = sys.modules.get("torch")  # a process that has not imported it has not changed its default dtype either
-    return {**_versions(), "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32"}
+    """Versions of what decides the value of a pixel, without build tags, and torch's settings; equal maps give equal
+    pixels."""
+    torch = sys.modules.get("torch")  # a process that has not imported it has not changed its defaults either
+    return {
+        **_versions(),
+        "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32",
+        "default device": str(torch.get_default_device()) if torch else "cpu",
+        **switches(),
+    }
 
 
 def unlike(theirs: Mapping[str, str]) -> list[str]:
     """Names of the software that differs on another host, or is missing there.
 
     Args:
-        theirs: what `software` returns there.
+        theirs: what `software` returns there. An end that does not state a setting (an earlier release, an agent's
+            broker, which does not import torch) has the usual one; its kernels are not known, and not compared here.
     """
-    return sorted(name for name, here in software().items() if theirs.get(name) != here)
+    here = software()
+    usual = {**USUAL, "default device": "cpu", KERNELS: here.get(KERNELS, "")}
+    ours = {**usual, **here}
+    return sorted(name for name, value in ours.items() if theirs.get(name, usual.get(name)) != value)
+
+
+def not_of_switches(differ: list[str]) -> list[str]:
+    """The names of what is unlike that may change images as well, and not the numbers of tensors alone.
+
+    Args:
+        differ: what `unlike` returns.
+    """
+    return [name for name in differ if name not in ON_TENSORS]
 
 
 @cache
 def _versions() -> Mapping[str, str]:
-    found = {"machine": platform.machine(), "libjpeg": _libjpeg()}
-    for package in ("pillow", "torch", "torchvision"):
-        try:
-            found[package] = version(package).split("+")[0]
-        except PackageNotFoundError:
-            found[package] = "none"
-    return found
+    releases = {package: release_of(package, module) for package, module in _MODULES.items()}
+    return {"machine": platform.machine(), "libjpeg": _libjpeg(), **releases}
 
 
 def _libjpeg() -> str:
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
     return f"turbo-{turbo}" if turbo else f"{features.version_codec('jpg')}"
+
+
+def release_of(package: str, module: str) -> str:
+    """The version of a library, and what is odd about it: "none", or other code than the installed one.
+
+    What is imported may lie elsewhere than what is installed (a copy on PYTHONPATH, a checkout), so the version is read
+    from its own folder, without importing it. Code of a copy is told by a hash of its sources.
+
+    Args:
+        package: as it is called where it is installed.
+        module: as it is imported.
+    """
+    spec = find_spec(module)
+    try:
+        installed = version(package).split("+")[0]
+    except PackageNotFoundError:
+        installed = "none"
+    if spec is None or spec.origin is None:
+        return installed
+    folder = Path(spec.origin).parent
+    stated = _stated(folder) or installed
+    told = stated if installed in (stated, "none") else f"{stated}, installed as {installed}"
+    return told if _is_installed(package, module, spec.origin) else f"{told}, a copy ({_hash_of(folder)})"
+
+
+def _stated(folder: Path) -> str | None:
+    """The version that a library's folder gives it."""
+    for name in ("version.py", "_version.py"):
+        try:
+            found = _VERSION.search((folder / name).read_text())
+        except (OSError, UnicodeDecodeError):
+            continue
+        if found is not None:
+            return found[1]
+    return None
+
+
+def _is_installed(package: str, module: str, origin: str) -> bool:
+    """Whether what is imported is what is installed."""
+    try:
+        return os.path.samefile(str(distribution(package).locate_file(f"{module}/__init__.py")), origin)
+    except (PackageNotFoundError, OSError):
+        return False
+
+
+def _hash_of(folder: Path) -> str:
+    hashed = blake2b(digest_size=6)
+    for path in sorted(folder.rglob("*.py")):
+        hashed.update(f"{path.relative_to(folder)}\0".encode())
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import timm
 from timm.data import auto_augment, random_erasing, transforms
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as v1_functional
@@ -22,6 +21,7 @@ from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.growth import GrowthOf, Size, to_size
 from sophon_loader.pipeline.op import Crop, Made, OpType, Region, attribute_parameters
 from sophon_loader.pipeline.region import CenterCropV1, RandomResizedCropV1
+from sophon_loader.pipeline.software import release_of
 
 NOT_REGISTERED: dict[str, str] = {
     "ToNumpy": "gives an array in place of an image; with timm's prefetcher MaybePILToTensor has taken its place",
@@ -155,9 +155,12 @@ _CROPS: dict[str, Callable[[Any], Crop]] = {
 _STEPS = {"AugMixAugment": _held_steps, "AutoAugment": _policy_steps, "RandAugment": _held_steps}
 
 
+_RELEASE = release_of("timm", "timm")
+
+
 def op_name(cls_name: str) -> str:
     """The id on the wire of a class of the timm that is installed here."""
-    return f"timm.{cls_name}@{timm.__version__}"
+    return f"timm.{cls_name}@{_RELEASE}"
 
 
 def op_types() -> Iterator[tuple[type, OpType]]:

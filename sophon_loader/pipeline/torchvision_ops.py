@@ -103,6 +103,8 @@ _SHRINKING = (
     "Resize",
     "ScaleJitter",
 )
+_IN_TORCH = ("AugMix", "ElasticTransform", "GaussianBlur", "GaussianNoise", "LinearTransformation", "RandomPerspective")
+"""Classes that compute with torch for PIL images as well."""
 _MAKES: dict[str, Made] = {
     "PILToTensor": "tensor",
     "ToImage": "tensor",
@@ -241,6 +243,7 @@ def _op_type(name: str, cls: type, draws: tuple[str, ...]) -> OpType:
         makes=_MAKES.get(cls_name),
         on_batches=_ON_BATCHES.get(name, False),
         growth=GROWTHS.get(cls_name),
+        in_torch=cls_name in _IN_TORCH,
     )
 
 

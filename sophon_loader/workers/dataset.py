@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -21,6 +22,7 @@ from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.switches import switches
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
@@ -33,6 +35,8 @@ from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.terms import SharedTerms
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class OffloadedDataset(Dataset[Any]):
         self.draws = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
+        self._switches = switches()
+        self._looked_in = 0  # in which iteration that was compared last; they count from 1
         self._late = terms if isinstance(terms, SharedTerms) else None
         self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
 
@@ -118,6 +124,9 @@ class OffloadedDataset(Dataset[Any]):
                 "iter() in that thread, too"
             )
         session, row, meter = self._of_this_process()
+        if session is not None and self._looked_in != ticket.batch.iteration:
+            self._looked_in = ticket.batch.iteration
+            self._look_at_switches()
         row.begin(ticket.batch.iteration)
         meter.begin()
         if session is not None:
@@ -219,6 +228,7 @@ class OffloadedDataset(Dataset[Any]):
         if agreed is not None:
             self._late = self._process = None
             self._follow(agreed[0], [replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True)])
+            self._looked_in = 0
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = None
@@ -228,6 +238,18 @@ class OffloadedDataset(Dataset[Any]):
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))
         return self._process[1:]
+
+    def _look_at_switches(self) -> None:
+        """Leave ops of torch's to this process if it has set torch otherwise than the one that agreed with the agent.
+
+        A `worker_init_fn` may have done so, and what is spawned begins with torch's own settings.
+        """
+        if switches() == self._switches:
+            return
+        steps = [replace(one, reach=min(one.reach, one.chain.pillow_stages)) for one in self._steps]
+        if steps != list(self._steps):
+            log.warning("no op of torch's runs at the agent for this worker: torch is set otherwise than in the loader")
+            self._follow(self._terms, steps)
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""

@@ -9,6 +9,7 @@ import pytest
 from sophon_loader.cgroups import CpuMounts, cgroup_quotas, cpu_mounts, read_quota
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software
+from sophon_loader.pipeline.switches import ON_TENSORS
 
 
 def quotas(tmp_path: Path, groups: str, files: dict[str, str]) -> list[float]:
@@ -99,6 +100,7 @@ def test_some_core_is_always_available() -> None:
 
 def test_software_names_versions_without_build_tags() -> None:
     found = software()
-    assert set(found) == {"machine", "libjpeg", "pillow", "torch", "torchvision", "default dtype"}
+    versions = {"machine", "libjpeg", "pillow", "torch", "torchvision"}
+    assert set(found) == versions | {"default dtype", "default device"} | ON_TENSORS
     assert all(isinstance(value, str) and value and "+" not in value for value in found.values())
     assert found["torch"] != "none" and found["pillow"] != "none"

@@ -1,0 +1,103 @@
+"""torch's settings that change numbers: the same tensors with and without the agent, and a note that names each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision import transforms as v1
+
+from tests.support.loaders import samples_of
+from tests.support.pictures import folder
+
+FILES = 12
+LOADER = {"batch_size": 4, "seed": 1, "policy": "all-off"}
+FAINT = v1.Normalize([0.0] * 3, [3e38] * 3)
+"""Makes numbers so small that torch may be told to take them for 0."""
+
+
+def pictures(root: Path, *more: Any) -> Any:
+    return folder(root, v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor(), FAINT, *more]))
+
+
+@pytest.fixture(autouse=True)
+def _as_usual() -> Iterator[None]:
+    yield
+    torch.set_flush_denormal(False)
+
+
+def flush(worker: int = 0) -> None:
+    torch.set_flush_denormal(True)
+
+
+@pytest.fixture
+def expected(root: Path, make: Callable[..., Any]) -> Any:
+    """Without an agent: with the usual settings, and without small numbers."""
+    usual = samples_of(make(pictures(root), None))
+    flush()
+    flushed = samples_of(make(pictures(root), None))
+    torch.set_flush_denormal(False)
+    assert usual != flushed, "it does change them"
+    return usual, flushed
+
+
+def note_of(loader: Any) -> str:
+    return " ".join(note for note in loader.report().notes if note.startswith("no op of torch's runs at the agent"))
+
+
+@pytest.mark.parametrize(("workers", "policy"), [(0, "all-off"), (1, "all-off"), (1, "auto")])
+def test_a_setting_that_the_agent_does_not_have(
+    root: Path, make: Callable[..., Any], expected: Any, workers: int, policy: str
+) -> None:
+    flush()
+    loader = make(pictures(root), num_workers=workers, policy=policy)
+    assert samples_of(loader) == expected[1]
+    assert note_of(loader).endswith(
+        "numbers could differ: flush denormal is on here and off there (say torch.set_flush_denormal(False))"
+    )
+    cuts = loader.report().as_dict()["cuts"]
+    assert set(cuts) <= {0, 1, 2} and (policy == "auto" or set(cuts) == {2}), "a crop of Pillow's may run there"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_setting_that_changes_between_epochs(
+    root: Path, make: Callable[..., Any], expected: Any, workers: int
+) -> None:
+    loader = make(pictures(root), num_workers=workers)
+    usual, flushed = expected
+    for turned, samples, cut in ((False, usual, 4), (True, flushed, 2), (False, usual, 4)):
+        torch.set_flush_denormal(turned)
+        loader.set_epoch(0)
+        assert samples_of(loader) == samples
+        assert set(loader.report().as_dict()["cuts"]) == {cut} and bool(note_of(loader)) is turned
+
+
+@pytest.mark.parametrize("policy", ["all-off", "auto"])
+def test_a_setting_of_a_worker_alone(root: Path, make: Callable[..., Any], expected: Any, policy: str) -> None:
+    loader = make(pictures(root), num_workers=1, policy=policy, worker_init_fn=flush)
+    assert samples_of(loader) == expected[1]
+
+
+def test_a_setting_that_a_spawned_worker_does_not_have(root: Path, make: Callable[..., Any], expected: Any) -> None:
+    """As in torch's DataLoader, it begins with the usual ones."""
+    flush()
+    for agent in ({}, {"agent": None}):
+        loader = make(pictures(root), num_workers=1, multiprocessing_context="forkserver", **agent)
+        assert samples_of(loader) == expected[0]
+
+
+@pytest.mark.parametrize("given", [{}, {"agent": None}], ids=["agent", "none"])
+def test_autocast_is_for_the_training_step(root: Path, make: Callable[..., Any], given: dict[str, Any]) -> None:
+    size = 3 * 24 * 24
+    mixed = v1.LinearTransformation(torch.full((size, size), 0.3), torch.zeros(size))
+    dataset = folder(root, v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor(), mixed]))
+    found = []
+    for context in (nullcontext(), torch.autocast("cpu", torch.bfloat16)):
+        with context:
+            found.append(samples_of(make(dataset, num_workers=0, **given)))
+            assert torch.is_autocast_enabled("cpu") == isinstance(context, torch.autocast)
+    assert found[0] == found[1]
