@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sophon_loader.endpoints import by_ipv6_alone, unknown_host
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.keys import token_for
 from sophon_loader.wire.frames import pack, unpack
@@ -31,7 +32,7 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
+        socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
         if (token := token_for(endpoint, key)) is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
@@ -42,6 +43,8 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
             raise AgentUnreachable(f"address must be like tcp://host:5555, got {address!r}: {error}") from error
         socket.send(pack(AskStatus()))
         if not socket.poll(int(1000 * timeout_s)):
+            if unknown := unknown_host(endpoint):
+                raise AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
             raise AgentUnreachable(
                 f"an agent must answer at {endpoint}, got nothing within {timeout_s:g} s; is `sophon-agent serve` "
                 "running there, and bound to an address that this host reaches? An agent with keys answers who has one "

@@ -19,9 +19,10 @@ GREETING_NBYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
 """Bits of a frame's flag byte."""
 MBIT = 1000.0
-Strike = Literal["drop", "double", "reorder", "flip", "flip header", "truncate"]
+Strike = Literal["drop", "double", "reorder", "flip", "flip header", "flip size", "truncate"]
 """What may happen to a message: it is lost, comes twice, comes after the next one, has a bit changed in its last frame
-(a payload, where there is one) or in its first one, or ends in the middle together with the connection."""
+(a payload, where there is one), in its first one, or in what says how long that is, or ends in the middle together with
+the connection."""
 
 
 class SpoiltRelay(Relay):
@@ -175,6 +176,9 @@ class _Direction:
         if at is not None:
             head, body = message[at]
             message[at] = head, self._relay.flipped(body)
+        if what == "flip size":
+            head, body = message[0]
+            message[0] = head[:1] + self._relay.flipped(head[1:]), body
         whole = b"".join(head + body for head, body in message)
         if what == "truncate":
             return [whole[: len(whole) // 2], END]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import time
@@ -15,8 +16,9 @@ from sophon_loader import __version__
 from sophon_loader.client.address import Address
 from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.patience import MOST_FLOWING_S, flows
+from sophon_loader.client.patience import MOST_FLOWING_S, Advice, Silence, flows
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.endpoints import by_ipv6_alone, unknown_host
 from sophon_loader.errors import (
     AgentError,
     AgentUnreachable,
@@ -40,6 +42,8 @@ from sophon_loader.wire.messages import (
     Hello,
     Listing,
     Message,
+    Ping,
+    Pong,
     Refused,
     Register,
     Registered,
@@ -59,10 +63,14 @@ _LISTED = check_of(list[list[str]])
 _CONNECT_S, _HANDSHAKE_S = 2.0, 2.0
 """How long to wait for a host to take a connection, and for the program there to greet at least, before trying anew."""
 _RECONNECT_S, _MAX_RECONNECT_S = 0.1, 1.0
-"""How long to wait between two attempts: twice as long each time."""
+"""How long to wait between two attempts: twice as long each time. After a handshake that failed, the longer one."""
 _LOOK_S = 0.5
 """How often whoever waits for an answer looks whether a part of it has come."""
+_LEAST_LOOK_S = 0.05
+"""In less, the bytes of a handshake would look like those of a message that comes."""
 _MAX_MS = (1 << 31) - 1
+_MAX_KEEPALIVE = 127
+"""Seconds, and probes, that every kernel takes."""
 _EVENT = struct.Struct("=HI")  # a monitor's first frame: the event, and what more is known of it
 _NOBLOCK = int(zmq.NOBLOCK)
 """As a number: with pyzmq's enumeration a call takes longer."""
@@ -70,6 +78,12 @@ _NOBLOCK = int(zmq.NOBLOCK)
 
 class Connection:
     """Messages to and from an agent.
+
+    ZeroMQ makes a connection anew that is closed by the other end. It does so neither after bytes that it cannot read
+    (it then has none any more) nor after ones that it cannot decrypt (once it has told its monitor of that, it keeps
+    the connection and does not look at it). Its heartbeats must not be used: libzmq 4.3.5 sends one by a connection
+    that it does not look at and that the other end has closed, and an assertion ends the process. So `renew` makes the
+    socket anew, wherever a connection is found to be of no use, and whoever waits for an agent pings it (`Silence`).
 
     Args:
         address: the agent.
@@ -92,48 +106,88 @@ class Connection:
         self.address = address
         self.received_nbytes = 0
         self.reconnects = 0
-        self._lost = False
-        self._descriptor: int | None = None
+        self._options = options or OffloadOptions()
+        self._most_messages = 2 * window + 64
+        # A stable id: replies still reach this loader after its connection broke and came back.
+        self._id = b"L" + os.urandom(16)
         self._asked = 0
         self._question: tuple[Message, bytes | None] = (AskStatus(), None)
+        self._asked_over = 0
+        """`reconnects` when that was sent last."""
         self._damaged = 0
         """How often that was asked again, because it or its answer was damaged."""
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
-        self._closed = weakref.finalize(self, _close, self._context, self._socket, os.getpid())
-        self._socket.setsockopt(zmq.LINGER, 0)
-        # A stable id: replies still reach this loader after its connection broke and came back.
-        self._socket.setsockopt(zmq.ROUTING_ID, b"L" + os.urandom(16))
-        self._socket.setsockopt(zmq.RCVHWM, 2 * window + 64)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
-        self._find_out_soon(options or OffloadOptions())
-        self._socket.setsockopt(zmq.IPV6, address.endpoint.startswith("tcp://["))
-        if (token := address.token) is not None:
-            self._socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
-            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
-        events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
-        self._monitor = self._socket.get_monitor_socket(events)
+        self._silence = Silence(self._options)
+        self._looked_s = now_s()
         self._handshakes = Handshakes(address)
+        self._context = zmq.Context()
+        # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
+        self._sockets: list[zmq.Socket[bytes]] = []
+        """The one of now, which must not be collected before its monitor is ended."""
+        self._closed = weakref.finalize(self, _close, self._context, self._sockets, os.getpid())
+        self._open()
+
+    def _open(self) -> None:
+        """Make the socket, and the monitor that tells what becomes of its connection.
+
+        Raises:
+            AgentUnreachable: the address is none.
+        """
+        self._lost = self._shaken = False
+        self._descriptor: int | None = None
+        self._renew_at_s = math.inf
+        self._socket = socket = self._context.socket(zmq.DEALER)
+        self._sockets[:] = [socket]
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTING_ID, self._id)
+        socket.setsockopt(zmq.RCVHWM, self._most_messages)
+        socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
+        self._find_out_soon(self._options)
+        socket.setsockopt(zmq.IPV6, by_ipv6_alone(self.address.endpoint))
+        if (token := self.address.token) is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
+        events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
+        self._monitor = socket.get_monitor_socket(events)
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         try:
-            self._socket.connect(address.endpoint)
+            socket.connect(self.address.endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise AgentUnreachable(f"agent must be a reachable address, got {address}: {error}") from error
+            raise AgentUnreachable(f"agent must be a reachable address, got {self.address}: {error}") from error
+
+    def renew(self) -> None:
+        """Make the connection anew; what is on its way, in either direction, is lost.
+
+        Raises:
+            AgentUnreachable: this process ends.
+        """
+        try:
+            self._socket.disable_monitor()
+            self._monitor.close()
+            self._socket.close()
+            self._open()
+        except zmq.ZMQError as error:
+            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
+        self.reconnects += 1
 
     def _find_out_soon(self, options: OffloadOptions) -> None:
-        """Have ZeroMQ notice a connection that carries nothing any more, and try to connect anew.
+        """Have ZeroMQ try to connect anew soon, and the kernel notice that the other host has vanished without a word.
 
-        Heartbeats find out a connection whose other end has vanished without a word. Only whole frames count as a
-        sign of life for them, so they are given most of `dead_after_s`: a large one may take some seconds.
+        The kernel does that while this process does something else; what the kernel's probes find alive and is not
+        (a proxy, say) `Silence` finds out. They also keep a firewall from forgetting a connection that is idle.
         """
+        keepalive = {
+            zmq.TCP_KEEPALIVE: 1,
+            zmq.TCP_KEEPALIVE_IDLE: options.heartbeat_s,
+            zmq.TCP_KEEPALIVE_INTVL: options.heartbeat_s,
+            zmq.TCP_KEEPALIVE_CNT: options.dead_after_s / (2 * options.heartbeat_s),
+        }
+        for option, value in keepalive.items():
+            self._socket.setsockopt(option, min(max(1, math.ceil(value)), _MAX_KEEPALIVE))
         milliseconds = {
-            zmq.HEARTBEAT_IVL: 1000 * min(options.heartbeat_s, options.dead_after_s / 5),
-            zmq.HEARTBEAT_TIMEOUT: 1000 * 0.6 * options.dead_after_s,
             zmq.HANDSHAKE_IVL: 1000 * max(_HANDSHAKE_S, 0.6 * options.dead_after_s),
             zmq.CONNECT_TIMEOUT: 1000 * _CONNECT_S,
             zmq.RECONNECT_IVL: 1000 * _RECONNECT_S,
@@ -154,7 +208,11 @@ class Connection:
         """
         frames = [pack(message)] if payload is None else [pack(message, payload), payload]
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            try:
+                self._socket.send_multipart(frames, zmq.NOBLOCK)
+            except zmq.Again:  # there is no connection, and will be none, or it has long taken nothing
+                self.renew()
+                self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again as error:
             raise AgentUnreachable(f"agent {self.address} must take messages, but its queue is full") from error
         except zmq.ZMQError as error:  # closed, at the end of this process
@@ -170,14 +228,17 @@ class Connection:
         try:
             frames = self._frames()
             end_s = now_s() + timeout_s
-            while not frames and timeout_s > 0 and self._poller.poll(int(1000 * timeout_s)):
+            while not frames and self._poller.poll(max(0, int(1000 * timeout_s))):
                 self._watch()
                 frames = self._frames()
                 timeout_s = end_s - now_s()
         except zmq.ZMQError as error:  # closed, at the end of this process
             raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
         if not frames:
+            if now_s() >= self._renew_at_s:
+                self.renew()
             return None
+        self._silence.heard()
         self.received_nbytes += sum(len(frame) for frame in frames)
         header, *rest = (frame.buffer for frame in frames)
         message, payload = unpack(header), payload_of(rest)
@@ -199,7 +260,7 @@ class Connection:
         return 0 if self._descriptor is None else received_nbytes(self._descriptor) or 0
 
     def _watch(self) -> None:
-        """Take the monitor's events."""
+        """Take the monitor's events. A handshake that "fails" later than the first is of bytes that cannot be read."""
         while True:
             try:
                 head, *_ = self._monitor.recv_multipart(_NOBLOCK)
@@ -210,11 +271,13 @@ class Connection:
                 self._descriptor = value
             elif event & FAILED:
                 self._handshakes.failed(event, value)
+                self._renew_at_s = now_s() + (0.0 if self._shaken else _MAX_RECONNECT_S)
             elif event == zmq.EVENT_DISCONNECTED:
                 self._lost, self._descriptor = True, None  # whose number may be another's from now on
-            elif self._lost:
-                self._lost = False
-                self.reconnects += 1
+            else:
+                self._handshakes.succeeded()
+                self.reconnects += self._lost
+                self._lost, self._shaken, self._renew_at_s = False, True, math.inf
 
     def close(self) -> None:
         """Close the socket; unsent requests are thrown away."""
@@ -303,11 +366,31 @@ class Connection:
         Raises:
             SampleError: it cannot be had.
         """
+        self.begin_file(key)
+        file = self.fetched(timeout_s)
+        if file is None:
+            raise self.silent(timeout_s)
+        return file
+
+    def begin_file(self, key: str) -> None:
+        """Ask for a file; `fetched` gives it."""
         self._asked += 1
-        end_s = now_s() + timeout_s
-        answer, payload = self._ask(Fetch.of_files(self.address.export, {self._asked: key}), None, timeout_s)
-        while _is_late(answer, self._asked):
-            answer, payload = self._answer(max(0.0, end_s - now_s()), timeout_s)
+        self._begin(Fetch.of_files(self.address.export, {self._asked: key}), None)
+
+    def fetched(self, wait_s: float) -> bytes | None:
+        """The file that was asked for last; None if it does not come within `wait_s`.
+
+        Raises:
+            SampleError: it cannot be had.
+        """
+        end_s = now_s() + wait_s
+        while (received := self._answered(max(0.0, end_s - now_s()))) is not None and _is_late(
+            received[0], self._asked
+        ):
+            pass
+        if received is None:
+            return None
+        answer, payload = received
         if not isinstance(answer, Sample) or (answer.cut, answer.encoding) != (0, "file"):
             raise self._unexpected(answer)
         return bytes(payload)
@@ -335,7 +418,14 @@ class Connection:
 
     def _begin(self, question: Message, payload: bytes | None) -> None:
         self._question, self._damaged = (question, payload), 0
-        self.send(question, payload)
+        self._looked_s = now_s()
+        self._silence.heard()
+        self._put()
+
+    def _put(self) -> None:
+        """Send the question."""
+        self.send(*self._question)
+        self._asked_over = self.reconnects
 
     def _answer(self, wait_s: float, timeout_s: float) -> tuple[Message, Payload]:
         answer = self._answered(wait_s)
@@ -344,8 +434,12 @@ class Connection:
         return answer
 
     def _answered(self, wait_s: float) -> tuple[Message, Payload] | None:
-        """What has come in answer to the question, which is asked again where it or its answer was damaged on its way;
-        None if nothing comes within `wait_s`, and for some minutes more where a part of it has.
+        """What has come in answer to the question, which is asked again where it or its answer was damaged on its way,
+        or the connection was made anew; None if nothing comes within `wait_s`, and for some minutes more where a part
+        of it has.
+
+        Raises:
+            AgentUnreachable: an agent that has greeted says nothing at all for `dead_after_s`.
         """
         end_s = now_s() + wait_s
         latest_s = end_s + MOST_FLOWING_S
@@ -358,10 +452,16 @@ class Connection:
             else:
                 if answer is None:
                     took_s = now_s() - since_s
-                    if flows(self.arrived_nbytes() - before, took_s):
+                    if took_s >= _LEAST_LOOK_S and flows(self.arrived_nbytes() - before, took_s):
                         end_s = min(end_s + took_s, latest_s)
+                        self._silence.heard()
+                    self._see_that_it_lives()
+                    if self.reconnects != self._asked_over:
+                        self._put()
                     if now_s() >= end_s:
                         return None
+                    continue
+                if isinstance(answer[0], Pong):
                     continue
                 if not is_corrupt(answer[0]):
                     return answer
@@ -374,11 +474,32 @@ class Connection:
                 )
             self._damaged += 1
             time.sleep(DAMAGED_PAUSE_S * 2**self._damaged)
-            self.send(*self._question)
+            self._put()
+
+    def _see_that_it_lives(self) -> None:
+        """Ping an agent that has said nothing for a while, and do not wait for a dead one.
+
+        Raises:
+            AgentUnreachable: it has said nothing at all for `dead_after_s`.
+        """
+        before_s, self._looked_s = self._looked_s, now_s()
+        advice = self._silence.waited(self._looked_s - before_s)
+        if advice is Advice.PING:
+            self.send(Ping())
+        elif advice is Advice.RENEW:
+            self.renew()
+            self.send(Ping())
+        elif advice is Advice.GIVE_UP and not isinstance(self._question[0], Hello):  # which has a time-out of its own
+            raise self.silent(self._options.dead_after_s)
 
     def silent(self, timeout_s: float) -> AgentError:
         """The error for an agent that has said nothing for so long."""
         self._watch()
+        if unknown := unknown_host(self.address.endpoint):
+            return AgentUnreachable(
+                f"agent must be at a host that this one knows, got {unknown}; correct the name in {self.address}, or "
+                "use the host's address"
+            )
         return self._handshakes.error() or AgentUnreachable(
             f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
             "`sophon-agent serve` running there, and bound to an address that this host reaches?"
@@ -407,7 +528,8 @@ def _is_late(answer: Message, asked: int) -> bool:
     return False
 
 
-def _close(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], pid: int) -> None:
+def _close(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]], pid: int) -> None:
     if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
-        socket.disable_monitor()
+        for socket in sockets:
+            socket.disable_monitor()
         context.destroy(linger=0)  # the monitor's socket, too

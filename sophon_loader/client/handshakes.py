@@ -34,6 +34,10 @@ class Handshakes:
         """
         self._failed.add((event, value))
 
+    def succeeded(self) -> None:
+        """One has not, so those before were damaged on their way, or refused by an agent that was there before."""
+        self._failed.clear()
+
     def error(self) -> AgentError | None:
         """Why connections failed; None if none has, so that nobody listens, or whoever does says nothing."""
         if not self._failed:
@@ -42,7 +46,7 @@ class Handshakes:
         if token is None:
             remedy = (
                 "make a token there (`sophon-agent key add NAME`) and copy its file to "
-                f"{file_of(endpoint)} on this host, or give it as OffloadOptions(key=...)"
+                f"{file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
             if _MISMATCH in self._failed:
                 return KeyRefused(f"key must be given for {endpoint}, whose agent has keys, got none; {remedy}")

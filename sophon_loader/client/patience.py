@@ -22,6 +22,8 @@ FLOWS_NBYTES_PER_S = 16_000
 """What comes at least while a large message does. Less may be answers that bring no sample."""
 MOST_FLOWING_S = 300.0
 """For how long, without a sample, bytes are enough: of a message that never ends, too."""
+_RENEWED_AFTER = 0.6
+"""Share of `dead_after_s`: after so long a silence the connection may be what has died, and not the agent."""
 _AT_ONCE_S = 1.0
 """Of one look, no more counts: a process that was stopped for a minute has not waited for one."""
 
@@ -36,8 +38,55 @@ class Advice(enum.Enum):
 
     WAIT = enum.auto()
     PING = enum.auto()
+    RENEW = enum.auto()
+    """Make the connection anew, and ask again."""
     ASK_AGAIN = enum.auto()
     GIVE_UP = enum.auto()
+
+
+class Silence:
+    """Of an agent that is waited for. ZeroMQ's own heartbeats are not used: see `Connection`.
+
+    Args:
+        options: the time-outs.
+
+    Example:
+        >>> silence = Silence(OffloadOptions(heartbeat_s=2.0, dead_after_s=10.0))
+        >>> silence.waited(1.0), silence.waited(1.0)
+        (<Advice.WAIT: 1>, <Advice.PING: 2>)
+    """
+
+    def __init__(self, options: OffloadOptions) -> None:
+        self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
+        self._renew_s, self._dead_s = _RENEWED_AFTER * options.dead_after_s, options.dead_after_s
+        self._silent_s = 0.0
+        """Waited for since anything was heard."""
+        self._pinged_s = 0.0
+        """The same at the last ping."""
+        self._renewed = False
+        """Whether the connection has been made anew since."""
+
+    def heard(self) -> None:
+        """The agent has said something, whatever it was."""
+        self._silent_s = self._pinged_s = 0.0
+        self._renewed = False
+
+    def waited(self, seconds: float) -> Advice:
+        """The agent has been waited for, and has said nothing.
+
+        Args:
+            seconds: since this was called last, or since the wait began.
+        """
+        self._silent_s += min(seconds, _AT_ONCE_S)
+        if self._silent_s >= self._dead_s:
+            return Advice.GIVE_UP
+        if self._silent_s >= self._renew_s and not self._renewed:
+            self._renewed, self._pinged_s = True, self._silent_s
+            return Advice.RENEW
+        if self._silent_s - self._pinged_s >= self._heartbeat_s:
+            self._pinged_s = self._silent_s
+            return Advice.PING
+        return Advice.WAIT
 
 
 class Patience:
@@ -60,11 +109,7 @@ class Patience:
 
     def __init__(self, options: OffloadOptions) -> None:
         self._options = options
-        self._heartbeat_s = min(options.heartbeat_s, options.dead_after_s / 2)
-        self._silent_s = 0.0
-        """Waited for since anything was heard."""
-        self._pinged_s = 0.0
-        """The same at the last ping."""
+        self._silence = Silence(options)
         self._idle_s = 0.0
         """Waited for since a sample came."""
         self._after_s = options.resend_after_s
@@ -82,7 +127,7 @@ class Patience:
 
     def heard(self) -> None:
         """The agent has said something, whatever it was."""
-        self._silent_s = self._pinged_s = 0.0
+        self._silence.heard()
 
     def lost(self) -> None:
         """A message has come that was damaged so much that nobody knows what it was."""
@@ -111,10 +156,9 @@ class Patience:
             self._flowing_s += seconds
             self.heard()
             return Advice.WAIT
-        seconds = min(seconds, _AT_ONCE_S)
-        self._silent_s += seconds
-        self._idle_s += seconds
-        if self._silent_s >= self._options.dead_after_s:
+        self._idle_s += min(seconds, _AT_ONCE_S)
+        silence = self._silence.waited(seconds)
+        if silence is Advice.GIVE_UP:
             return self.give_up(f"got silence for {self._options.dead_after_s:g} s")
         first_s = min(LOST_S, self._after_s) if self._lost else self._after_s
         again = self._idle_s - self._asked_s >= first_s * 2**self._resends
@@ -123,11 +167,8 @@ class Patience:
         if again:
             self._resends += 1
             self._asked_s, self._lost = self._idle_s, False
-            return Advice.ASK_AGAIN
-        if self._silent_s - self._pinged_s >= self._heartbeat_s:
-            self._pinged_s = self._silent_s
-            return Advice.PING
-        return Advice.WAIT
+            return Advice.RENEW if silence is Advice.RENEW else Advice.ASK_AGAIN
+        return silence
 
     def give_up(self, why: str) -> Advice:
         """No longer wait for it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import Advice, Patience
-from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
@@ -240,6 +240,8 @@ class Requests:
         advice = self.patience.waited(waited_s, nbytes)
         if advice is Advice.PING:
             said.append(Say(Ping()))
+        elif advice is Advice.RENEW:
+            said += [Renew(), Say(Ping())]
         elif advice is Advice.ASK_AGAIN:
             self._ask_again()
         elif advice is Advice.GIVE_UP:
@@ -247,8 +249,9 @@ class Requests:
         return said + self._fill(now_s)
 
     def reconnected(self, now_s: float) -> list[Instruction]:
-        """The connection was broken and is there again: what was on its way, in either direction, may be lost."""
-        self.patience.heard()
+        """The connection was broken and is there again: what was on its way, in either direction, may be lost. No sign
+        of life: a host may take connections for a program that stands still.
+        """
         self._pause_until_s = now_s
         self._ask_again()
         return self._fill(now_s)

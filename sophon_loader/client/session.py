@@ -13,7 +13,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
-from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
 from sophon_loader.encodings.catalogue import INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
@@ -297,6 +297,8 @@ class Session:
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Ask):
             self._connection.send(self._fetch(instruction))
+        elif isinstance(instruction, Renew):
+            self._connection.renew()  # and `_wait` says so
         elif isinstance(instruction, RegisterAgain):
             source = instruction.source
             self._connection.send(Register(self._digests[source]), self.terms.registrations[source])

@@ -91,10 +91,15 @@ class Say:
 
 
 @dataclass(frozen=True)
+class Renew:
+    """Instruction: make the connection anew, and say so (`Requests.reconnected`)."""
+
+
+@dataclass(frozen=True)
 class RegisterAgain:
     """Instruction: the agent has forgotten the pipeline of this source; register it before the next Ask."""
 
     source: int
 
 
-Instruction = Ask | Say | RegisterAgain
+Instruction = Ask | Say | Renew | RegisterAgain

@@ -4,24 +4,19 @@ know looks from time to time, and the question is on its way between two looks.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.session import Terms
-from sophon_loader.errors import SophonError
+from sophon_loader.errors import PipelineError, SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
 from sophon_loader.host import now_s
 from sophon_loader.main.agreement import BUILD_S, Agreement
-from sophon_loader.wire.failures import error_of
-from sophon_loader.wire.messages import Failed, Failure, Fetch, Registered, Sample
 from sophon_loader.workers.absence import Absence
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 """How long the agent is left alone before it is tried, and how long at most: twice as long each time."""
-_ABOUT_THE_FILE = frozenset({Failure.MISSING, Failure.OUTSIDE_EXPORT, Failure.UNREADABLE})
+_ABOUT_THE_FILE = (SampleMissing, SampleOutsideExport, SampleUnreadable)
 """Refusals that are about the file, from an agent that serves."""
-_TRIAL = 1
-_AT_ONCE = 8
-"""Messages that are looked at in one look; an agent that is well sends two."""
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +24,8 @@ log = logging.getLogger(__name__)
 class Revival:
     """Of one loader's agent, in the main process, which outlives the workers and their epochs.
 
-    A trial registers the pipeline and asks for a file. An agent that answers a ping only is of no use, nor is one whose
-    workers have not started.
+    A trial registers the pipeline and then asks for a file. An agent that answers a ping only is of no use, nor is one
+    whose workers have not started.
 
     Example:
         >>> revival = Revival()
@@ -42,9 +37,10 @@ class Revival:
         self._due_s: float | None = None
         """When to try; None as long as the agent is there."""
         self._connection: Connection | None = None
-        self._asked_s = 0.0
-        self._sent = self._built = False
-        """What the trial has brought: the file, the pipeline."""
+        self._began_s = self._asked_s = 0.0
+        """When the trial began, and when what it waits for was asked for."""
+        self._built = False
+        """Whether the trial has brought the pipeline; then it waits for the file."""
 
     def look(self, agreement: Agreement | None, absence: Absence) -> None:
         """Try the agent if it is time, and see whether it has answered. Takes no time.
@@ -64,8 +60,8 @@ class Revival:
         try:
             if self._connection is None and now_s() >= self._due_s:
                 self._ask(agreement)
-            if self._connection is not None and self._answered(self._connection, agreement.terms):
-                absence.back(self._asked_s)
+            if self._connection is not None and self._answered(self._connection, agreement):
+                absence.back(self._began_s)
                 self.close()
                 log.info("the agent at %s answers again", agreement.terms.address)
         except SophonError as error:
@@ -73,40 +69,38 @@ class Revival:
             self._due_s = now_s() + self._pause_s
             log.info("the agent is tried again in %g s: %s", self._pause_s, error)
 
-    def _answered(self, connection: Connection, terms: Terms) -> bool:
+    def _answered(self, connection: Connection, agreement: Agreement) -> bool:
         """Whether the agent has built the pipeline and sent the file, or has said what is wrong with these.
 
         Raises:
             SophonError: it has said something else, or nothing for too long.
         """
-        for _ in range(_AT_ONCE):
-            if (received := connection.receive(0)) is None:
-                break
-            message = received[0]
-            if isinstance(message, Registered):
-                self._built = True
-            elif isinstance(message, Sample):
-                self._sent = self._sent or message.id == _TRIAL
-            elif isinstance(message, Failed) and message.failure == Failure.BAD_PIPELINE:
-                self._built = True  # it is asked for files then
-            elif isinstance(message, Failed) and message.failure in _ABOUT_THE_FILE:
-                self._sent = True
-            elif isinstance(message, Failed):
-                raise error_of(message.failure, message.text)
-        patience_s = terms.options.dead_after_s + (BUILD_S if self._sent else 0.0)
-        if not (self._sent and self._built) and now_s() - self._asked_s >= patience_s:
+        if not self._built:
+            with contextlib.suppress(PipelineError):  # it is asked for files then
+                if connection.registered(0) is None:
+                    return self._in_time(connection, agreement, BUILD_S)
+            self._built = True
+            self._asked_s = now_s()
+            connection.begin_file(agreement.locations.key_in_export(0))
+        try:
+            return connection.fetched(0) is not None or self._in_time(connection, agreement, 0.0)
+        except _ABOUT_THE_FILE:
+            return True
+
+    def _in_time(self, connection: Connection, agreement: Agreement, more_s: float) -> bool:
+        """False, while the agent may still answer."""
+        patience_s = agreement.terms.options.dead_after_s + more_s
+        if now_s() - self._asked_s >= patience_s:
             raise connection.silent(patience_s)
-        return self._sent and self._built
+        return False
 
     def _ask(self, agreement: Agreement) -> None:
         terms = agreement.terms
         self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
-        self._asked_s = now_s()
-        self._sent = self._built = False
+        self._began_s = self._asked_s = now_s()
+        self._built = False
         self._connection = Connection(terms.address, 1, terms.options)
         self._connection.begin_to_register(terms.registrations[0])
-        files = {_TRIAL: agreement.locations.key_in_export(0)}
-        self._connection.send(Fetch.of_files(terms.address.export, files))
 
     def close(self) -> None:
         """End a trial that is under way."""

@@ -172,6 +172,42 @@ def test_a_pipeline_that_is_refused_in_mid_epoch_has_files_cross(
     assert (report["fallbacks"], report["degraded"]) == (0, FILES)
 
 
+@pytest.mark.parametrize("dies_at", [AskSizes, Register], ids=["sizes", "pipeline"])
+def test_an_agent_that_dies_after_its_greeting_is_waited_for_no_longer_than_said(
+    root: Path, liar: Liar, make: Any, dies_at: type
+) -> None:
+    """It was 65 s for a pipeline."""
+    well = useless(root, lambda fetch: Pong("i"))
+    liar.answer = lambda message: [] if any(isinstance(one, dies_at) for one in liar.heard) else well(message)
+    loader = make(folder(root), str(liar.address), options=SHORT)
+
+    def refused() -> None:
+        with pytest.raises(AgentUnreachable, match="got nothing within 2 s"):
+            iter(loader)
+
+    assert seconds_of(refused) < 15.0
+
+
+@pytest.mark.parametrize("lost", [AskSizes, Register], ids=["sizes", "pipeline"])
+def test_an_agent_that_restarts_after_its_greeting_is_asked_again(
+    root: Path, liar: Liar, make: Any, lost: type
+) -> None:
+    """What was on its way to the first is sent to the second; no time-out that a test would outlive comes first."""
+    well = useless(root, lambda fetch: Pong("i"))
+
+    def answer(message: Any) -> list[bytes]:
+        if sum(isinstance(one, lost) for one in liar.heard) > 1 or not isinstance(message, lost):
+            return well(message)
+        relay.cut()
+        return []
+
+    liar.answer = answer
+    with SpoiltRelay(liar.address.endpoint) as relay:
+        options = OffloadOptions(connect_timeout_s=600.0, heartbeat_s=300.0, dead_after_s=600.0)
+        loader = make(folder(root), relay.address("d"), options=options)
+        assert seconds_of(lambda: iter(loader)) < BOUND_S
+
+
 # --- a connection that breaks -------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.patience import FLOWS_NBYTES_PER_S, MOST_FLOWING_S, Advice, Patience
+from sophon_loader.client.patience import FLOWS_NBYTES_PER_S, MOST_FLOWING_S, Advice, Patience, Silence
 
 STEP_S = 0.5
 FLOW = int(2 * FLOWS_NBYTES_PER_S * STEP_S)
@@ -44,3 +44,18 @@ def test_a_sample_begins_anew() -> None:
     for _ in range(3):
         assert set(waited(patience, 0.8 * MOST_FLOWING_S, FLOW)) == {Advice.WAIT}
         patience.progressed(turnaround_s=1.0)
+
+
+def test_a_long_silence_is_met_with_pings_then_once_with_another_connection_then_with_nothing() -> None:
+    silence = Silence(OPTIONS)
+    steps = [(n * STEP_S, silence.waited(STEP_S)) for n in range(1, 21)]
+    said = {at_s: advice for at_s, advice in steps if advice is not Advice.WAIT}
+    assert said == {
+        2.0: Advice.PING, 4.0: Advice.PING, 6.0: Advice.RENEW, 8.0: Advice.PING, 10.0: Advice.GIVE_UP
+    }  # fmt: skip
+    silence.heard()
+    assert silence.waited(STEP_S) is Advice.WAIT
+
+
+def test_a_process_that_stood_still_has_not_waited() -> None:
+    assert Silence(OPTIONS).waited(100.0) is Advice.WAIT

@@ -559,3 +559,16 @@ def test_an_agent_whose_every_header_is_damaged_is_given_up() -> None:
     assert [reply.sample for reply in drained(requests, FIRST)] == [None, None]
     requests.unusable(None, "a header", now_s, damaged=True)
     assert requests.gone, "that is no sign of life that could be believed"
+
+
+def test_a_connection_that_is_made_anew_is_no_sign_of_life() -> None:
+    """Else an agent that stands still, on a host that takes connections, is waited for nearly twice `dead_after_s`."""
+    requests = machine(OffloadOptions(heartbeat_s=2.0, dead_after_s=10.0))
+    requests.want(FIRST, wanted(1), 0.0)
+    seconds = 0.0
+    while not requests.gone:
+        seconds += 0.5
+        requests.tick(seconds, 0.5)
+        if seconds == 8.0:
+            requests.reconnected(seconds)
+    assert seconds == 10.0

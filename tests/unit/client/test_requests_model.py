@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
-from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Reply, Say, Wanted
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
 from sophon_loader.wire.messages import Failed, Failure, Message, Pong, Registered, Sample
 from tests.support.drawn import examples
 from tests.support.loaders import sample_message as sample
@@ -76,6 +76,8 @@ class LossyAgent:
         elif isinstance(one, RegisterAgain):
             self.pipelines.add(one.source)
             self.outbox.append(Registered("digest", 3))
+        elif isinstance(one, Renew):
+            pass  # the connection was not what had died
         elif fate in ("busy", "stopping"):
             self.outbox.append(Failed(fate, "", ids_of(one)))
         elif one.source not in self.pipelines:

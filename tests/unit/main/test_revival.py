@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +84,32 @@ def test_it_is_of_use_once_it_builds_the_pipeline_and_sends_a_file(liar: Liar, a
     assert revival._connection is None
 
 
+def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any) -> None:
+    """What its predecessor had not answered; it was 70 s until the next trial."""
+    forgotten: set[type] = set()
+
+    def forgets_the_first(message: Any) -> list[bytes]:
+        if type(message) in forgotten:
+            return framed(well(message))
+        forgotten.add(type(message))
+        return []
+
+    liar.answer = forgets_the_first
+    absence, revival = Absence(1), Revival()
+    absence.note(0, gave_up_s=now_s(), lost_s=0.0)
+    agreed.terms = replace(agreed.terms, options=replace(agreed.terms.options, heartbeat_s=50.0, dead_after_s=60.0))
+
+    def looked(condition: Callable[[], bool]) -> bool:
+        revival.look(agreed, absence)
+        return condition()
+
+    for kind in (Register, Fetch):
+        until(lambda kind=kind: looked(lambda: kind in forgotten), "it is asked")
+        assert revival._connection is not None
+        revival._connection.renew()
+    until(lambda: looked(lambda: not absence.gone(0)), "it is of use again")
+
+
 @pytest.mark.parametrize("what", ["silent", "busy", "pong", "no pipeline"])
 def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, agreed: Any, what: str) -> None:
     answers: dict[str, Any] = {
@@ -96,10 +122,14 @@ def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, a
     absence, revival = Absence(1), Revival()
     absence.note(0, gave_up_s=now_s(), lost_s=0.0)
 
-    def tried(times: int) -> bool:
+    def tried(pause_s: float) -> bool:
         revival.look(agreed, absence)
-        return sum(isinstance(one, Fetch) for one in liar.heard) >= times
+        return revival._pause_s >= pause_s and any(isinstance(one, Register) for one in liar.heard)
 
-    until(lambda: tried(1 if what == "no pipeline" else 3), "it is tried again")
-    assert absence.gone(0) and revival._pause_s == (0.1 if what == "no pipeline" else 0.2)
+    alive = what in ("pong", "no pipeline")
+    until(lambda: tried(0.1 if alive else 0.2), "it is tried again")
+    end_s = now_s() + 1.0
+    while alive and now_s() < end_s:
+        revival.look(agreed, absence)
+    assert absence.gone(0) and revival._pause_s == (0.1 if alive else 0.2), "one that lives may have workers that start"
     revival.close()

@@ -1,0 +1,55 @@
+"""Hosts of endpoints, as a name server would tell."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sophon_loader import endpoints as module
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.endpoints import by_ipv6_alone, host_of, unknown_host
+from sophon_loader.errors import AgentUnreachable
+
+KNOWN = {"six": [socket.AF_INET6], "four": [socket.AF_INET], "both": [socket.AF_INET6, socket.AF_INET]}
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What has been asked for."""
+    asked: list[str] = []
+
+    def getaddrinfo(host: str, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        if host not in KNOWN:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(family, 1, 6, "", ()) for family in KNOWN[host]]
+
+    module._families.cache_clear()
+    monkeypatch.setattr(module.socket, "getaddrinfo", getaddrinfo)
+    yield asked
+    module._families.cache_clear()
+
+
+def test_who_is_reached_by_ipv6_alone(names: list[str]) -> None:
+    for _ in range(2):
+        assert by_ipv6_alone("tcp://six:5555")
+        assert not by_ipv6_alone("tcp://four:5555") and not by_ipv6_alone("tcp://both:5555")
+        assert not by_ipv6_alone("ipc:///run/agent") and not by_ipv6_alone("")
+    assert names == ["six", "four", "both"], "each is asked for once"
+    assert host_of("tcp://[::1]:5555") == "::1"
+
+
+def test_a_name_that_nobody_knows_is_said() -> None:
+    assert not by_ipv6_alone("tcp://flieserver:5555")
+    assert unknown_host("tcp://flieserver:5555") == "'flieserver': Name or service not known"
+    assert unknown_host("tcp://four:5555") == unknown_host("ipc:///run/agent") == ""
+    connection = Connection(Address("tcp://flieserver:5555", "d"), window=1)
+    try:
+        with pytest.raises(AgentUnreachable, match="at a host that this one knows, got 'flieserver': Name"):
+            connection.greet(0.01)
+    finally:
+        connection.close()
