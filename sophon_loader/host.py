@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 from sophon_loader.cgroups import cgroup_quotas
 
 _TCP_INFO_NBYTES = 136
-_RECEIVED_AT = 128
-"""Where in Linux's tcp_info the bytes stand that have been received."""
+_ACKNOWLEDGED_AT, _RECEIVED_AT = 120, 128
+"""Where in Linux's tcp_info the bytes stand that the other end has acknowledged, and those that have been received."""
 
 
 def cores_available() -> float:
@@ -43,6 +43,15 @@ def _exit_after(parent: BaseProcess) -> None:
 
 def received_nbytes(descriptor: int) -> int | None:
     """Bytes that have come by a TCP connection since it was made; None where that cannot be told."""
+    return _tcp_info(descriptor, _RECEIVED_AT)
+
+
+def acknowledged_nbytes(descriptor: int) -> int | None:
+    """Bytes that the other end of a TCP connection has acknowledged; None where that cannot be told."""
+    return _tcp_info(descriptor, _ACKNOWLEDGED_AT)
+
+
+def _tcp_info(descriptor: int, at: int) -> int | None:
     try:
         borrowed = socket.socket(fileno=descriptor)
     except OSError:
@@ -53,4 +62,4 @@ def received_nbytes(descriptor: int) -> int | None:
         return None
     finally:
         borrowed.detach()
-    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _TCP_INFO_NBYTES else None
+    return int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= _TCP_INFO_NBYTES else None

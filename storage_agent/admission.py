@@ -7,6 +7,10 @@ from typing import Generic, TypeVar
 from storage_agent.turns import Turns
 
 Job = TypeVar("Job")
+MAX_NBYTES = 256 << 20
+"""Memory for unanswered requests of all clients; a client has at least its share of it."""
+REQUEST_NBYTES = 1024
+"""What one takes besides its text."""
 
 
 class Admission(Generic[Job]):
@@ -30,6 +34,9 @@ class Admission(Generic[Job]):
         self.max_queued = max_queued
         self.turns: Turns[Job] = Turns()
         self._outstanding: dict[bytes, int] = {}
+        self._nbytes: dict[bytes, float] = {}
+        """What the unanswered requests of each client take."""
+        self._all_nbytes = 0.0
 
     @property
     def queued(self) -> int:
@@ -55,19 +62,31 @@ class Admission(Generic[Job]):
         """Admitted samples of one client that have no answer yet."""
         return self._outstanding.get(client, 0)
 
-    def admit(self, client: bytes, samples: int) -> bool:
+    def admit(self, client: bytes, samples: int, nbytes: int = 0) -> bool:
         """Count more samples for a client; False, and nothing counted, if that is over its limit.
 
         Args:
             client: its routing id.
             samples: how many it asks for.
+            nbytes: of the message in which it does.
         """
         total = self._outstanding.get(client, 0) + samples
-        if total > self.max_outstanding:
+        if total > self.max_outstanding or not self._has_memory(client, samples * REQUEST_NBYTES + nbytes):
             return False
         if samples:
             self._outstanding[client] = total
+            self._take(client, self._nbytes.get(client, 0.0) + samples * REQUEST_NBYTES + nbytes)
         return True
+
+    def _has_memory(self, client: bytes, nbytes: int) -> bool:
+        """Whether there is memory for requests of so many bytes: in all, or in the client's share."""
+        share = MAX_NBYTES // (len(self._outstanding) + 1)
+        return self._all_nbytes + nbytes <= MAX_NBYTES or self._nbytes.get(client, 0.0) + nbytes <= share
+
+    def _take(self, client: bytes, nbytes: float) -> None:
+        self._all_nbytes += nbytes - self._nbytes.pop(client, 0.0)
+        if nbytes:
+            self._nbytes[client] = nbytes
 
     def finish(self, client: bytes, samples: int = 1) -> None:
         """Admitted samples have their answers, or nobody waits for them any more.
@@ -76,11 +95,14 @@ class Admission(Generic[Job]):
             client: whose they are.
             samples: how many.
         """
-        left = self._outstanding.get(client, 0) - samples
+        before = self._outstanding.get(client, 0)
+        left = before - samples
         if left > 0:
             self._outstanding[client] = left
+            self._take(client, self._nbytes[client] * left / before)
         else:
             self._outstanding.pop(client, None)
+            self._take(client, 0.0)
 
     def forget(self, client: bytes) -> None:
         """A client has left: what it has waiting is not done."""

@@ -30,7 +30,7 @@ from storage_agent import instructions as do
 from storage_agent.admission import Admission
 from storage_agent.answers import Answer, answer_file, answer_question
 from storage_agent.desk import Desk, Load
-from storage_agent.frontend import Frontend
+from storage_agent.frontend import LOOK_S, Frontend
 from storage_agent.jobs import Job
 from storage_agent.log import EventLog
 from storage_agent.notices import Notices, waking_on_signals
@@ -158,6 +158,8 @@ class Broker:
                 relief_s,
                 stopping_s,
                 self._look(now_s),
+                self._see_whether_crowded(now_s),
+                self._frontend.visits.wait_s(now_s),
             )
             self._lines.flush()
             events = dict(self._poller.poll(_shortest_ms(*waits_s)))
@@ -173,17 +175,34 @@ class Broker:
             if self._frontend.socket in events:
                 self._receive()
             for client in self._frontend.departed():
-                self._carry_out(self._desk.gone(client))
+                unanswered = self._desk.gone(client)
+                self._frontend.visits.left(self._frontend.owner_of(client), unanswered, time.monotonic())
                 self._admission.finish(client, len(self._readers.turns.drop(client)))
+            self._tell_who_has_gone(time.monotonic())
             self._cores_now(time.monotonic())
             self._carry_out(self._staff.assign(time.monotonic()))
             self._send_due()
+
+    def _tell_who_has_gone(self, now_s: float) -> None:
+        for owner, unanswered in self._frontend.visits.over(now_s).items():
+            self._log.info("loader gone", client=owner, unanswered=unanswered)
 
     def _look(self, now_s: float) -> float | None:
         """Look at connections by which bytes come; between two looks it need not be told of more of them."""
         wait_s = self._frontend.look(now_s)
         self._poller.register(self._frontend.incoming, zmq.POLLIN if wait_s is None else 0)
         return wait_s
+
+    def _see_whether_crowded(self, now_s: float) -> float | None:
+        """Make nothing while unread replies come to too much; the seconds until the next look, None if they do not."""
+        shut = self._frontend.crowded(now_s)
+        if shut != self._readers.turns.shut:
+            self._readers.turns.shut = self._admission.turns.shut = shut
+            if shut:
+                self._log.warning("unread replies come to too much", mb=self._frontend.unread_nbytes[1] >> 20)
+            self._readers.assign()
+            self._carry_out(self._staff.assign(now_s))
+        return LOOK_S if shut else None
 
     def _send_due(self) -> None:
         """Send what is due, and make nothing more for clients that do not take what they have been sent."""
@@ -234,6 +253,7 @@ class Broker:
                     self._frontend.tell(client, message)
                 case do.Greet(client, version, exports):
                     self._frontend.tell(client, self._welcome(version, exports))
+                    self._frontend.visits.greeted(self._frontend.owner_of(client))
                 case do.TellStatus(client, exports):
                     self._frontend.tell(client, Status(self._status(exports)))
                 case do.LookUp(client, question):
@@ -339,12 +359,13 @@ class Broker:
         self._send_due()
 
     def _status(self, exports: Sequence[str]) -> dict[str, object]:
-        folders = self._exports.describe()
+        folders, door = self._exports.describe(), self._frontend.door
         return {
             **self._tally.values(),
             "instance": self._instance,
             "exports": {name: folders[name] for name in exports},
-            "keys": self._frontend.door is not None,
+            "keys": door is not None,
+            "keys_refused": 0 if door is None else door.refused,
             "workers": len(self._staff.ready_workers),
             "worker_pids": self._workers.pids,
             "worker_deaths": self._staff.deaths,
@@ -355,6 +376,8 @@ class Broker:
             "outstanding": self._admission.outstanding,
             "dropped_replies": self._frontend.dropped,
             "hung_up": self._frontend.hung_up,
+            "unread_requests_mb": round(self._frontend.unread_nbytes[0] / 1e6, 3),
+            "unread_replies_mb": round(self._frontend.unread_nbytes[1] / 1e6, 3),
             "sent_mb": round(self._frontend.sent_nbytes / 1e6, 3),
             "limit_mbit": self._settings.limit_mbit,
         }
@@ -363,6 +386,7 @@ class Broker:
         """End threads and workers, flush what has been sent, free the address. Safe to call twice."""
         if self._frontend.closed:
             return
+        self._tell_who_has_gone(math.inf)
         self._lines.close_all()
         self._readers.stop()
         self._workers.stop(STOP_S, told=self._staff.ready_workers)

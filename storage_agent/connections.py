@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 SILENT_S = 2.0
 """A connection that has said nothing for so long is the first to go when there are too many."""
 IDLE_S = 60.0
 """Next is one that has said nothing lately; it connects again by itself when it has something to say."""
-MAX_UNFINISHED_NBYTES = 32 << 20
-"""Of one connection, since its last whole message: several times what the longest message has."""
+MAX_UNREAD_NBYTES = 32 << 20
+"""Bytes of one connection that have come and are not in a message that was read: several times the longest message."""
+MAX_ALL_UNREAD_NBYTES = 512 << 20
+"""The same of all connections: those with most of them are let go first."""
+FEW_UNREAD_NBYTES = 16 << 10
+"""Up to so many may be a handshake, or signs of life."""
+UNFINISHED_S = 60.0
+"""How long more of them may wait for the rest of their message: 4 MiB over a wire of 0.6 Mbit/s."""
 
 
 @dataclass
 class _Connection:
-    """What is known of one: when it spoke last (or was made), whether it ever did, whose it is, whether it has spoken
-    since the last look at its bytes, how many those were, and how many at the first look after it had spoken.
+    """What is known of one.
+
+    Args:
+        since_s: when it spoke last, or was made.
+        spoke: whether it ever did.
+        client: whose it is.
+        nbytes: that had come by it at the last look.
+        read_nbytes: of messages that were read.
+        unfinished_s: when more than few bytes were first seen since its last message; None where none were.
     """
 
     since_s: float
     spoke: bool = False
     client: bytes | None = None
-    heard: bool = False
     nbytes: int = 0
-    heard_nbytes: int = 0
+    read_nbytes: int = 0
+    unfinished_s: float | None = None
+
+    @property
+    def unread_nbytes(self) -> int:
+        """What has come and was not read, as far as is known since the last look."""
+        return max(0, self.nbytes - self.read_nbytes)
 
 
 class Connections:
@@ -32,6 +50,9 @@ class Connections:
 
     Args:
         most: how many there may be.
+
+    Attributes:
+        unread_nbytes: that have come by all of them and are not in a message that was read, at the last look.
 
     Example:
         >>> connections = Connections(most=1)
@@ -46,18 +67,31 @@ class Connections:
         self._open: dict[int, _Connection] = {}
         self._at: dict[bytes, int] = {}
         """Client -> its descriptor."""
+        self.unread_nbytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._open)
 
     def accepted(self, descriptor: int, now_s: float) -> None:
         """A connection has been made."""
         self._open[descriptor] = _Connection(now_s)
 
-    def spoke(self, descriptor: int, now_s: float) -> None:
-        """A whole message has come by a connection."""
+    def spoke(self, descriptor: int, now_s: float, nbytes: int) -> None:
+        """A whole message has been read from a connection.
+
+        Args:
+            descriptor: of the connection.
+            now_s: the time.
+            nbytes: that the message had on the wire.
+        """
         connection = self._open.setdefault(descriptor, _Connection(now_s))
-        connection.since_s, connection.spoke, connection.heard = now_s, True, True
+        before = connection.unread_nbytes
+        connection.since_s, connection.spoke, connection.unfinished_s = now_s, True, None
+        connection.read_nbytes += nbytes
+        self.unread_nbytes += connection.unread_nbytes - before
 
     def client(self, descriptor: int) -> bytes | None:
         """Whose a connection is; None before its first message."""
@@ -76,6 +110,7 @@ class Connections:
     def closed(self, descriptor: int) -> bytes | None:
         """A connection has been closed: the client that has left with it, if it has not come back before."""
         connection = self._open.pop(descriptor, None)
+        self.unread_nbytes -= 0 if connection is None else connection.unread_nbytes
         if connection is None or connection.client is None or self._at.get(connection.client) != descriptor:
             return None
         del self._at[connection.client]
@@ -96,24 +131,53 @@ class Connections:
         return gone + newest[: count - len(gone)]
 
     def look(
-        self, receiving: Iterable[int], received_nbytes: Callable[[int], int | None]
-    ) -> tuple[list[int], list[int]]:
-        """Look at some connections: which are to be let go because they send a message that has no end, and by which
-        nothing has come since the last look.
+        self, receiving: Iterable[int], received_nbytes: Callable[[int], int | None], now_s: float
+    ) -> tuple[dict[int, str], list[int]]:
+        """Look at some connections.
 
         Args:
             receiving: their descriptors.
             received_nbytes: what has come by a descriptor in all; None where that cannot be told.
+            now_s: the time.
+
+        Returns:
+            Those to be let go, with the reason, and those by which nothing has come since the last look, so that they
+            need not be looked at until more does.
         """
-        endless, quiet = [], []
+        endless: dict[int, str] = {}
+        quiet = []
         for descriptor in receiving:
             connection, nbytes = self._open.get(descriptor), received_nbytes(descriptor)
-            if connection is None or nbytes is None or nbytes == connection.nbytes:
+            if connection is None or nbytes is None:
                 quiet.append(descriptor)
                 continue
-            if connection.heard:
-                connection.heard, connection.heard_nbytes = False, nbytes
-            elif nbytes - connection.heard_nbytes > MAX_UNFINISHED_NBYTES:
-                endless.append(descriptor)
+            before, came = connection.unread_nbytes, nbytes != connection.nbytes
             connection.nbytes = nbytes
-        return endless, quiet
+            unread = connection.unread_nbytes
+            self.unread_nbytes += unread - before
+            if unread <= FEW_UNREAD_NBYTES:
+                connection.unfinished_s = None
+                if not came:
+                    quiet.append(descriptor)
+            elif connection.unfinished_s is None:
+                connection.unfinished_s = now_s
+            elif now_s - connection.unfinished_s > UNFINISHED_S:
+                endless[descriptor] = f"a message that was not whole within {UNFINISHED_S:g} s"
+            if unread > MAX_UNREAD_NBYTES:
+                endless[descriptor] = f"more than {MAX_UNREAD_NBYTES >> 20} MiB without the end of a message"
+        return endless | self._too_much_in_all(endless), quiet
+
+    def _too_much_in_all(self, gone: Collection[int]) -> dict[int, str]:
+        """Connections to be let go so that the unread bytes of the others are not too many, with the reason."""
+        left = self.unread_nbytes - sum(self._open[descriptor].unread_nbytes for descriptor in gone)
+        if left <= MAX_ALL_UNREAD_NBYTES:
+            return {}
+        reason = f"most of more than {MAX_ALL_UNREAD_NBYTES >> 20} MiB of unread messages"
+        found: dict[int, str] = {}
+        for descriptor, one in sorted(self._open.items(), key=lambda item: -item[1].unread_nbytes):
+            if left <= MAX_ALL_UNREAD_NBYTES:
+                break
+            if descriptor not in gone:
+                found[descriptor] = reason
+                left -= one.unread_nbytes
+        return found

@@ -13,6 +13,8 @@ import termios
 
 NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 """Errors that pass, as connections are let go."""
+MOST_CONNECTIONS = 16_384
+"""However many descriptors there are: each takes some 40 KB of memory."""
 RESERVE = 128
 """Descriptors for files, threads and sockets of the agent's own."""
 RESERVE_PER_WORKER = 8
@@ -32,7 +34,7 @@ def room_for_connections(workers: int) -> int:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         most = 1 << 20
-    return max(most // 4, most - RESERVE - RESERVE_PER_WORKER * workers)
+    return min(MOST_CONNECTIONS, max(most // 4, most - RESERVE - RESERVE_PER_WORKER * workers))
 
 
 class Incoming:
@@ -87,3 +89,18 @@ def hang_up(descriptor: int) -> None:
             borrowed.shutdown(socket.SHUT_RDWR)
         finally:
             borrowed.detach()
+
+
+def peer_of(descriptor: int) -> str:
+    """The other end of a connection, `host:port`; "?" where that cannot be told."""
+    try:
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:
+        return "?"
+    try:
+        host, port, *_ = borrowed.getpeername()
+    except (OSError, ValueError):  # it is gone; a Unix socket
+        return "?"
+    finally:
+        borrowed.detach()
+    return f"{host}:{port}"

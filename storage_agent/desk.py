@@ -130,22 +130,20 @@ class Desk:
         except WireError as error:
             return [Refuse(client, Failed(failure_of(error), str(error)))]
         if isinstance(message, Fetch):
-            return self._fetch(client, message, load, now_s, exports)
+            return self._fetch(client, message, load, now_s, exports, len(frames[0]))
         if isinstance(message, Register):
             return self._register(client, message, frames[1], load)
-        return self._answer(client, message, exports)
+        return self._answer(client, message, exports, len(frames[0]))
 
-    def gone(self, client: bytes) -> list[Instruction]:
-        """What to do about a connection that has been closed: what it has waiting is not done."""
+    def gone(self, client: bytes) -> int:
+        """A connection has been closed: what it has waiting is not done; how many requests have no answer."""
         self._asked_s.pop(client, None)
         unanswered = self._admission.outstanding_of(client)
         self._admission.forget(client)
-        if client not in self._greeted:
-            return []
         self._greeted.discard(client)
-        return [Log("loader gone", client, details={"unanswered": unanswered})]
+        return unanswered
 
-    def _answer(self, client: bytes, message: Message, exports: Sequence[str]) -> list[Instruction]:
+    def _answer(self, client: bytes, message: Message, exports: Sequence[str], nbytes: int) -> list[Instruction]:
         if isinstance(message, Hello):
             return self._greet(client, message, exports)
         if isinstance(message, Ping):
@@ -153,7 +151,7 @@ class Desk:
         if isinstance(message, AskStatus):
             return [TellStatus(client, exports)]
         if isinstance(message, (AskListing, AskSizes)):
-            return self._look_up(client, message, exports)
+            return self._look_up(client, message, exports, nbytes)
         text = f"message must be one that a loader sends, got {type(message).__name__}"
         return [Refuse(client, Failed(Failure.MALFORMED, text))]
 
@@ -178,20 +176,22 @@ class Desk:
         self._pipelines.keep(client, digest, registration)
         return [Build(client, digest, registration)]
 
-    def _look_up(self, client: bytes, question: AskListing | AskSizes, exports: Sequence[str]) -> list[Instruction]:
+    def _look_up(
+        self, client: bytes, question: AskListing | AskSizes, exports: Sequence[str], nbytes: int
+    ) -> list[Instruction]:
         if question.export not in exports:
             return [Refuse(client, Failed(*_no_export(question.export, exports)))]
         if isinstance(question, AskSizes) and len(question.keys) > MAX_KEYS:
             text = f"at most {MAX_KEYS} keys may be asked for, got {len(question.keys)}"
             return [Refuse(client, Failed(Failure.TOO_LONG, text))]
-        if refusal := self._not_admitted(client, 1):
+        if refusal := self._not_admitted(client, 1, nbytes):
             return [Refuse(client, Failed(*refusal))]
         return [LookUp(client, question)]
 
     def _fetch(
-        self, client: bytes, fetch: Fetch, load: Load, now_s: float, exports: Sequence[str]
+        self, client: bytes, fetch: Fetch, load: Load, now_s: float, exports: Sequence[str], nbytes: int
     ) -> list[Instruction]:
-        if refusal := self._fetch_refused(client, fetch, exports):
+        if refusal := self._fetch_refused(client, fetch, exports, nbytes):
             failure, text = refusal
             return [Refuse(client, Failed(failure, text, [item.id for item in fetch.items], fetch.digest))]
         header = FetchHeader(
@@ -235,7 +235,9 @@ class Desk:
             self._asked_s.popitem(last=False)
         return max(1, len(self._asked_s))
 
-    def _fetch_refused(self, client: bytes, fetch: Fetch, exports: Sequence[str]) -> tuple[str, str] | None:
+    def _fetch_refused(
+        self, client: bytes, fetch: Fetch, exports: Sequence[str], nbytes: int
+    ) -> tuple[str, str] | None:
         """The failure and why; None when the samples are admitted and counted."""
         if fetch.export not in exports:
             return _no_export(fetch.export, exports)
@@ -245,15 +247,16 @@ class Desk:
         if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
             text = f"three prices, and for which cores, must come with a choice that is left open, got {fetch.prices}"
             return Failure.MALFORMED, text
-        return self._not_admitted(client, len(fetch.items))
+        return self._not_admitted(client, len(fetch.items), nbytes)
 
-    def _not_admitted(self, client: bytes, requests: int) -> tuple[str, str] | None:
+    def _not_admitted(self, client: bytes, requests: int, nbytes: int = 0) -> tuple[str, str] | None:
         """The failure and why; None when the requests are admitted and counted."""
         if self._stopping:
             return Failure.STOPPING, "the agent is stopping"
-        if not self._admission.admit(client, requests):
+        if not self._admission.admit(client, requests, nbytes):
             limit = self._admission.max_outstanding
-            return Failure.BUSY, f"one loader connection may have {limit} unanswered requests"
+            text = f"one loader connection may have {limit} unanswered requests, and its share of the memory for them"
+            return Failure.BUSY, text
         return None
 
 

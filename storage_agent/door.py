@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import zmq
@@ -32,6 +33,7 @@ class Door:
 
     Attributes:
         socket: has something to read when `answer` should be called.
+        refused: clients that were turned away.
     """
 
     def __init__(self, folder: Path, log: EventLog) -> None:
@@ -39,6 +41,9 @@ class Door:
         self._secret = keys.own().secret
         self._guests = Guests(keys, log)
         self._log = log
+        self._told: Counter[str] = Counter()
+        """Hosts whose keys were refused, by connections that are still to be closed."""
+        self.refused = 0
         self.socket: zmq.Socket[bytes]
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
@@ -61,7 +66,25 @@ class Door:
                 self.socket.send_multipart([version, request, b"200", b"", public.encode(), b""])
             else:
                 self.socket.send_multipart([version, request, b"400", b"this key is not let in", b"", b""])
-                self._log.warning("key refused", peer=address.decode(errors="replace"), key=public)
+                peer = address.decode(errors="replace")
+                self.refused += 1
+                self._told[peer] += 1
+                self._log.warning("key refused", peer=peer, key=public, reason="it is not let in")
+
+    def left(self, peer: str) -> None:
+        """A client has gone that never said anything: ZeroMQ asks about none that has no key for this agent.
+
+        Args:
+            peer: its `host:port`.
+        """
+        host = peer.rpartition(":")[0]
+        if self._told[host] > 0:
+            self._told[host] -= 1
+            return
+        del self._told[host]
+        self.refused += 1
+        reason = "it showed no key, or one that was made for another agent; or it is no loader"
+        self._log.warning("key refused", peer=peer, reason=reason)
 
     def grant(self, public: str) -> Grant | None:
         """What a client is let in for at this moment; None if it is not.

@@ -11,19 +11,22 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentError
-from sophon_loader.host import received_nbytes
+from sophon_loader.endpoints import by_ipv6_alone
+from sophon_loader.host import acknowledged_nbytes, received_nbytes
 from sophon_loader.private_folder import PrivateFolder
 from sophon_loader.wire.frames import frames_of, pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message
+from storage_agent.checks import bind_refused
 from storage_agent.connections import Connections
-from storage_agent.descriptors import Incoming, hang_up, room_for_connections, unsent_nbytes
+from storage_agent.descriptors import Incoming, hang_up, peer_of, room_for_connections, unsent_nbytes
 from storage_agent.door import Door
+from storage_agent.handed import Handed
 from storage_agent.keys import EVERYTHING, Grant
 from storage_agent.log import EventLog
 from storage_agent.pacing import Pacer
 from storage_agent.settings import Settings
+from storage_agent.visits import Visits
 
 MAX_WAITING_MESSAGES = 16
 """Of one connection, received and not looked at; its own socket keeps the others."""
@@ -31,12 +34,19 @@ MAX_HANDED_REPLIES = 32
 """Replies of one connection that ZeroMQ may have; the rest waits here, where bytes are counted."""
 MAX_HANDED_NBYTES = 16 << 20
 """What these may come to, but for the last of them."""
+MAX_UNREAD_REPLIES_NBYTES = 512 << 20
+"""Replies of all clients that ZeroMQ has or that wait: while there are more, nothing is made, and clients that do not
+read are let go."""
 MAX_FRAMES = 3
 """Of a message that are looked at: one more than any may have."""
 MAX_SKIPPED_FRAMES = 1000
 """Of a message that are skipped at once; whoever sends more is hung up on."""
 LOOK_S = 0.1
-"""How often connections by which bytes come are looked at whether one sends a message without an end."""
+"""How often connections by which bytes come are looked at whether one sends a message without an end, and, while too
+many replies are unread, clients whether they read."""
+LOOK_SHARE_S = 1e-4
+"""For each connection there is, s: how often all are looked at while bytes come by any, which takes a fiftieth of that.
+ZeroMQ may have read what came by one before `Incoming` finds it."""
 HANDSHAKE_MS = 10_000
 """How long a connection may take until it has said what it must before the first message; others are closed."""
 BACKLOG = 1024
@@ -45,6 +55,8 @@ LINGER_MS = 2000
 """How long a stop waits for replies to leave."""
 _NOBLOCK, _SNDMORE, _SRCFD = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.SRCFD)
 """As numbers: with pyzmq's enumerations a call takes longer than what it calls."""
+SEALED_NBYTES = 33
+"""What encryption adds to a frame (rfc.zeromq.org/spec/26)."""
 _EVENT = struct.Struct("=Hi")
 """A monitor's first frame: the event, and the descriptor concerned."""
 
@@ -71,32 +83,40 @@ class Frontend:
     Attributes:
         address: where loaders connect.
         door: lets in who has a key; None where everybody is.
+        visits: which loaders there are.
         sent_nbytes: all bytes handed to the socket.
         incoming: readable when bytes have come by a connection that was quiet; see `look`.
         dropped: replies that could not be delivered.
-        hung_up: connections that were too many, or sent a message without an end.
+        hung_up: connections that were too many, sent a message without an end, or did not read.
     """
 
     def __init__(self, settings: Settings, log: EventLog) -> None:
         self._log = log
         self._max_waiting = 2 * settings.max_outstanding
         self._pacer: Pacer[Sequence[Payload]] = Pacer(settings.limit_mbit)
-        self._handed: dict[bytes, deque[int]] = {}
-        """Sizes of a client's latest replies: no others can still be with ZeroMQ."""
+        self._handed = Handed(2 * MAX_HANDED_REPLIES)
+        self._crowded_look_s = 0.0
+        """When to look again what clients have taken, while replies come to too much."""
         self._connections = Connections(room_for_connections(settings.workers))
         self.incoming = Incoming()
         self._receiving: set[int] = set()
         """Connections by which bytes came a moment ago."""
-        self._look_s = time.monotonic()
+        self._look_s = self._look_at_all_s = time.monotonic()
         self._skipping = 0
         """Frames of the message that is being skipped; 0 when none is."""
         self._peer_of: dict[bytes, str] = {}
+        self._owner_of: dict[bytes, str] = {}
+        """Key and host of each client when it came."""
+        self.visits = Visits()
         self._departed: deque[bytes] = deque()
         self._key_of: dict[bytes, str] = {}
+        self._unknown: dict[int, str] = {}
+        """At an agent with keys, connections that have said nothing yet, and from where they come."""
         self.sent_nbytes = 0
         self.dropped = 0
         self.hung_up = 0
         self.door = None if settings.keys is None else Door(settings.keys, log)
+        self._sealed_nbytes = 0 if settings.keys is None else SEALED_NBYTES
         self._folder: PrivateFolder | None = None
         self._context = zmq.Context()  # after the keys have been made, see `Pair.new`
         self.socket = self._context.socket(zmq.ROUTER)
@@ -120,12 +140,12 @@ class Frontend:
             endpoint = f"ipc://{self._folder.socket}"
         if endpoint.startswith("tcp://") and endpoint.endswith(":0"):
             endpoint = endpoint[:-1] + "*"
-        self.socket.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
+        self.socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise AgentError(f"bind must be an address of this host with a free port, got {given}: {error}") from error
+            raise bind_refused(given, error) from error
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -147,17 +167,25 @@ class Frontend:
             descriptor = frame.get(_SRCFD)
             if self._connections.client(descriptor) != client:
                 self._meet(client, descriptor, frame, now_s)
-            self._connections.spoke(descriptor, now_s)
-        frames = [client]
+        frames, nbytes = [client], 0
         while frame.more:
             frame = self.socket.recv(_NOBLOCK, copy=False)
             frames.append(frame.bytes)
+            nbytes += self._on_wire_nbytes(frames[-1])
             if len(frames) > MAX_FRAMES and frame.more:
                 self._skipping = 1
                 if not self._skip():
-                    self._hang_up(descriptor)
+                    self._hang_up(descriptor, "a message of very many frames")
+                    return frames
                 break
+        if descriptor >= 0:
+            self._connections.spoke(descriptor, now_s, nbytes)
         return frames
+
+    def _on_wire_nbytes(self, frame: Payload) -> int:
+        """What a frame takes on the wire, with its head (rfc.zeromq.org/spec/23)."""
+        nbytes = len(frame) + self._sealed_nbytes
+        return nbytes + (2 if nbytes < 256 else 9)
 
     def _skip(self) -> bool:
         """Drop frames of a message that has too many, some at once; whether all are gone."""
@@ -170,10 +198,15 @@ class Frontend:
     def _meet(self, client: bytes, descriptor: int, frame: zmq.Frame, now_s: float) -> None:
         """The first message of a connection. Its descriptor may have been that of another, whose end comes first."""
         self.watch()
+        self._unknown.pop(descriptor, None)
         if self._connections.client(descriptor) is not None:
             self._leave(descriptor)  # a client whose last message was read after its end had been told
         self._connections.belongs(descriptor, client, now_s)
-        self._peer_of[client] = str(frame.get("Peer-Address"))
+        self._handed.drop(client)  # which it had by another connection
+        if client not in self._peer_of:
+            self._peer_of[client] = str(frame.get("Peer-Address"))
+            self._owner_of[client] = self.name_of(client).rpartition("#")[0]
+            self.visits.came(self._owner_of[client])
 
     def departed(self) -> Iterator[bytes]:
         """Clients whose connection has been closed since the last call; each has a name until the next is asked for."""
@@ -182,9 +215,10 @@ class Frontend:
             if self._connections.descriptor(client) is not None:  # it came back before it left
                 continue
             self.dropped += self._pacer.drop(client)
-            self._handed.pop(client, None)
+            self._handed.drop(client)
             yield client
             self._peer_of.pop(client, None)
+            self._owner_of.pop(client, None)
             self._key_of.pop(client, None)
 
     def watch(self) -> None:
@@ -200,10 +234,14 @@ class Frontend:
                 self._leave(descriptor)  # its number was another's
                 self._connections.accepted(descriptor, now_s)
                 self.incoming.watch(descriptor)
+                if self.door is not None:
+                    self._unknown[descriptor] = peer_of(descriptor)
             else:
+                if self.door is not None and (peer := self._unknown.get(descriptor)) is not None:
+                    self.door.left(peer)
                 self._leave(descriptor)
         for descriptor in self._connections.too_many(now_s):
-            self._hang_up(descriptor)
+            self._hang_up(descriptor, "one of too many connections", warning=False)
 
     def look(self, now_s: float) -> float | None:
         """Let connections go that send a message without an end.
@@ -214,9 +252,12 @@ class Frontend:
         if now_s < self._look_s:
             return self._look_s - now_s
         self._receiving.update(self.incoming.take())
-        endless, quiet = self._connections.look(self._receiving, received_nbytes)
-        for descriptor in endless:
-            self._hang_up(descriptor)
+        if self._receiving and now_s >= self._look_at_all_s:
+            self._receiving.update(self._connections)
+            self._look_at_all_s = now_s + max(LOOK_S, LOOK_SHARE_S * len(self._connections))
+        endless, quiet = self._connections.look(self._receiving, received_nbytes, now_s)
+        for descriptor, reason in endless.items():
+            self._hang_up(descriptor, reason)
         for descriptor in quiet:
             self._receiving.discard(descriptor)
             self.incoming.watch(descriptor)
@@ -225,17 +266,24 @@ class Frontend:
         self._look_s = now_s + LOOK_S
         return LOOK_S
 
-    def _hang_up(self, descriptor: int) -> None:
+    def _hang_up(self, descriptor: int, reason: str, *, warning: bool = True) -> None:
         self.hung_up += 1
+        client = self._connections.client(descriptor)
+        name = peer_of(descriptor) if client is None else self.name_of(client)
         hang_up(descriptor)
-        self._log.info("hung up", connections=len(self._connections))
+        self._log.write("hung up", {"client": name, "reason": reason, "of": len(self._connections)}, warning=warning)
         self._leave(descriptor)
 
     def _leave(self, descriptor: int) -> None:
         self._receiving.discard(descriptor)
+        self._unknown.pop(descriptor, None)
         client = self._connections.closed(descriptor)
         if client is not None:
             self._departed.append(client)
+
+    def owner_of(self, client: bytes) -> str:
+        """The loader whose connection a client is, as `visits` knows it."""
+        return self._owner_of.get(client, "?")
 
     def grant_of(self, client: bytes) -> Grant | None:
         """What a client may see at this moment; None when its key has been removed."""
@@ -306,14 +354,45 @@ class Frontend:
 
     def _takes(self, client: bytes, nbytes: int) -> bool:
         """Whether ZeroMQ has room for a reply, by its bytes: as many as it had before, or all of that is gone."""
-        handed = self._handed.get(client)
-        if not handed or sum(handed) + nbytes <= MAX_HANDED_NBYTES:
+        if self._handed.has_room(client, nbytes, MAX_HANDED_NBYTES):
             return True
+        self._see_what_was_taken(client)
+        return self._handed.has_room(client, nbytes, MAX_HANDED_NBYTES)
+
+    def _see_what_was_taken(self, client: bytes) -> None:
         descriptor = self._connections.descriptor(client)
-        if descriptor is not None and unsent_nbytes(descriptor):
+        acknowledged = None if descriptor is None else acknowledged_nbytes(descriptor)
+        if acknowledged is not None:
+            self._handed.acknowledged(client, acknowledged)
+        elif descriptor is None or not unsent_nbytes(descriptor):  # a Unix socket knows only what is left
+            self._handed.taken(client)
+
+    @property
+    def unread_nbytes(self) -> tuple[int, int]:
+        """What has come and was not read here, and the replies that were not read there, as far as is known."""
+        return self._connections.unread_nbytes, self._handed.nbytes + self._pacer.nbytes
+
+    def crowded(self, now_s: float) -> bool:
+        """Whether unread replies come to so much that none should be made; lets clients go that do not read.
+
+        Args:
+            now_s: the time.
+        """
+        if self.unread_nbytes[1] <= MAX_UNREAD_REPLIES_NBYTES:
             return False
-        handed.clear()
-        return True
+        if now_s >= self._crowded_look_s:
+            self._crowded_look_s = now_s + LOOK_S
+            for client in self._handed.clients:
+                self._see_what_was_taken(client)
+            left = self.unread_nbytes[1]
+            for client in self._handed.not_reading(now_s) if left > MAX_UNREAD_REPLIES_NBYTES else []:
+                if (
+                    left > MAX_UNREAD_REPLIES_NBYTES
+                    and (descriptor := self._connections.descriptor(client)) is not None
+                ):
+                    left -= self._handed.nbytes_of(client) + self._pacer.nbytes_of(client)
+                    self._hang_up(descriptor, "it does not read, and unread replies come to too much")
+        return self.unread_nbytes[1] > MAX_UNREAD_REPLIES_NBYTES
 
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
         """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
@@ -333,9 +412,8 @@ class Frontend:
             self._drop(client, "the loader is gone")
             self.dropped += self._pacer.drop(client)  # of which more may have been put since it left
             return True
-        nbytes = sum(len(frame) for frame in frames)
-        self.sent_nbytes += nbytes
-        self._handed.setdefault(client, deque(maxlen=2 * MAX_HANDED_REPLIES)).append(nbytes)
+        self.sent_nbytes += sum(len(frame) for frame in frames)
+        self._handed.put(client, sum(map(self._on_wire_nbytes, frames)))
         return True
 
     def _drop(self, client: bytes, reason: str) -> None:

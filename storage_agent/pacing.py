@@ -58,6 +58,9 @@ class Pacer(Generic[Reply]):
     Args:
         limit_mbit: 10**6 bits per second; None lets everything through at once.
 
+    Attributes:
+        nbytes: of all replies that wait.
+
     Example:
         >>> pacer: Pacer[str] = Pacer(limit_mbit=8.0)
         >>> pacer.put(b"loader", 1_000_000, "first"), pacer.put(b"loader", 1, "second")
@@ -81,6 +84,7 @@ class Pacer(Generic[Reply]):
         self._pauses: dict[bytes, Pauses] = {}
         self._full: set[bytes] = set()
         self._changes: deque[tuple[bytes, bool]] = deque()
+        self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -88,6 +92,10 @@ class Pacer(Generic[Reply]):
     def waiting_of(self, client: bytes) -> int:
         """How many replies of a client wait."""
         return self._turns.waiting_of(client)
+
+    def nbytes_of(self, client: bytes) -> int:
+        """Bytes of a client's replies that wait."""
+        return self._nbytes.get(client, 0)
 
     def put(self, client: bytes, nbytes: int, reply: Reply, *, first: bool = False) -> None:
         """Queue a reply.
@@ -141,6 +149,7 @@ class Pacer(Generic[Reply]):
     def drop(self, client: bytes) -> int:
         """A client has left: how many replies it will not get."""
         left = len(self._turns.drop(client))
+        self.nbytes -= self._nbytes.get(client, 0)
         for known in (self._nbytes, self._paused, self._pauses):
             known.pop(client, None)
         if client in self._full:
@@ -163,7 +172,9 @@ class Pacer(Generic[Reply]):
         return max(0.0, self._retries[0][0] - now_s)
 
     def _count(self, client: bytes, nbytes: int) -> None:
-        total = self._nbytes.get(client, 0) + nbytes
+        before = self._nbytes.get(client, 0)
+        total = max(0, before + nbytes)
+        self.nbytes += total - before
         if total > 0:
             self._nbytes[client] = total
         else:

@@ -49,6 +49,9 @@ class Turns(Generic[Thing]):
     What was counted too much is given back at once: who began with something dear does not wait long for the next.
     Who has waited for nothing does not save up: it begins where the others are.
 
+    Attributes:
+        shut: whether nobody's turn comes for now.
+
     Example:
         >>> turns: Turns[str] = Turns()
         >>> turns.push(b"loader", "a job")
@@ -65,6 +68,7 @@ class Turns(Generic[Thing]):
         self._now = 0.0
         self._mean = 0.0
         self._count = 0
+        self.shut = False
 
     def __len__(self) -> int:
         return self._count
@@ -110,6 +114,8 @@ class Turns(Generic[Thing]):
         Args:
             after: clients whose turn comes only when nobody else is waiting.
         """
+        if self.shut:
+            return None
         passed: list[tuple[bytes, _Client[Thing]]] = []
         found = None
         while found is None and self._line:

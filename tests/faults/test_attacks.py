@@ -29,6 +29,7 @@ from tests.support.raw import RawPeer
 
 MB = 1 << 20
 BIG = "big.bin"
+HUGE = "huge.bin"
 KEY = "class_0/0000.jpg"
 
 
@@ -38,6 +39,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture = next(root.glob("class_0/*"))
     picture.rename(root / KEY)
     (root / BIG).write_bytes(os.urandom(MB))
+    with (root / HUGE).open("wb") as file:
+        file.truncate(64 * MB)
     return root
 
 
@@ -223,6 +226,37 @@ def test_clients_that_never_read(victim: Agent, normal: Client) -> None:
     assert normal.status()["outstanding"] > 2000, "still"
     for client in deaf:
         client.close()
+
+
+def test_many_messages_without_an_end(victim: Agent, normal: Client) -> None:
+    """None of them too long, and all of them together: it was 31 MB for each connection, however many there were."""
+    before, hung_up = _rss(victim), normal.status()["hung_up"]
+    with contextlib.ExitStack() as peers:
+        for _ in range(30):
+            peer = peers.enter_context(RawPeer(victim.endpoint))
+            with contextlib.suppress(OSError):
+                for _ in range(30):
+                    peer.send(bytes(MB), more=True)
+        assert _rss(victim) - before < 800 * MB, "it was 930 MB"
+        until(lambda: normal.status()["hung_up"] > hung_up, "those with most are hung up on")
+        _served(normal, 2)
+        assert "unread messages" in victim.errors()
+    until(lambda: normal.status()["unread_requests_mb"] < 1, "nothing is left of them")
+
+
+def test_many_large_replies_that_nobody_reads(victim: Agent, normal: Client) -> None:
+    """1.9 GB, of clients that each have asked for two: no more is made than all may leave unread."""
+    before = _rss(victim)
+    deaf = [victim.client(RCVHWM=1, RCVBUF=4096) for _ in range(15)]
+    for client in deaf:
+        client.send(fetch([HUGE] * 2))
+    until(lambda: "it does not read, and unread replies come to too much" in victim.errors(), "it is noticed")
+    assert _rss(victim) - before < 1200 * MB
+    for _ in range(4):
+        _served(normal, 2)
+    for client in deaf:
+        client.close()
+    until(lambda: normal.status()["unread_replies_mb"] < 1, "nothing is left of them")
 
 
 def test_connections_that_say_nothing_cost_nothing(victim: Agent, normal: Client) -> None:

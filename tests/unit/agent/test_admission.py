@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_agent.admission import Admission
+from storage_agent.admission import MAX_NBYTES, Admission
 
 
 def test_a_client_over_its_limit_is_refused_as_a_whole() -> None:
@@ -56,3 +56,19 @@ def test_what_a_client_that_has_left_wanted_is_not_done() -> None:
     assert (admission.queued, admission.outstanding, admission.outstanding_of(b"a")) == (3, 6, 2)
     admission.finish(b"a", 2)
     assert admission.clients == 1 and admission.turns.pop() == (b"b", 0)
+
+
+def test_what_is_unanswered_takes_a_bounded_memory_in_which_everyone_has_a_share() -> None:
+    """It was 2 GiB for each connection: 1024 questions of 2 MiB."""
+    admission: Admission[str] = Admission(max_outstanding=1024, max_queued=8)
+    question, admitted = 2 << 20, 0
+    while admission.admit(b"greedy", 1, question):
+        admitted += 1
+    assert admitted * question < MAX_NBYTES
+    for n in range(10):
+        assert admission.admit(b"fair %d" % n, 64, 64 * 100), "a share is there for everyone"
+    admission.finish(b"greedy", 2)
+    assert admission.admit(b"greedy", 1, question), "what is answered counts no longer"
+    for client, count in ((b"greedy", admitted), *((b"fair %d" % n, 64) for n in range(10))):
+        admission.finish(client, count)
+    assert (admission.outstanding, admission.clients, round(admission._all_nbytes)) == (0, 0, 0)

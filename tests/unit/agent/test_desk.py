@@ -144,12 +144,11 @@ def test_a_message_of_another_version_is_refused(counter: Counter, version: int)
     assert refusal.message.failure == "version"
 
 
-def test_a_loader_that_goes_is_told_of_once(counter: Counter) -> None:
+def test_a_loader_that_goes_is_counted_once(counter: Counter) -> None:
     counter.says(Hello(list(VERSIONS), "a test"))
     counter.says(_fetch((0, "file"), (0, "file")))
-    assert counter.desk.gone(b"someone who only asked for the status") == []
-    assert counter.desk.gone(C) == [Log("loader gone", C, details={"unanswered": 2})]
-    assert counter.desk.gone(C) == [] and counter.desk.loaders == 0
+    assert counter.desk.gone(b"someone who only asked for the status") == 0 and counter.desk.loaders == 1
+    assert counter.desk.gone(C) == 2 and counter.desk.loaders == 0
 
 
 def test_signs_of_life(counter: Counter) -> None:
@@ -468,7 +467,11 @@ def test_only_requests_for_work_count_as_asking(counter: Counter) -> None:
 def test_too_much_at_once() -> None:
     counter = Counter(max_outstanding=3)
     refusal = counter.refused(_fetch(*[(0, "file")] * 4))
-    assert refusal == Failed("busy", "one loader connection may have 3 unanswered requests", [0, 1, 2, 3])
+    assert refusal == Failed(
+        "busy",
+        "one loader connection may have 3 unanswered requests, and its share of the memory for them",
+        [0, 1, 2, 3],
+    )
     assert counter.admission.outstanding == 0
     assert len(counter.says(_fetch(*[(0, "file")] * 3))) == 1
     assert counter.refused(_fetch((0, "file"))).failure == "busy"

@@ -1,0 +1,76 @@
+"""What can be known to fail before an agent makes keys, starts anything or says that it serves."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+
+from sophon_loader.endpoints import host_of
+from sophon_loader.errors import AgentError, ConfigError
+
+
+def check_modules(names: Sequence[str]) -> None:
+    """See that modules are there, without importing them or what they lie in: these may import torch.
+
+    Args:
+        names: of modules, with dots where they lie in packages.
+
+    Raises:
+        ConfigError: one is not there.
+    """
+    for name in names:
+        if not _is_there(name):
+            raise ConfigError(
+                f"ops must name modules that Python finds, got --ops {name}, which it does not find; set PYTHONPATH to "
+                "the folder that holds it, or install its package"
+            )
+
+
+def _is_there(name: str) -> bool:
+    if name in sys.modules:
+        return True
+    path: Sequence[str] | None = None
+    parts = name.split(".")
+    if "" in parts:
+        return False
+    for count in range(1, len(parts) + 1):
+        whole = ".".join(parts[:count])
+        found = getattr(sys.modules.get(whole), "__spec__", None)
+        for finder in sys.meta_path if found is None else ():
+            if (found := finder.find_spec(whole, path)) is not None:
+                break
+        if found is None:
+            return False
+        path = found.submodule_search_locations
+        if path is None and count < len(parts):
+            return False
+    return True
+
+
+def check_address(endpoint: str) -> None:
+    """See that a TCP address can be bound, by binding it for a moment.
+
+    Args:
+        endpoint: `tcp://host:port`; others, and names of network interfaces, are not looked at.
+
+    Raises:
+        AgentError: it cannot.
+    """
+    if not endpoint.startswith("tcp://") or (host := host_of(endpoint)) in (name for _, name in socket.if_nameindex()):
+        return
+    port = endpoint.rpartition(":")[2].replace("*", "0")
+    try:
+        found = socket.getaddrinfo({"*": "0.0.0.0"}.get(host, host), port, type=socket.SOCK_STREAM)
+        family, *_, address = min(found, key=lambda one: one[0])  # IPv4 where there is one, as ZeroMQ does
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the same
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise bind_refused(endpoint, error) from error
+
+
+def bind_refused(endpoint: str, error: Exception) -> AgentError:
+    """The error for an address at which nothing can listen."""
+    return AgentError(f"bind must be an address of this host with a free port, got {endpoint}: {error}")
