@@ -89,11 +89,11 @@ def token_for(endpoint: str, given: str | None) -> Token | None:
     if text := os.environ.get(ENVIRONMENT):
         return _read(text, ENVIRONMENT)
     path = file_of(endpoint)
-    return _read_file(path) if path.exists() else None
+    return _read_file(path) if path is not None and path.exists() else None
 
 
-def file_of(endpoint: str) -> Path:
-    """Where the token for an agent is looked for.
+def file_of(endpoint: str) -> Path | None:
+    """Where the token for an agent is looked for; None where no such place is known.
 
     Args:
         endpoint: `tcp://host:port`.
@@ -102,13 +102,16 @@ def file_of(endpoint: str) -> Path:
         >>> file_of("tcp://fileserver:5555")
         PosixPath('/home/me/.config/sophon/keys/fileserver:5555')
     """
-    return config_folder() / "keys" / endpoint.partition("://")[2].replace("/", "_")
+    folder = config_folder()
+    return None if folder is None else folder / "keys" / endpoint.partition("://")[2].replace("/", "_")
 
 
-def config_folder() -> Path:
-    """`$XDG_CONFIG_HOME/sophon`, or `~/.config/sophon`."""
+def config_folder() -> Path | None:
+    """`$XDG_CONFIG_HOME/sophon`, or `~/.config/sophon`; None for a user without a home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config")) / "sophon"
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.config")
+    return Path(base) / "sophon" if os.path.isabs(base) else None
 
 
 def read_private(path: Path) -> str:
@@ -136,9 +139,12 @@ def _read(given: str, name: str) -> Token:
         return Token.parse(given, f"the text of {name}")
     path = Path(os.path.expanduser(given))
     if not path.is_file():
+        # Only what looks like a path is shown: else it may be a secret that was mistyped.
+        what = "which is no file" if path.exists() else "which is not there"
+        got = f"{str(path)!r}, {what}" if given and ("/" in given or "." in given or path.exists()) else "neither"
         raise ConfigError(
-            f"{name} must be a text that begins with {PREFIX}, or the path of a file that holds one, got neither; "
-            "`sophon-agent key add` makes such a file"
+            f"{name} must be a text that begins with {PREFIX}, or the path of a file that holds one, got {got}; copy "
+            "the file that `sophon-agent key add NAME` makes at the agent to this host, and give its path here"
         )
     return _read_file(path)
 

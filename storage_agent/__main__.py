@@ -16,10 +16,16 @@ from sophon_loader.host import cores_available
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import log
 from storage_agent.broker import Broker
+from storage_agent.checks import check_address, check_modules
 from storage_agent.keys import FIRST, KeyFolder
 from storage_agent.settings import Settings, is_private
 from storage_agent.stores import Exports, open_exports
 
+MEMORY = """memory:
+  beside files in the making, 512 MiB of what loaders have sent and was not looked at, 256 MiB of requests without
+  an answer, 512 MiB of replies that loaders have not read; who takes most of either is hung up on, or told to wait
+
+"""
 EXAMPLE = """examples:
   sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://10.0.0.5:5555 --workers 8
   sophon-agent key add gpu-7 --export imagenet
@@ -56,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_serve(commands.add_parser("serve", help="serve folders to loaders", epilog=EXAMPLE, formatter_class=formatter))
+    epilog = MEMORY + EXAMPLE
+    _add_serve(commands.add_parser("serve", help="serve folders to loaders", epilog=epilog, formatter_class=formatter))
     status = commands.add_parser("status", help="show what a running agent does")
     status.add_argument("address", help="e.g. tcp://fileserver:5555")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -201,6 +208,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     )
     exports = open_exports(settings)
     exports.check()
+    check_modules(settings.ops)
+    check_address(settings.bind)
     log.configure(parsed.log_level, as_json=parsed.log_json)
     if settings.keys is not None:
         _see_to_keys(KeyFolder(settings.keys))
@@ -226,7 +235,12 @@ def _workers(parsed: argparse.Namespace) -> int:
 def _see_to_keys(keys: KeyFolder) -> None:
     """Have keys, and say what the loader must be told of them."""
     events = log.EventLog()
-    if keys.is_new:
+    if keys.is_new and (names := keys.names()):
+        keys.own()
+        tokens = [str(keys.make_anew(name)) for name in names]
+        remedy = "the agent's own key is another, and earlier tokens are void: copy these to their loaders anew"
+        events.warning("tokens made anew", tokens=tokens, remedy=remedy)
+    elif keys.is_new:
         keys.own()
         events.warning("keys made", folder=str(keys.path), token=str(keys.add(FIRST)))
         _say_token(keys.token_file(FIRST))

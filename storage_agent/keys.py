@@ -104,8 +104,18 @@ class KeyFolder:
 
     @staticmethod
     def usual() -> Path:
-        """Where an agent has its keys if it is not told otherwise."""
-        return config_folder() / "agent"
+        """Where an agent has its keys if it is not told otherwise.
+
+        Raises:
+            ConfigError: its user has no home.
+        """
+        folder = config_folder()
+        if folder is None:
+            raise ConfigError(
+                "keys must have a folder, got none, because this user has no home folder; give one by --keys FOLDER, "
+                "or set HOME or XDG_CONFIG_HOME"
+            )
+        return folder / "agent"
 
     # --- the agent's own --------------------------------------------------------------------------------------
 
@@ -155,6 +165,22 @@ class KeyFolder:
             (self._clients / name).unlink()
             raise
         return token
+
+    def make_anew(self, name: str) -> Path:
+        """Give one that is let in another key, for the same exports: its token is void when the agent's own changes.
+
+        Args:
+            name: of the key.
+
+        Returns:
+            The file with its token.
+
+        Raises:
+            ConfigError: it cannot be read, or nothing can be written.
+        """
+        _, grant = self.grant(name)
+        self.remove(name)
+        return self.add(name, grant.exports)
 
     def remove(self, name: str) -> None:
         """Let one in no longer; an agent that runs notices within `LOOK_S`.

@@ -54,8 +54,31 @@ class Address:
         match = _FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None or not 0 < int(match[1].rsplit(":", 1)[1]) < 1 << 16:
             raise ConfigError(
-                f"agent must be 'local', None or an address like tcp://fileserver:5555/imagenet, got {text!r}; "
-                "the part behind the port is the name of an export"
+                f"agent must be 'local', None or an address like tcp://fileserver:5555/imagenet, got {text!r}"
+                f"{_lacking(text)}"
             )
         endpoint, export, folder = match.groups()
         return Address(endpoint, export, folder or "")
+
+
+def _lacking(text: object) -> str:
+    """What an address that is none lacks, and the remedy, for the end of a sentence."""
+    if not isinstance(text, str):
+        return "; write it as a text"
+    if text.strip() != text or any(character.isspace() for character in text):
+        return ", with white space in it; leave that out"
+    if not text.startswith("tcp://"):
+        scheme, separator, rest = text.rpartition("://")
+        rest = rest or "fileserver:5555/imagenet"
+        if separator:
+            return f", whose {scheme}:// is not spoken by agents; write tcp://{rest}"
+        return f": it lacks tcp://; write tcp://{rest}"
+    host, _, export = text.removeprefix("tcp://").partition("/")
+    name, _, port = host.rpartition(":")
+    if not name or not port.isdecimal():
+        return ": it lacks the host or the port; write tcp://HOST:PORT/EXPORT, as `sophon-agent serve` has it at --bind"
+    if not 0 < int(port) < 1 << 16:
+        return f", whose port is {port}; a port is from 1 to 65535, by default 5555"
+    if not export.strip("/"):
+        return ": it lacks the export; add the NAME of --export NAME=FOLDER: " + text.rstrip("/") + "/NAME"
+    return ", with an empty part; the part behind the port is the name of an export"

@@ -94,6 +94,8 @@ def _only_one(agents: Any) -> str:
             "agent must be an address like 'tcp://fileserver:5555/imagenet', 'local', a LocalAgent or None, got "
             f"{agents!r}; 'local' starts an agent on this host"
         )
+    if not agents:
+        raise ConfigError(f"agent must be one address, got {agents!r}; for no agent, write agent=None or leave it out")
     if len(agents) != 1:
         raise ConfigError(
             f"agent must be one address for now, got {len(agents)}: {list(agents)}; give the first of them"

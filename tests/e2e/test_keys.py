@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sophon_loader import KeyRefused, OffloadOptions, RemoteImageFolder
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.errors import AgentUnreachable, UnknownExport
-from sophon_loader.keys import file_of
+from sophon_loader.keys import Token, file_of
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import AskListing, AskStatus, Failed, Hello, Ping, Pong
 from sophon_loader.wire.version import VERSIONS
@@ -29,6 +30,8 @@ from tests.support.pictures import eval_transform
 
 FILES = 24
 LOADER = {"batch_size": 4, "seed": 5}
+NULL_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""Of ZMTP, by a client without a key."""
 SHORT_S = 1.5
 """How long a loader that must not be let in waits for an answer."""
 
@@ -103,6 +106,7 @@ def test_a_key_in_the_usual_place_need_not_be_named(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     token = file_of(guarded.endpoint)
+    assert token is not None
     token.parent.mkdir(parents=True)
     keys.token_file("gpu").rename(token)
     try:
@@ -281,6 +285,39 @@ def test_keys_come_and_go_without_a_restart(guarded: Agent, keys: KeyFolder) -> 
     with connected(guarded, keys, "passing") as again:
         assert until(lambda: _pong(again), "the new key is let in")
     keys.remove("passing")
+
+
+def test_who_is_refused_is_logged_with_its_address_and_counted(
+    root: Path, keys: KeyFolder, other_keys: KeyFolder, tmp_path: Path
+) -> None:
+    """Without a key, with another agent's, and with one that is not let in, however ZeroMQ notices."""
+    agent = Agent({EXPORT: root}, "--end-with-stdin", "--keys", str(keys.path), log=tmp_path / "log")
+    try:
+        late = keys.add("late")
+        token = Token.parse(late.read_text())
+        keys.remove("late")
+        address = Address.parse(agent.address())
+        others = Token.parse(other_keys.token_file("gpu").read_text())
+        with socket.create_connection(("127.0.0.1", int(agent.endpoint.rpartition(":")[2]))) as bare:
+            with connected(agent, keys) as let_in:
+                assert _pong(let_in), "so that the agent has seen both"
+            bare.sendall(NULL_GREETING)
+            port = bare.getsockname()[1]
+            until(lambda: f'peer="127.0.0.1:{port}"' in agent.errors(), "it is logged")
+        for n, one in enumerate((others, token), start=1):
+            connection = Connection(replace(address, token=one), window=1)
+            with pytest.raises(KeyRefused):
+                connection.greet(SHORT_S / 3)
+            connection.close()
+            until(lambda n=n: agent.errors().count("key refused") > n, "it is logged")
+        lines = [line for line in agent.errors().splitlines() if "key refused" in line]
+        assert all("another agent" in line for line in lines[:2]) and "is not let in" in lines[-1]
+        with connected(agent, keys) as let_in:
+            let_in.send(AskStatus())
+            received = let_in.receive(WAIT_S)
+        assert received is not None and received[0].values["keys_refused"] == len(lines)
+    finally:
+        agent.end()
 
 
 # --- by default -----------------------------------------------------------------------------------------------

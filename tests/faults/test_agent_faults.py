@@ -269,7 +269,7 @@ def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("module", "text"), [
-    ("tests.no_such_module", "No module named 'tests.no_such_module'"),
+    ("tests.no_such_module", "ops must name modules that Python finds"),
     ("broken_ops_of_a_test", "ZeroDivisionError"),
 ])  # fmt: skip
 def test_ops_that_cannot_be_imported(tmp_path: Path, module: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +284,5 @@ def test_an_address_that_is_taken(start_agent: StartAgent, tmp_path: Path, hardy
     (tmp_path / "x.jpg").touch()
     for address in (hardy.endpoint, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
         done = _serve("--export", f"d={tmp_path}", "--bind", address)
-        *before, last = done.stderr.splitlines()
-        assert done.returncode == 1 and last.startswith("sophon-agent: bind must be an address of this host")
-        assert all("keys made" in line or "copy " in line for line in before), "where other hosts would reach it"
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 1 and line.startswith("sophon-agent: bind must be an address of this host")

@@ -12,6 +12,7 @@ from sophon_loader import OffloadOptions
 from sophon_loader.client.address import Address
 from sophon_loader.errors import ConfigError
 from sophon_loader.keys import PREFIX, Token, config_folder, file_of, token_for
+from storage_agent.keys import KeyFolder
 
 TOKEN = Token(bytes(range(32)), b"p" * 32, b"\xff" * 32)
 ENDPOINT = "tcp://fileserver:5555"
@@ -64,7 +65,7 @@ def test_no_secret_is_shown() -> None:
 def test_where_a_token_is_looked_for(tmp_path: Path, configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert config_folder() == configured and file_of(ENDPOINT) == configured / "keys" / "fileserver:5555"
     assert token_for(ENDPOINT, None) is None
-    _file(file_of(ENDPOINT))
+    _file(configured / "keys" / "fileserver:5555")
     assert token_for(ENDPOINT, None) == TOKEN and token_for("tcp://fileserver:5556", None) is None
     other = Token(b"s" * 32, b"p" * 32, b"x" * 32)
     monkeypatch.setenv("SOPHON_KEY", other.text())
@@ -74,6 +75,17 @@ def test_where_a_token_is_looked_for(tmp_path: Path, configured: Path, monkeypat
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", "/home/me")
     assert file_of("tcp://[::1]:7") == Path("/home/me/.config/sophon/keys/[::1]:7")
+
+
+def test_without_a_home_there_is_no_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a folder of the name `~` below the one of now."""
+    for name in ("XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user that the host does not know
+    monkeypatch.chdir(tmp_path)
+    assert config_folder() is None and file_of(ENDPOINT) is None and token_for(ENDPOINT, None) is None
+    with pytest.raises(ConfigError, match="this user has no home folder; give one by --keys FOLDER"):
+        KeyFolder.usual()
 
 
 def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
@@ -88,10 +100,11 @@ def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ("nowhere/token", "key must be a text that begins with sophon1_, or the path of a file that holds one, got"),
+        ("nowhere/token", "or the path of a file that holds one, got 'nowhere/token', which is not there; copy"),
+        ("mistyped_secret", "got neither"),
         ("", "got neither"),
         ("sophon1_", "got the text of key that is not"),
-        ("{here}", "got neither"),
+        ("{here}", "got '{here}', which is no file"),
         ("{here}/odd", "got the file {here}/odd that is not"),
     ],
 )  # fmt: skip

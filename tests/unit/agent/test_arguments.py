@@ -12,8 +12,10 @@ import pytest
 
 from sophon_loader import __version__, native
 from sophon_loader.errors import ConfigError
+from sophon_loader.keys import Token
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
+from storage_agent.keys import Grant, KeyFolder
 from storage_agent.settings import Settings
 from storage_agent.stores import Exports
 
@@ -40,6 +42,8 @@ def something(tmp_path: Path) -> None:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> type[_Broker]:
     monkeypatch.setattr(program, "Broker", _Broker)
+    for check in ("check_modules", "check_address"):  # of what this host has
+        monkeypatch.setattr(program, check, lambda _: None)
     return _Broker
 
 
@@ -243,3 +247,33 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         program.main(["--version"])
     assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("wrong", [["--bind", "tcp://192.0.2.1:5555"], ["--ops", "no_such_module"]])
+def test_what_cannot_be_served_makes_no_keys_and_is_not_announced(
+    wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys"
+    given = ["--bind", "tcp://*:0", *wrong, "--keys", str(keys)]
+    assert program.main(["serve", "--export", f"d={tmp_path}", *given]) == 1
+    out, error = capsys.readouterr()
+    assert out == "" and wrong[1] in error and not keys.exists()
+
+
+def test_another_key_of_the_agent_makes_the_others_anew(
+    broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The documented change: remove `server.key` and start again. Exports stay as they were."""
+    keys = KeyFolder(tmp_path / "keys")
+    serve = ["serve", "--export", f"d={tmp_path}", "--bind", "tcp://*:0", "--keys", str(keys.path)]
+    assert program.main(serve) == 0
+    keys.add("guest", ["d"])
+    before = {name: keys.token_file(name).read_text() for name in keys.names()}
+    (keys.path / "server.key").unlink()
+    capsys.readouterr()
+    assert program.main(serve) == 0
+    error = capsys.readouterr().err
+    for name, exports in (("first", None), ("guest", frozenset({"d"}))):
+        token = Token.parse(keys.token_file(name).read_text())
+        assert keys.grant(name) == (token.public.hex(), Grant(name, exports)) and token.server == keys.own().public
+        assert keys.token_file(name).read_text() != before[name] and str(keys.token_file(name)) in error

@@ -42,6 +42,26 @@ def test_keys_are_relative_to_the_export() -> None:
     ],
 )
 def test_what_is_no_address_is_refused_with_an_example(text: Any) -> None:
-    with pytest.raises(ConfigError, match=r"tcp://fileserver:5555/imagenet, got .*name of an export") as caught:
+    with pytest.raises(ConfigError, match=r"tcp://fileserver:5555/imagenet, got ") as caught:
         Address.parse(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
+    ("http://fileserver:5555/photos", "whose http:// is not spoken by agents; write tcp://fileserver:5555/photos"),
+    ("tcp:/fileserver:5555/photos", "it lacks tcp://"),
+    ("tcp://fileserver/photos", "it lacks the host or the port; write tcp://HOST:PORT/EXPORT"),
+    ("tcp://fileserver:/photos", "it lacks the host or the port"),
+    ("tcp://:5555/photos", "it lacks the host or the port"),
+    ("tcp://fileserver:99999/photos", "whose port is 99999; a port is from 1 to 65535"),
+    ("tcp://fileserver:5555", "it lacks the export; add the NAME of --export NAME=FOLDER: tcp://fileserver:5555/NAME"),
+    ("tcp://fileserver:5555//", "it lacks the export"),
+    ("tcp://fileserver:5555/photos ", "with white space in it; leave that out"),
+    ("", "it lacks tcp://; write tcp://fileserver:5555/imagenet"),
+    (5555, "write it as a text"),
+])  # fmt: skip
+def test_a_typo_is_named_with_the_remedy(text: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Address.parse(text)
+    assert words in str(caught.value) and repr(text) in str(caught.value)
