@@ -23,7 +23,7 @@ from storage_agent.stores import Exports, open_exports
 
 MEMORY = """memory:
   beside files in the making, 512 MiB of what loaders have sent and was not looked at, 256 MiB of requests without
-  an answer, 512 MiB of replies that loaders have not read; who takes most of either is hung up on, or told to wait
+  an answer, 512 MiB (or twice --max-file-mb) of replies that loaders have not read; who has most is hung up on
 
 """
 EXAMPLE = """examples:

@@ -35,8 +35,8 @@ MAX_HANDED_REPLIES = 32
 MAX_HANDED_NBYTES = 16 << 20
 """What these may come to, but for the last of them."""
 MAX_UNREAD_REPLIES_NBYTES = 512 << 20
-"""Replies of all clients that ZeroMQ has or that wait: while there are more, nothing is made, and clients that do not
-read are let go."""
+"""Replies of all clients that ZeroMQ has or that wait, or twice the largest file: while there are more, nothing is
+made, and clients that do not read are let go."""
 MAX_FRAMES = 3
 """Of a message that are looked at: one more than any may have."""
 MAX_SKIPPED_FRAMES = 1000
@@ -44,9 +44,9 @@ MAX_SKIPPED_FRAMES = 1000
 LOOK_S = 0.1
 """How often connections by which bytes come are looked at whether one sends a message without an end, and, while too
 many replies are unread, clients whether they read."""
-LOOK_SHARE_S = 1e-4
-"""For each connection there is, s: how often all are looked at while bytes come by any, which takes a fiftieth of that.
-ZeroMQ may have read what came by one before `Incoming` finds it."""
+LOOK_SHARE_S = 2e-4
+"""For each connection there is, s: how often all are looked at while bytes come by any; one takes some 2 us. ZeroMQ may
+have read what came by one before `Incoming` finds it."""
 HANDSHAKE_MS = 10_000
 """How long a connection may take until it has said what it must before the first message; others are closed."""
 BACKLOG = 1024
@@ -95,6 +95,7 @@ class Frontend:
         self._max_waiting = 2 * settings.max_outstanding
         self._pacer: Pacer[Sequence[Payload]] = Pacer(settings.limit_mbit)
         self._handed = Handed(2 * MAX_HANDED_REPLIES)
+        self._most_unread_nbytes = max(MAX_UNREAD_REPLIES_NBYTES, 2 * settings.max_file_nbytes)
         self._crowded_look_s = 0.0
         """When to look again what clients have taken, while replies come to too much."""
         self._connections = Connections(room_for_connections(settings.workers))
@@ -252,15 +253,18 @@ class Frontend:
         if now_s < self._look_s:
             return self._look_s - now_s
         self._receiving.update(self.incoming.take())
+        others: set[int] = set()  # which `incoming` still watches
         if self._receiving and now_s >= self._look_at_all_s:
-            self._receiving.update(self._connections)
+            others = set(self._connections) - self._receiving
+            self._receiving |= others
             self._look_at_all_s = now_s + max(LOOK_S, LOOK_SHARE_S * len(self._connections))
         endless, quiet = self._connections.look(self._receiving, received_nbytes, now_s)
         for descriptor, reason in endless.items():
             self._hang_up(descriptor, reason)
         for descriptor in quiet:
             self._receiving.discard(descriptor)
-            self.incoming.watch(descriptor)
+            if descriptor not in others:
+                self.incoming.watch(descriptor)
         if not self._receiving:
             return None
         self._look_s = now_s + LOOK_S
@@ -378,21 +382,18 @@ class Frontend:
         Args:
             now_s: the time.
         """
-        if self.unread_nbytes[1] <= MAX_UNREAD_REPLIES_NBYTES:
+        if self.unread_nbytes[1] <= self._most_unread_nbytes:
             return False
         if now_s >= self._crowded_look_s:
             self._crowded_look_s = now_s + LOOK_S
             for client in self._handed.clients:
                 self._see_what_was_taken(client)
             left = self.unread_nbytes[1]
-            for client in self._handed.not_reading(now_s) if left > MAX_UNREAD_REPLIES_NBYTES else []:
-                if (
-                    left > MAX_UNREAD_REPLIES_NBYTES
-                    and (descriptor := self._connections.descriptor(client)) is not None
-                ):
+            for client in self._handed.not_reading(now_s) if left > self._most_unread_nbytes else []:
+                if left > self._most_unread_nbytes and (descriptor := self._connections.descriptor(client)) is not None:
                     left -= self._handed.nbytes_of(client) + self._pacer.nbytes_of(client)
                     self._hang_up(descriptor, "it does not read, and unread replies come to too much")
-        return self.unread_nbytes[1] > MAX_UNREAD_REPLIES_NBYTES
+        return self.unread_nbytes[1] > self._most_unread_nbytes
 
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
         """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
