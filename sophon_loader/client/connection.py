@@ -1,24 +1,19 @@
-"""One socket to one agent. The only place of the loader that knows ZeroMQ; not shared between threads."""
+"""Questions to one agent, and its answers; not shared between threads."""
 
 from __future__ import annotations
 
-import math
-import os
-import struct
 import time
-import weakref
 import zlib
 
 import msgpack
-import zmq
 
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
-from sophon_loader.client.handshakes import FAILED, Handshakes
+from sophon_loader.client.link import Link
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import MOST_FLOWING_S, Advice, Silence, flows
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.endpoints import by_ipv6_alone, unknown_host
+from sophon_loader.endpoints import unknown_host
 from sophon_loader.errors import (
     AgentError,
     AgentUnreachable,
@@ -27,11 +22,10 @@ from sophon_loader.errors import (
     SophonError,
     UnknownExport,
 )
-from sophon_loader.host import now_s, received_nbytes
+from sophon_loader.host import now_s
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
-from sophon_loader.wire.frames import check_frames, content_hash, pack, payload_of, unpack
-from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
+from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
@@ -60,39 +54,19 @@ MAX_DAMAGED = 5
 DAMAGED_PAUSE_S = 0.02
 """Before that; each time it is twice as long."""
 _LISTED = check_of(list[list[str]])
-_CONNECT_S, _HANDSHAKE_S = 2.0, 2.0
-"""How long to wait for a host to take a connection, and for the program there to greet at least, before trying anew."""
-_RECONNECT_S, _MAX_RECONNECT_S = 0.1, 1.0
-"""How long to wait between two attempts: twice as long each time. After a handshake that failed, the longer one."""
 _LOOK_S = 0.5
 """How often whoever waits for an answer looks whether a part of it has come."""
 _LEAST_LOOK_S = 0.05
 """In less, the bytes of a handshake would look like those of a message that comes."""
-_MAX_MS = (1 << 31) - 1
-_MAX_KEEPALIVE = 127
-"""Seconds, and probes, that every kernel takes."""
-_EVENT = struct.Struct("=HI")  # a monitor's first frame: the event, and what more is known of it
-_NOBLOCK = int(zmq.NOBLOCK)
-"""As a number: with pyzmq's enumeration a call takes longer."""
 
 
-class Connection:
-    """Messages to and from an agent.
-
-    ZeroMQ makes a connection anew that is closed by the other end. It does so neither after bytes that it cannot read
-    (it then has none any more) nor after ones that it cannot decrypt (once it has told its monitor of that, it keeps
-    the connection and does not look at it). Its heartbeats must not be used: libzmq 4.3.5 sends one by a connection
-    that it does not look at and that the other end has closed, and an assertion ends the process. So `renew` makes the
-    socket anew, wherever a connection is found to be of no use, and whoever waits for an agent pings it (`Silence`).
+class Connection(Link):
+    """A link to an agent, and questions that are asked one at a time.
 
     Args:
         address: the agent.
-        window: replies that may be waiting in the socket; the caller asks for no more samples than that.
+        window: see `Link`.
         options: the time-outs; None for the defaults.
-
-    Attributes:
-        received_nbytes: bytes received so far.
-        reconnects: how often the connection was lost and came back; what was on its way then may be lost.
 
     Example:
         >>> connection = Connection(Address.parse("tcp://fileserver:5555/photos"), window=1)
@@ -103,13 +77,7 @@ class Connection:
     """
 
     def __init__(self, address: Address, window: int, options: OffloadOptions | None = None) -> None:
-        self.address = address
-        self.received_nbytes = 0
-        self.reconnects = 0
-        self._options = options or OffloadOptions()
-        self._most_messages = 2 * window + 64
-        # A stable id: replies still reach this loader after its connection broke and came back.
-        self._id = b"L" + os.urandom(16)
+        super().__init__(address, window, options)
         self._asked = 0
         self._question: tuple[Message, bytes | None] = (AskStatus(), None)
         self._asked_over = 0
@@ -118,172 +86,6 @@ class Connection:
         """How often that was asked again, because it or its answer was damaged."""
         self._silence = Silence(self._options)
         self._looked_s = now_s()
-        self._handshakes = Handshakes(address)
-        self._context = zmq.Context()
-        # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
-        self._sockets: list[zmq.Socket[bytes]] = []
-        """The one of now, which must not be collected before its monitor is ended."""
-        self._closed = weakref.finalize(self, _close, self._context, self._sockets, os.getpid())
-        self._open()
-
-    def _open(self) -> None:
-        """Make the socket, and the monitor that tells what becomes of its connection.
-
-        Raises:
-            AgentUnreachable: the address is none.
-        """
-        self._lost = self._shaken = False
-        self._descriptor: int | None = None
-        self._renew_at_s = math.inf
-        self._socket = socket = self._context.socket(zmq.DEALER)
-        self._sockets[:] = [socket]
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTING_ID, self._id)
-        socket.setsockopt(zmq.RCVHWM, self._most_messages)
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
-        self._find_out_soon(self._options)
-        socket.setsockopt(zmq.IPV6, by_ipv6_alone(self.address.endpoint))
-        if (token := self.address.token) is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
-        events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
-        self._monitor = socket.get_monitor_socket(events)
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        try:
-            socket.connect(self.address.endpoint)
-        except zmq.ZMQError as error:
-            self.close()
-            raise AgentUnreachable(f"agent must be a reachable address, got {self.address}: {error}") from error
-
-    def renew(self) -> None:
-        """Make the connection anew; what is on its way, in either direction, is lost.
-
-        Raises:
-            AgentUnreachable: this process ends.
-        """
-        try:
-            self._socket.disable_monitor()
-            self._monitor.close()
-            self._socket.close()
-            self._open()
-        except zmq.ZMQError as error:
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
-        self.reconnects += 1
-
-    def _find_out_soon(self, options: OffloadOptions) -> None:
-        """Have ZeroMQ try to connect anew soon, and the kernel notice that the other host has vanished without a word.
-
-        The kernel does that while this process does something else; what the kernel's probes find alive and is not
-        (a proxy, say) `Silence` finds out. They also keep a firewall from forgetting a connection that is idle.
-        """
-        keepalive = {
-            zmq.TCP_KEEPALIVE: 1,
-            zmq.TCP_KEEPALIVE_IDLE: options.heartbeat_s,
-            zmq.TCP_KEEPALIVE_INTVL: options.heartbeat_s,
-            zmq.TCP_KEEPALIVE_CNT: options.dead_after_s / (2 * options.heartbeat_s),
-        }
-        for option, value in keepalive.items():
-            self._socket.setsockopt(option, min(max(1, math.ceil(value)), _MAX_KEEPALIVE))
-        milliseconds = {
-            zmq.HANDSHAKE_IVL: 1000 * max(_HANDSHAKE_S, 0.6 * options.dead_after_s),
-            zmq.CONNECT_TIMEOUT: 1000 * _CONNECT_S,
-            zmq.RECONNECT_IVL: 1000 * _RECONNECT_S,
-            zmq.RECONNECT_IVL_MAX: 1000 * _MAX_RECONNECT_S,
-        }
-        for option, value in milliseconds.items():
-            self._socket.setsockopt(option, min(max(1, int(value)), _MAX_MS))
-
-    def send(self, message: Message, payload: bytes | None = None) -> None:
-        """Queue a message; never waits (ZeroMQ keeps it while the agent is away).
-
-        Args:
-            message: becomes the first frame.
-            payload: the second frame; None for the kinds of message without one.
-
-        Raises:
-            AgentUnreachable: the queue is full, or the socket closed.
-        """
-        frames = [pack(message)] if payload is None else [pack(message, payload), payload]
-        try:
-            try:
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.Again:  # there is no connection, and will be none, or it has long taken nothing
-                self.renew()
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again as error:
-            raise AgentUnreachable(f"agent {self.address} must take messages, but its queue is full") from error
-        except zmq.ZMQError as error:  # closed, at the end of this process
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
-
-    def receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
-        """The next message and its payload (b"" for kinds without), or None after `timeout_s`.
-
-        Raises:
-            CorruptMessage: it was damaged on its way.
-            WireError: the agent broke the protocol.
-        """
-        try:
-            frames = self._frames()
-            end_s = now_s() + timeout_s
-            while not frames and self._poller.poll(max(0, int(1000 * timeout_s))):
-                self._watch()
-                frames = self._frames()
-                timeout_s = end_s - now_s()
-        except zmq.ZMQError as error:  # closed, at the end of this process
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
-        if not frames:
-            if now_s() >= self._renew_at_s:
-                self.renew()
-            return None
-        self._silence.heard()
-        self.received_nbytes += sum(len(frame) for frame in frames)
-        header, *rest = (frame.buffer for frame in frames)
-        message, payload = unpack(header), payload_of(rest)
-        check_frames(message, header, payload)
-        return message, b"" if payload is None else payload
-
-    def _frames(self) -> list[zmq.Frame]:
-        """The frames of a message that has arrived; [] when there is none."""
-        try:
-            frames = [self._socket.recv(_NOBLOCK, copy=False)]
-            while frames[-1].more:
-                frames.append(self._socket.recv(_NOBLOCK, copy=False))
-        except zmq.Again:
-            return []
-        return frames
-
-    def arrived_nbytes(self) -> int:
-        """What has come by the TCP connection of now, parts of messages too; 0 where that cannot be told."""
-        return 0 if self._descriptor is None else received_nbytes(self._descriptor) or 0
-
-    def _watch(self) -> None:
-        """Take the monitor's events. A handshake that "fails" later than the first is of bytes that cannot be read."""
-        while True:
-            try:
-                head, *_ = self._monitor.recv_multipart(_NOBLOCK)
-            except zmq.Again:
-                return
-            event, value = _EVENT.unpack(head)
-            if event == zmq.EVENT_CONNECTED:
-                self._descriptor = value
-            elif event & FAILED:
-                self._handshakes.failed(event, value)
-                self._renew_at_s = now_s() + (0.0 if self._shaken else _MAX_RECONNECT_S)
-            elif event == zmq.EVENT_DISCONNECTED:
-                self._lost, self._descriptor = True, None  # whose number may be another's from now on
-            else:
-                self._handshakes.succeeded()
-                self.reconnects += self._lost
-                self._lost, self._shaken, self._renew_at_s = False, True, math.inf
-
-    def close(self) -> None:
-        """Close the socket; unsent requests are thrown away."""
-        self._closed()
-
-    # --- one question, one answer -----------------------------------------------------------------------------
 
     def greet(self, timeout_s: float) -> Welcome:
         """Shake hands, and see that the agent has the export.
@@ -448,6 +250,7 @@ class Connection:
             try:
                 answer = self.receive(max(0.0, min(end_s - since_s, _LOOK_S)))
             except CorruptMessage as error:
+                self._silence.heard()
                 last = str(error)
             else:
                 if answer is None:
@@ -461,6 +264,7 @@ class Connection:
                     if now_s() >= end_s:
                         return None
                     continue
+                self._silence.heard()
                 if isinstance(answer[0], Pong):
                     continue
                 if not is_corrupt(answer[0]):
@@ -526,10 +330,3 @@ def _is_late(answer: Message, asked: int) -> bool:
     if isinstance(answer, Failed):
         return bool(answer.ids) and asked not in answer.ids
     return False
-
-
-def _close(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]], pid: int) -> None:
-    if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
-        for socket in sockets:
-            socket.disable_monitor()
-        context.destroy(linger=0)  # the monitor's socket, too

@@ -45,7 +45,7 @@ class Advice(enum.Enum):
 
 
 class Silence:
-    """Of an agent that is waited for. ZeroMQ's own heartbeats are not used: see `Connection`.
+    """Of an agent that is waited for. ZeroMQ's own heartbeats are not used: see `Link`.
 
     Args:
         options: the time-outs.
