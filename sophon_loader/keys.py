@@ -103,7 +103,12 @@ def file_of(endpoint: str) -> Path | None:
         PosixPath('/home/me/.config/sophon/keys/fileserver:5555')
     """
     folder = config_folder()
-    return None if folder is None else folder / "keys" / endpoint.partition("://")[2].replace("/", "_")
+    return None if folder is None else folder / "keys" / token_name(endpoint)
+
+
+def token_name(endpoint: str) -> str:
+    """The name of the file in which the token for an agent is looked for: `fileserver:5555` for that host and port."""
+    return endpoint.partition("://")[2].replace("/", "_")
 
 
 def config_folder() -> Path | None:

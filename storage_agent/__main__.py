@@ -20,6 +20,7 @@ from storage_agent.checks import check_address, check_modules
 from storage_agent.keys import FIRST, KeyFolder
 from storage_agent.settings import Settings, is_private
 from storage_agent.stores import Exports, open_exports
+from storage_agent.this_host import how_to_copy
 
 MEMORY = """memory:
   beside files in the making, 512 MiB of what loaders have sent and was not looked at, 256 MiB of requests without
@@ -42,6 +43,7 @@ To change a key: add one under another name, bring it to the loader, remove the 
 
 
 _USUAL = "~/.config/sophon/agent"
+_USUAL_PORT = 5555
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,6 +192,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     if parsed.insecure and parsed.keys is not None:
         raise ConfigError("insecure must be left out where keys are used, got --insecure and --keys")
     unusual = parsed.insecure or is_private(parsed.bind)
+    new = None
     settings = Settings(
         exports=dict(parsed.export),
         bind=parsed.bind,
@@ -212,7 +215,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     check_address(settings.bind)
     log.configure(parsed.log_level, as_json=parsed.log_json)
     if settings.keys is not None:
-        _see_to_keys(KeyFolder(settings.keys))
+        new = _see_to_keys(KeyFolder(settings.keys))
     elif not is_private(settings.bind):
         log.EventLog().warning("insecure", meaning="no keys: whoever reaches this agent may read all exports")
     if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
@@ -220,7 +223,13 @@ def _serve(parsed: argparse.Namespace) -> int:
     broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()
-    broker.run(ready=lambda: _announce(broker, settings, exports))
+
+    def ready() -> None:
+        _announce(broker, settings, exports)
+        if new is not None:
+            print(how_to_copy(new, broker.address), file=sys.stderr)
+
+    broker.run(ready)
     return 0
 
 
@@ -232,8 +241,8 @@ def _workers(parsed: argparse.Namespace) -> int:
     return math.ceil(cores_available())
 
 
-def _see_to_keys(keys: KeyFolder) -> None:
-    """Have keys, and say what the loader must be told of them."""
+def _see_to_keys(keys: KeyFolder) -> Path | None:
+    """Have keys; the file with the first loader's, if it has just been made."""
     events = log.EventLog()
     if keys.is_new and (names := keys.names()):
         keys.own()
@@ -242,16 +251,12 @@ def _see_to_keys(keys: KeyFolder) -> None:
         events.warning("tokens made anew", tokens=tokens, remedy=remedy)
     elif keys.is_new:
         keys.own()
-        events.warning("keys made", folder=str(keys.path), token=str(keys.add(FIRST)))
-        _say_token(keys.token_file(FIRST))
-    elif not keys.names():
+        token = keys.add(FIRST)
+        events.warning("keys made", folder=str(keys.path), token=str(token))
+        return token
+    if not keys.names():
         events.warning("nobody is let in", remedy=f"sophon-agent key add NAME --keys {keys.path}")
-
-
-def _say_token(token: Path) -> None:
-    """The one line to copy, on standard error: the file and not its text, which should stand in no log."""
-    what = f"copy {token} to the loader's host, and there:"
-    print(f'sophon-agent: {what} OffloadOptions(key="PATH OF THE COPY")', file=sys.stderr)
+    return None
 
 
 def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:
@@ -277,7 +282,8 @@ def _status(parsed: argparse.Namespace) -> int:
 
 
 def _key_add(parsed: argparse.Namespace) -> int:
-    _say_token(_keys(parsed).add(parsed.name, parsed.export))
+    print(how_to_copy(_keys(parsed).add(parsed.name, parsed.export), f"tcp://*:{_USUAL_PORT}"), file=sys.stderr)
+    print(f"sophon-agent: if the agent's port is not {_USUAL_PORT}, the last line ends with that one", file=sys.stderr)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.keys import token_for
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Status
+from storage_agent.this_host import token_here
 
 
 def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[str, Any]:
@@ -30,19 +32,26 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
         ConfigError: the key is none.
     """
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
-        if (token := token_for(endpoint, key)) is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            raise AgentUnreachable(f"address must be like tcp://host:5555, got {address!r}: {error}") from error
-        socket.send(pack(AskStatus()))
-        if not socket.poll(int(1000 * timeout_s)):
+    token = token_for(endpoint, key)
+    # Of this user's agents on this host: whether this one has keys shows in which of both questions is answered.
+    own = token_here(endpoint) if token is None else None
+    with zmq.Context() as context, contextlib.ExitStack() as sockets:
+        poller = zmq.Poller()
+        for one in (token,) if own is None else (token, own):
+            socket = sockets.enter_context(context.socket(zmq.DEALER))
+            poller.register(socket, zmq.POLLIN)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
+            if one is not None:
+                socket.setsockopt(zmq.CURVE_SERVERKEY, one.server)
+                socket.setsockopt(zmq.CURVE_PUBLICKEY, one.public)
+                socket.setsockopt(zmq.CURVE_SECRETKEY, one.secret)
+            try:
+                socket.connect(endpoint)
+            except zmq.ZMQError as error:
+                raise AgentUnreachable(f"address must be like tcp://host:5555, got {address!r}: {error}") from error
+            socket.send(pack(AskStatus()))
+        if not (answered := poller.poll(int(1000 * timeout_s))):
             if unknown := unknown_host(endpoint):
                 raise AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
             raise AgentUnreachable(
@@ -50,7 +59,7 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
                 "running there, and bound to an address that this host reaches? An agent with keys answers who has one "
                 f"alone; {'none was' if token is None else token.origin + ' was'} used"
             )
-        answer = unpack(socket.recv_multipart()[0])
+        answer = unpack(answered[0][0].recv_multipart()[0])
     if not isinstance(answer, Status):
         raise MalformedMessage(f"answer must be a Status, got {answer}")
     return answer.values

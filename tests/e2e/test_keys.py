@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -330,8 +332,18 @@ def test_an_agent_that_others_reach_makes_keys(root: Path, tmp_path: Path, monke
     agent = Agent({EXPORT: root}, "--end-with-stdin", "--bind", "tcp://0.0.0.0:0", log=log)
     try:
         address = f"tcp://127.0.0.1:{agent.endpoint.rpartition(':')[2]}/{EXPORT}"
-        line = f'copy {token} to the loader\'s host, and there: OffloadOptions(key="PATH OF THE COPY")'
-        assert line in agent.errors() and f'token="{token}"' in agent.errors()
+        until(lambda: "write tcp://" in agent.errors(), "it says how to copy the token")
+        assert f'token="{token}"' in agent.errors()
+        # The two lines, for a loader on this host and with `scp` as `cp`, put it where the loader looks for it.
+        home, name = tmp_path / "home", f"127.0.0.1:{agent.endpoint.rpartition(':')[2]}"
+        home.mkdir()
+        lines = [line.strip() for line in agent.errors().splitlines() if line.startswith("  ")]
+        script = 'scp() { cp "$1" "${2#*:}" "$3"; }\n' + "\n".join(lines)
+        subprocess.run(["bash", "-c", script], check=True, env={**os.environ, "HOME": str(home)})
+        copied = home / ".config/sophon/keys" / f"{socket.gethostname()}:{name.rpartition(':')[2]}"
+        assert copied.read_text() == token.read_text() and copied.stat().st_mode & 0o777 == 0o600
+        assert copied.parent.stat().st_mode & 0o777 == 0o700
+        assert run_command("status", f"tcp://{name}").returncode == 0, "on the agent's own host no key need be given"
         assert token.read_text().strip() not in agent.errors(), "the secret stands in no log"
         assert len(RemoteImageFolder(address, options=OffloadOptions(**{**vars(QUICK), "key": str(token)}))) == FILES
         with pytest.raises((KeyRefused, AgentUnreachable)):

@@ -122,7 +122,7 @@ def test_who_needs_keys(
             program.main(["serve", "--export", f"d={tmp_path}", "--bind", bind, *given.format(tmp_path).split()]) == 0
         )
         assert broker.made.keys == (folder if keys else None)
-        assert (f"copy {folder}/tokens/first to the loader's host" in capsys.readouterr().err) == said
+        assert (f"{folder}/tokens/first ~/.config/sophon/keys/127.0.0.1:4711" in capsys.readouterr().err) == said
     assert folder.exists() == keys
 
 
