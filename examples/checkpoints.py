@@ -1,6 +1,6 @@
 """A training loop that may be killed at any moment, and goes on where its last checkpoint was taken.
 
-    python examples/checkpoints.py /data/train run.pt --agent tcp://fileserver:5555/imagenet/train
+    python examples/checkpoints.py /mnt/imagenet/train run.pt --agent tcp://fileserver:5555/imagenet
 
 Every `--every` steps the state of model, optimiser and loader is copied, and a thread writes the copy to the disk while
 the training goes on (as CheckFreq does). A file that is written gets its name when it is whole. Started again, with

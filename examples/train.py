@@ -1,7 +1,7 @@
 """A training loop whose data comes from a storage agent.
 
-On the file server:   sophon-agent serve --export imagenet=/data/imagenet/train --bind tcp://0.0.0.0:5555
-On the compute node:  export SOPHON_KEY=COPY-OF-THE-FILE-THAT-IT-NAMES
+On the file server:   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555
+On the compute node:  the two lines that it prints, which copy the key, and
                       python examples/train.py tcp://fileserver:5555/imagenet /mnt/imagenet/train
 """
 

@@ -89,8 +89,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             batch where the agent was not waited for.
 
     Example:
-        loader = OffloadingDataLoader(ImageFolder("/data/train", transform), batch_size=256, shuffle=True,
-                                      num_workers=8, agent="tcp://fileserver:5555/imagenet/train")
+        loader = OffloadingDataLoader(ImageFolder("/mnt/imagenet/train", transform), batch_size=256, shuffle=True,
+                                      num_workers=8, agent="tcp://fileserver:5555/imagenet")
 
     Warns:
         OffloadWarning: once, when an agent is given and nothing is offloaded, when files are read here because the
