@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("address", help="e.g. tcp://fileserver:5555")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
     status.add_argument("--timeout-s", type=_seconds, default=5.0, metavar="S", help="default %(default)s")
-    status.add_argument("--key", metavar="TOKEN", help="the path of a token's file; found by itself in the usual places")
+    status.add_argument("--key", metavar="TOKEN", help="the path of a token's file; default: in the usual places")
     status.set_defaults(run=_status)
     _add_key(commands.add_parser("key", help="who is let in", epilog=KEY_EXAMPLE, formatter_class=formatter), formatter)
     return parser
