@@ -6,7 +6,6 @@ python -m examples.pictures demo-data --count 300
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +47,7 @@ def make_pictures(folder: Path, count: int, classes: int = 10, seed: int = 0, si
         side: median side of the pictures, in px.
     """
     generator = np.random.default_rng(seed)
-    for number in tqdm(range(count), desc="making pictures", file=sys.stderr, disable=count < 100):
+    for number in tqdm(range(count), desc="making pictures", disable=True if count < 100 else None):
         width, height = np.maximum(16, side * np.exp(generator.normal(0, 0.3, size=2))).astype(int)
         path = folder / f"class{number % classes:02d}" / f"{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def main() -> None:
     model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(3 * 56 * 56, len(dataset.classes)))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(options.epochs):
-        for images, labels in tqdm(loader, desc=f"epoch {epoch}"):
+        for images, labels in tqdm(loader, desc=f"epoch {epoch}", disable=None):
             loss = nn.functional.cross_entropy(model(images), labels)
             optimiser.zero_grad()
             loss.backward()

@@ -75,6 +75,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
             in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
+        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, as `state_dict()` is exact at any step.
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
     epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are, because each op draws its
@@ -120,6 +121,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
         agent: str | LocalAgent | Sequence[str] | None = None,
         policy: str | Policy | PricingPolicy = "auto",
         encodings: str | Sequence[str] = "auto",
@@ -155,7 +157,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         )
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
         self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
-        self.device_prefetch = device_prefetch
+        self.device_prefetch, self.snapshot_every_n_steps = device_prefetch, snapshot_every_n_steps
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, device_prefetch, options)
         samplers = self.sampler, self.batch_sampler
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
@@ -341,6 +343,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.
 
+        `len()` of the loader, and of that iterator, stays that of a whole epoch, as in torchdata's loader.
+
         Sets the generators from which the order is drawn to what they were; torch's global one, if it is that.
 
         Raises:
@@ -368,7 +372,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             batches = self._iterate(measuring=True)
             if self._engine is None:  # the dataset turned out to do more than its parts
                 return self.report()
-            with tqdm(total=len(self._engine.data), desc="profiling", unit=" samples", leave=False) as progress:
+            bar = tqdm(total=len(self._engine.data), desc="profiling", unit=" samples", leave=False, disable=None)
+            with bar as progress:  # on a terminal; a log would have a line for every refresh
                 for batch in batches:
                     if step is not None:
                         step(batch)

@@ -347,6 +347,23 @@ def test_an_endless_sampler(build: Any) -> None:
         assert list(itertools.islice(other, 12 - cut)) == whole[cut:]
 
 
+@pytest.mark.parametrize("offloaded", [True, False])
+def test_the_length_is_that_of_a_whole_epoch_as_with_torchdata(build: Any, offloaded: bool) -> None:
+    def made() -> Any:
+        if offloaded:
+            return build("in turn", snapshot_every_n_steps=3)
+        return OffloadingDataLoader(Numbers(), 4, collate_fn=list, snapshot_every_n_steps=3)
+
+    loader = made()
+    batches = iter(loader)
+    next(batches), next(batches)
+    other = made()
+    other.load_state_dict(kept(loader.state_dict()))
+    rest = iter(other)
+    assert len(other) == len(rest) == len(loader) == 2 + len(list(rest))
+    assert other.snapshot_every_n_steps == 3
+
+
 @pytest.mark.parametrize("form", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
 def test_a_dataset_that_cannot_be_offloaded(form: dict[str, Any]) -> None:
     def build() -> Any:

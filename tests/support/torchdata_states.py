@@ -32,9 +32,6 @@ LEFT_OUT = {
 class Stateful(OffloadingDataLoader[Any]):
     """What the tests ask of torchdata's class beside states."""
 
-    def __init__(self, *arguments: Any, snapshot_every_n_steps: int = 1, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-
     def state_dict(self) -> dict[str, Any]:
         """With what the tests count of their layout."""
         state = super().state_dict()
