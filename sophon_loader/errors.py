@@ -31,7 +31,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 class SophonError(Exception):

@@ -75,7 +75,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
             in equal steps; the last two batches of an epoch may be shorter.
         options: limits and time-outs.
-        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect, as `state_dict()` is exact at any step.
+        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect: `state_dict()` is exact at any step.
 
     A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
     epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are, because each op draws its
