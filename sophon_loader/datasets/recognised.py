@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from torchvision import get_image_backend
-from torchvision.datasets.folder import default_loader
+from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.datasets.vision import StandardTransform
 from torchvision.transforms import v2
 
@@ -90,8 +90,12 @@ class Rule:
                 f"{name} opens each picture in the mode of its file and not as RGB; begin its transform with "
                 "torchvision.transforms.v2.RGB(), or use sophon_loader.FileDataset"
             )
-        if opens not in (None, default_loader) or get_image_backend() != "PIL":
-            raise NotOffloadable(f"{name} does not use torchvision's default loader with Pillow")
+        # The default one opens a file by the other, unless torchvision is told to use accimage.
+        if opens is not pil_loader and (opens not in (None, default_loader) or get_image_backend() != "PIL"):
+            raise NotOffloadable(
+                f"{name} does not use torchvision's default loader with Pillow; leave out its loader=, and put what "
+                "that does besides into the transform"
+            )
 
     def _opens(self, dataset: Any) -> Any:
         """What opens its files; None for Pillow without a conversion."""

@@ -77,5 +77,7 @@ def _why(dataset: Any) -> str:
         f"it lacks {what} (sophon_loader.OffloadableDataset); for files in a list there is sophon_loader.FileDataset"
     )
     if own := own_parts(dataset):
-        return f"{name} has a {own[0]} of its own; {remedy}"
+        # A recipe that many have copied gives the path as well.
+        more = "; what it gives besides image and label can be a part of the label: targets=[(label, path), ...]"
+        return f"{name} has a {own[0]} of its own; {remedy}{more if own[0] == '__getitem__' else ''}"
     return f"{name} is not an ImageFolder or another dataset that is known by its class; {remedy}"

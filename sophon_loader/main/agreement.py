@@ -186,6 +186,7 @@ def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
     return [
         f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
         + (_OR_OTHER_TORCH if ops == chain.pillow_stages else "")
+        + "; start it with --ops and the module that registers it"
         for ops, chain in zip(known, chains, strict=True)
         if ops < chain.describable
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
@@ -23,9 +24,10 @@ from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
 from sophon_loader.main.revival import Revival
-from sophon_loader.main.run import Run
+from sophon_loader.main.run import Run, notes_on_local_ops
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
+from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -66,7 +68,7 @@ class Engine:
         self._iterations = 0
         self._reports: ToldReports | None = None
         self._gathering: Gathering | None = None
-        self._warned_of_silence = False
+        self._warned_of_silence = self._warned_of_ops = False
 
     # --- before an epoch --------------------------------------------------------------------------------------
 
@@ -125,6 +127,8 @@ class Engine:
                 late = SharedTerms(agent.proposed(divided.chains, seed))
             else:
                 agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
+        if agent is not None and not alone:
+            self._warn_of_ops(divided.chains)
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
@@ -144,6 +148,14 @@ class Engine:
             self._planner = Planner(settings.policy, len(self.data), kept, profiler.keep_trials)
             self._plan = SharedPlan(len(self.data), encoding_names())
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
+
+    def _warn_of_ops(self, chains: Sequence[Chain]) -> None:
+        """Say once that there is no op for the agent to run besides decoding."""
+        notes = [note for chain in chains for note in notes_on_local_ops(chain)]
+        unknown = notes and all(chain.describable <= 1 for chain in chains)
+        if unknown and not self._warned_of_ops and not isinstance(self._settings.policy, NoOff):
+            self._warned_of_ops = True
+            warn_user(f"no op runs at the agent: {notes[0]}")
 
     def wanted(self) -> None:
         """Before each batch: look whether an agent has answered that starts beside the loader, or that was given up.

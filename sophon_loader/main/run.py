@@ -17,6 +17,7 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
+from sophon_loader.pipeline.unknown import why_local
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
@@ -75,8 +76,7 @@ class Run:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it."""
-        local = sorted({label for chain in self.split.chains for label in chain.local_ops[:1]})
-        notes = [f"{label} and what follows it stays at the loader: the op is not registered" for label in local]
+        notes = sorted({note for chain in self.split.chains for note in notes_on_local_ops(chain)})
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         unsaid = sorted({op.label for chain in self.split.chains for op in _without_word_on_info(chain)})
         notes += [_NOTE_ON_INFO.format(label) for label in unsaid]
@@ -84,7 +84,10 @@ class Run:
         if self.alone:
             notes.append(self.alone)
         elif self.late is not None and self.agreement is None:
-            notes.append("the agent is being started: until it answers, files are read by the loader itself")
+            notes.append(
+                "the agent is being started: until it answers, files are read by the loader itself; for short epochs "
+                "start one before (sophon-agent serve), and give its address"
+            )
         if self.agreement is not None:
             if set(PLAIN).isdisjoint(self.agreement.encodings):
                 notes.append("no value crosses as it is: neither pixels nor array is among the encodings allowed")
@@ -116,6 +119,15 @@ class Run:
             self.seed,
             live,
         )
+
+
+def notes_on_local_ops(chain: Chain) -> list[str]:
+    """Why the ops that agents do not run have to stay here, if there are any."""
+    position = chain.describable
+    return [
+        f"{op.label} and what follows it stays at the loader: {why_local(op, first=position == 1)}"
+        for op in chain.ops[position : position + 1]
+    ]
 
 
 def _without_word_on_info(chain: Chain) -> list[Op]:

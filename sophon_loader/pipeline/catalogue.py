@@ -50,6 +50,12 @@ def op_type_of(transform: Any) -> OpType | None:
     return _BY_CLASS.get(type(transform))
 
 
+def op_type_above(cls: type) -> OpType | None:
+    """The op type of the nearest class that this one is derived from; None if none is registered."""
+    load_ops(timm=any(base.__module__.partition(".")[0] == "timm" for base in cls.__mro__))
+    return next((_BY_CLASS[base] for base in cls.__mro__[1:] if base in _BY_CLASS), None)
+
+
 def op_type_named(name: str) -> OpType | None:
     """The op type of that name; None if there is none."""
     load_ops(timm=name.partition(".")[0] == "timm")

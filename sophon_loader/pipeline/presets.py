@@ -6,6 +6,7 @@ scripts, whose `__call__` is `return self.transforms(image)` and nothing else.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -74,8 +75,9 @@ def _only_calls(self: Any, image: Any) -> Any:
 
 _ONLY_CALLS = _only_calls.__code__
 _ALIKE = ("co_code", "co_argcount", "co_kwonlyargcount", "co_freevars")
-_FLAGS = 0xFFFF
-"""Of `co_flags`, those that say what is done. Above are imports from the future, and in 3.14 docstrings and methods."""
+_FLAGS = 0xFFFF & ~inspect.CO_NESTED
+"""Of `co_flags`, those that say what is done. Above are imports from the future, and in 3.14 docstrings and methods.
+That a class is defined within a function changes nothing."""
 
 
 def _held(transform: Any) -> Any | None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import DatasetFolder, ImageFolder
-from torchvision.datasets.folder import default_loader
+from torchvision.datasets.folder import accimage_loader, default_loader, pil_loader
 
 import sophon_loader.datasets.recognised
+from sophon_loader.datasets.files import FileDataset
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset
 from sophon_loader.datasets.taking_apart import offloadable
@@ -175,6 +176,35 @@ def test_another_loader_is_named(tree: Path) -> None:
 def test_another_image_backend_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sophon_loader.datasets.recognised, "get_image_backend", lambda: "accimage")
     assert "default loader with Pillow" in refusal(folder(tree))
+    assert "default loader with Pillow" in refusal(folder(tree, loader=default_loader))
+    assert offloadable(folder(tree, loader=pil_loader)).sources, "which does not ask for the backend"
+
+
+@pytest.mark.parametrize("loader", [default_loader, pil_loader])
+def test_the_loaders_that_open_files_by_pillow(tree: Path, loader: Any) -> None:
+    """The default one calls the other."""
+    data = offloadable(folder(tree, loader=loader))
+    assert [data.sources[0].keys[row] for row in range(len(data))]
+
+
+def test_a_loader_of_another_library_is_refused(tree: Path) -> None:
+    assert "leave out its loader=" in refusal(folder(tree, loader=accimage_loader))
+
+
+class WithPaths(ImageFolder):
+    """A recipe that many have copied."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), self.imgs[index][0])
+
+
+def test_a_folder_that_also_gives_the_path_has_a_remedy(tree: Path) -> None:
+    why = refusal(WithPaths(str(tree)))
+    assert "WithPaths has a __getitem__ of its own" in why and "targets=[(label, path), ...]" in why
+    plain = ImageFolder(str(tree))
+    labels = [(label, path) for path, label in plain.samples]
+    remedied = FileDataset(str(tree), [path for path, _ in plain.samples], labels)
+    assert offloadable(remedied).sources[0].target(1) == labels[1] == remedied[1][1]
 
 
 def test_samples_elsewhere_are_named(tree: Path, tmp_path: Path) -> None:

@@ -103,6 +103,20 @@ def test_presets_of_a_module_without_the_imports_from_the_future_of_ours() -> No
     assert steps_of(transform) == transform.transforms.transforms
 
 
+def test_a_preset_whose_class_is_defined_in_a_function() -> None:
+    """That is a flag of its code, too."""
+
+    class Within:
+        def __init__(self) -> None:
+            self.transforms = v1.Compose([v1.CenterCrop(8), v1.ToTensor()])
+
+        def __call__(self, img: Any) -> Any:
+            return self.transforms(img)
+
+    transform = Within()
+    assert steps_of(transform) == transform.transforms.transforms
+
+
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_the_presets_of_weights(name: str) -> None:
     preset = get_weight(name).transforms()
