@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,9 @@ from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
 from sophon_loader.main.revival import Revival
-from sophon_loader.main.run import Run, notes_on_local_ops
+from sophon_loader.main.run import Run, no_op_for_agents
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
-from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -127,8 +126,10 @@ class Engine:
                 late = SharedTerms(agent.proposed(divided.chains, seed))
             else:
                 agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
-        if agent is not None and not alone:
-            self._warn_of_ops(divided.chains)
+        asked = agent is not None and not alone and not isinstance(settings.policy, NoOff)
+        if asked and not self._warned_of_ops and (why := no_op_for_agents(divided.chains)):
+            self._warned_of_ops = True
+            warn_user(f"no op runs at the agent: {why}")
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
@@ -148,14 +149,6 @@ class Engine:
             self._planner = Planner(settings.policy, len(self.data), kept, profiler.keep_trials)
             self._plan = SharedPlan(len(self.data), encoding_names())
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
-
-    def _warn_of_ops(self, chains: Sequence[Chain]) -> None:
-        """Say once that there is no op for the agent to run besides decoding."""
-        notes = [note for chain in chains for note in notes_on_local_ops(chain)]
-        unknown = notes and all(chain.describable <= 1 for chain in chains)
-        if unknown and not self._warned_of_ops and not isinstance(self._settings.policy, NoOff):
-            self._warned_of_ops = True
-            warn_user(f"no op runs at the agent: {notes[0]}")
 
     def wanted(self) -> None:
         """Before each batch: look whether an agent has answered that starts beside the loader, or that was given up.

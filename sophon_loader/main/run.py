@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +76,7 @@ class Run:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it."""
-        notes = sorted({note for chain in self.split.chains for note in notes_on_local_ops(chain)})
+        notes = sorted({note for chain in self.split.chains for note in _notes_on_local_ops(chain)})
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         unsaid = sorted({op.label for chain in self.split.chains for op in _without_word_on_info(chain)})
         notes += [_NOTE_ON_INFO.format(label) for label in unsaid]
@@ -121,7 +121,13 @@ class Run:
         )
 
 
-def notes_on_local_ops(chain: Chain) -> list[str]:
+def no_op_for_agents(chains: Sequence[Chain]) -> str:
+    """Why no agent can run an op besides decoding; "" if one can, or there is no other op."""
+    notes = [note for chain in chains for note in _notes_on_local_ops(chain)]
+    return notes[0] if notes and all(chain.describable <= 1 for chain in chains) else ""
+
+
+def _notes_on_local_ops(chain: Chain) -> list[str]:
     """Why the ops that agents do not run have to stay here, if there are any."""
     position = chain.describable
     return [

@@ -15,6 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from torchvision import transforms as v1
 from torchvision.transforms.functional import to_tensor
 
+from sophon_loader import OffloadWarning
 from tests.support.agents import EXPORT, Agent, agent_for
 from tests.support.loaders import MakeLoader, as_list
 from tests.support.pictures import eval_transform, folder, picture
@@ -63,6 +64,15 @@ def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:
     """An op that nobody has registered, and that looks at more than pixels."""
     values = [one for value in image.info.values() for one in (value if isinstance(value, tuple) else (value,))]
     return to_tensor(image), repr(image.info), list(map(type, values))
+
+
+def test_a_function_that_comes_first_is_warned_of_once(root: Path, agent: Agent, make: MakeLoader) -> None:
+    loader = make(folder(root, v1.Compose([with_its_info, *eval_transform().transforms])), collate_fn=as_list)
+    assert agent.alive()
+    with pytest.warns(OffloadWarning, match="no op runs at the agent: with_its_info .* it is a function"):
+        iter(loader)
+    iter(loader)
+    assert any("put it behind the ops that an agent shall run" in note for note in loader.report().notes)
 
 
 def test_pictures_with_texts_and_rational_numbers_are_offloaded(root: Path, agent: Agent, make: MakeLoader) -> None:
