@@ -134,6 +134,7 @@ class ChoiceTable:
         wire_bytes: NDArray[np.floating],
         agent_s: NDArray[np.floating],
         loader_s: NDArray[np.floating],
+        *,
         measured: NDArray[np.bool_] | None = None,
     ) -> None:
         _check_choices(choices)
@@ -223,6 +224,7 @@ class MadeTable(ChoiceTable):
         choices: tuple[Choice, ...],
         samples: int,
         make: Callable[[NDArray[Any]], Costs],
+        *,
         measured: NDArray[np.bool_] | None = None,
     ) -> None:
         _check_choices(choices)

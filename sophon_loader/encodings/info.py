@@ -67,7 +67,8 @@ def _read_text(fields: dict[str, Any]) -> iTXt:
     text, lang, tkey = fields["text"], fields["lang"], fields["tkey"]
     if type(text) is not str or not all(type(one) in (str, bytes, type(None)) for one in (lang, tkey)):
         raise TypeError("the fields must be texts")
-    return iTXt(text, lang, tkey)
+    read: iTXt = iTXt(text, lang, tkey)
+    return read
 
 
 def _rational_to_plain(value: Any) -> dict[str, Any] | None:
@@ -77,7 +78,7 @@ def _rational_to_plain(value: Any) -> dict[str, Any] | None:
     # Of parts that are no integers, and of what calculation has made, the value need not be the quotient.
     if type(numerator) is not int or type(denominator) is not int:
         return None
-    kept = value.__getstate__()[0]  # type: ignore[index]
+    kept = value.__getstate__()[0]
     same = kept != kept if denominator == 0 else type(kept) is Fraction and kept == Fraction(numerator, denominator)
     return {"numerator": numerator, "denominator": denominator} if same else None
 

@@ -280,7 +280,7 @@ def test_a_plan_in_blocks_is_the_one_from_the_whole_table(seed: int, unknown: fl
     assert isinstance(facts.table, MadeTable)
     table = facts.table
     costs = table.wire_bytes, table.agent_s, table.loader_s
-    whole = replace(facts, table=ChoiceTable(table.choices, *costs, table.measured))
+    whole = replace(facts, table=ChoiceTable(table.choices, *costs, measured=table.measured))
     ours, direct = policy.plan(facts), policy.plan(whole)
     assert np.array_equal(ours.chosen, direct.chosen) and ours.choices == direct.choices
     assert (ours.reason, ours.predicted) == (direct.reason, direct.predicted)

@@ -68,7 +68,7 @@ def test_samples_that_nobody_measured_take_the_choice(name: str) -> None:
     """As without a table: one sample that came as its file is measured, and says nothing of the others."""
     sizes, times = np.array([[100, math.inf]] * 3, np.float32), np.zeros((3, 2), np.float32)
     measured = np.array([False, True, False])
-    table = MadeTable((FILE, PIXELS), 3, lambda rows: (sizes[rows], times[rows], times[rows]), measured)
+    table = MadeTable((FILE, PIXELS), 3, lambda rows: (sizes[rows], times[rows], times[rows]), measured=measured)
     plan = policy_named(name).plan(Facts(3, WIRE_BOUND, table, 2, 2, 1 / 3))
     assert [plan.choices[number] for number in plan.chosen] == [PIXELS, FILE, PIXELS]
     assert "1 samples have no pixels@2" in plan.reason and "average" not in plan.reason
