@@ -291,17 +291,21 @@ def test_info_that_does_not_travel(info: dict[Any, Any]) -> None:
     assert encode(value, "pixels").meta == {"mode": "RGB", "size": [7, 5]}
 
 
-@pytest.mark.parametrize(
-    "info",
-    [
-        5, None, [], "x", {"a": 1}, {"$": "tuple", "items": 5}, {"$": "tuple", "items": []}, {"$": []},
-        *({"$": "dict", "items": [["k", {"$": tag, **fields}]]} for tag, fields in [
-            ("iTXt", {}), ("iTXt", {"text": 5, "lang": "", "tkey": ""}), ("iTXt", {"text": "", "lang": 5, "tkey": ""}),
-            ("rational", {"numerator": 1}), ("rational", {"numerator": math.inf, "denominator": 2}),
-            ("rational", {"numerator": "1", "denominator": 1}), ("rational", {"numerator": 1, "denominator": [2]}),
-        ]),
-    ],
-)  # fmt: skip
+MALFORMED: list[dict[str, Any]] = [
+    {"$": "iTXt"},
+    {"$": "iTXt", "text": 5, "lang": "", "tkey": ""},
+    {"$": "iTXt", "text": "", "lang": 5, "tkey": ""},
+    {"$": "rational", "numerator": 1},
+    {"$": "rational", "numerator": math.inf, "denominator": 2},
+    {"$": "rational", "numerator": "1", "denominator": 1},
+    {"$": "rational", "numerator": 1, "denominator": [2]},
+]
+
+
+@pytest.mark.parametrize("info", [
+    5, None, [], "x", {"a": 1}, {"$": "tuple", "items": 5}, {"$": "tuple", "items": []}, {"$": []},
+    *({"$": "dict", "items": [["k", value]]} for value in MALFORMED),
+])  # fmt: skip
 def test_info_off_the_wire_must_be_what_encode_writes(info: Any) -> None:
     encoded = encode(image(), "pixels")
     with pytest.raises(EncodingError):

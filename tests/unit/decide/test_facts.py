@@ -85,7 +85,7 @@ def test_a_table_is_read_only_and_leaves_its_source_alone() -> None:
 def test_a_wrong_measurement_takes_the_choice_away(array: str, value: float) -> None:
     arrays = {name: np.ones((3, 2), np.float32) for name in ("wire_bytes", "agent_s", "loader_s")}
     arrays[array][1, 1] = value
-    table = ChoiceTable((FILE, Choice(1, "pixels")), **arrays)
+    table = ChoiceTable((FILE, Choice(1, "pixels")), arrays["wire_bytes"], arrays["agent_s"], arrays["loader_s"])
     assert table.has(1).tolist() == [True, False, True]
     assert (table.agent_s >= 0).all() and (table.loader_s >= 0).all()
     assert table.repaired == 0
