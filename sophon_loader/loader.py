@@ -26,6 +26,7 @@ from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
+from sophon_loader.main.outcome import NO_AGENT
 from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
@@ -214,7 +215,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self._engine = self._inner = None
         device = self._settings.tail
         untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
-        self._plain_report = Report(policy=self._settings.policy.name, offloading=False)
+        self._plain_report = Report(self._settings.policy.name, NO_AGENT if self._settings.agent is None else why)
         if isinstance(self.num_workers, AutoWorkers):  # whose number its random numbers depend on
             self.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
             untouched = (*untouched, f"num_workers is {self.num_workers}, by the cores, and stays so")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from sophon_loader.terminal import table
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 _IF_ANY = ("passes", "workers", "corrupt", "malformed", "verified")
 """Counters that the table leaves out while they are 0."""
+_ELSEWHERE = ("epoch", "policy", "offloading", "limits", "would_bring", "weighed")
+"""What the table tells in its title, in the summary or in the verdict."""
 
 
 @dataclass
@@ -21,13 +20,14 @@ class Report:
 
     Args:
         policy: its name.
-        offloading: False when the loader runs as a plain DataLoader; `notes` then say why.
+        why_not: why nothing was offloaded, or on some of several ranks nothing; "" otherwise.
         plan_reason: why the policy chose as it did.
         notes: what a user should know: ops that stay at the loader, versions that differ.
-        epoch: its number; None before the first.
+        epoch: its number; None before its first batch.
         seconds: since it began, or as long as it took.
         bottleneck: the resource that holds it up: "gpu", "wire", "loader-cpu", "agent-cpu" or "agent-disk".
-            Under `auto` while the epoch runs, else once it has ended; None until it is known.
+            Under `auto` while the epoch runs, else once it has ended. None until it is known, and before the loader has
+            seen 20 training steps; so are `limits` and `would_bring` empty.
         rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
         throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the wire) and `cpu` (the loader's) could do
             by themselves, if nothing was offloaded; those that are known.
@@ -51,7 +51,7 @@ class Report:
     """
 
     policy: str
-    offloading: bool = True
+    why_not: str = ""
     plan_reason: str = ""
     notes: tuple[str, ...] = ()
     epoch: int | None = None
@@ -81,6 +81,30 @@ class Report:
         self.totals = totals
 
     @property
+    def preprocessed(self) -> int:
+        """Samples that the agent worked on: it ran ops, cut out a part of the file or wrote it in fewer bytes."""
+        return sum(count for encoding, count in self.totals.encodings.items() if encoding != "file")
+
+    @property
+    def offloading(self) -> bool:
+        """Whether the agent worked on any sample of this epoch."""
+        return self.preprocessed > 0
+
+    @property
+    def summary(self) -> str:
+        """What was offloaded, or why nothing was, in a line."""
+        totals = self.totals
+        if not self.offloading:
+            return f"nothing offloaded: {self.why_not}"
+        text = (
+            f"{self.preprocessed} of {totals.samples} samples preprocessed at the agent; "
+            f"{_size(totals.wire_bytes)} sent instead of {_size(totals.read_bytes)}"
+        )
+        if totals.fallbacks:
+            text += f"; {totals.fallbacks} files read on this host instead"
+        return f"{text}; {self.why_not}" if self.why_not else text
+
+    @property
     def verdict(self) -> str:
         """What limits and what more would bring, in a line; empty while nothing is known."""
         if not self.limits:
@@ -100,6 +124,7 @@ class Report:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
         totals = self.totals
         return {
+            "summary": self.summary,
             "epoch": self.epoch,
             "policy": self.policy,
             "offloading": self.offloading,
@@ -134,17 +159,22 @@ class Report:
         }
 
     def __str__(self) -> str:
-        table = Table("what", "value", title=f"epoch {self.epoch}, policy {self.policy}")
+        rows = []
         for name, value in self.as_dict().items():
-            elsewhere = name in ("epoch", "policy", "limits", "would_bring", "weighed")  # in the title or the verdict
             empty = value in (None, "", [], {}) or (name, value) == ("ranks", 1) or (name in _IF_ANY and value == 0)
-            if not elsewhere and not empty:
-                table.add_row(name.replace("_", " "), _text(value))
-        out = io.StringIO()
-        Console(file=out, width=100).print(table)
-        return out.getvalue().rstrip()
+            if name not in _ELSEWHERE and not empty:
+                rows.append((name.replace("_", " "), _text(value)))
+        epoch = "" if self.epoch is None else f"epoch {self.epoch}, "
+        return table(f"{epoch}policy {self.policy}", rows)
 
     __repr__ = __str__
+
+
+def _size(nbytes: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def _text(value: Any) -> str:

@@ -7,13 +7,11 @@ import json
 from typing import Any
 
 import zmq
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sophon_loader.endpoints import by_ipv6_alone, unknown_host
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.keys import token_for
+from sophon_loader.terminal import table
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Status
 from storage_agent.this_host import token_here
@@ -81,9 +79,8 @@ def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = Non
     if as_json:
         print(json.dumps(values, indent=2, sort_keys=True))
         return
-    table = Table("what", "value", title=f"agent at {address}")
-    for key, value in values.items():
+    rows = []
+    for name, value in values.items():
         text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-        printable = text.encode("utf-8", "backslashreplace").decode()  # a folder's name need not be UTF-8
-        table.add_row(key.replace("_", " "), Text(printable))
-    Console().print(table)
+        rows.append((name.replace("_", " "), text))
+    print(table(f"agent at {address}", rows))

@@ -20,6 +20,7 @@ from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering, met
 from sophon_loader.main.live import LivePlan, live_plan
+from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
@@ -68,6 +69,7 @@ class Engine:
         self._reports: ToldReports | None = None
         self._gathering: Gathering | None = None
         self._warned_of_silence = self._warned_of_ops = False
+        self._refused = ""  # why no epoch could begin
 
     # --- before an epoch --------------------------------------------------------------------------------------
 
@@ -96,7 +98,11 @@ class Engine:
             self._set_processes(processes)
         if run is None or not same:
             self._end_run()
-            run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
+            try:
+                run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
+            except Exception as error:
+                self._refused = f": {error}"
+                raise
             self._live = None
         else:
             run.profiler.resize(processes)
@@ -163,8 +169,9 @@ class Engine:
         try:
             agreement = self._joining.agreement()
         except Exception as error:
-            self.close()
+            self._refused = f": {error}"
             self._know(replace(self.run, alone=f"there is no agent: {error}"))
+            self.close()
             raise
         if agreement is not None:
             self._joining.close()
@@ -172,6 +179,8 @@ class Engine:
             assert self.run.late is not None, "an agent that is not waited for goes with a run that says so"
             self.run.late.set(agreement.terms, agreement.reach)
             self._know(replace(self.run, agreement=agreement))
+            if self._epoch is not None:
+                self._epoch.ready_after = self._epoch.delivered
 
     def may_change(self, processes: int) -> bool:
         """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
@@ -235,7 +244,7 @@ class Engine:
         self.wanted()
         run, profiler = self.run, self.run.profiler
         self._iterations += 1
-        report = Report(policy=self._settings.policy.name, notes=run.notes)
+        report = Report(self._settings.policy.name, LEFT, notes=run.notes)
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
@@ -246,7 +255,7 @@ class Engine:
         report.rates = profiler.rates.measured()
         if self._live is not None:
             self._live.begin(share)
-            self._live.tell(epoch.report)
+            self._live.tell(report, judging=self.step_clock.judges)
         elif self._planner is not None:
             if self._planner.needs_profile:
                 profiler.make_ready()
@@ -286,7 +295,7 @@ class Engine:
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
         epoch.report.update(epoch.number, seconds, totals)
         if live is not None and live.progressed(seconds, totals, epoch.awaited_s, self.step_clock.of_device_s):
-            live.tell(epoch.report)
+            live.tell(epoch.report, judging=self.step_clock.judges)
         if totals.fallbacks and not self._warned_of_silence:
             self._warned_of_silence = True
             warn_user(
@@ -342,10 +351,12 @@ class Engine:
     def _end_epoch(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
         if epoch.report.totals.samples and not epoch.learnt:
+            if self._live is not None:
+                self._live.tell(epoch.report, judging=self.step_clock.judges)
+            self._explain(epoch)
             epoch.learnt = True
             epoch.note_starving(self._processes)
             if self._live is not None:
-                self._live.tell(epoch.report)
                 self.run.profiler.keep_live(self._live.kept())
                 return
             self._learn(epoch, whole=whole and not epoch.partial and not epoch.report.passes)
@@ -363,12 +374,25 @@ class Engine:
             self._gathering.tell()
         profiler.tell(report, measure, totals, measured=epoch.measuring)
 
+    def _explain(self, epoch: Epoch) -> None:
+        """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
+        if not epoch.learnt:
+            gone = self._statistics.absence.gone_s > 0
+            found = circumstances(self.run, self._agent, self._settings.policy, self._live or self._planner, gone=gone)
+            epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there has been an epoch."""
+        return self._epoch is not None
+
     def report(self) -> Report:
         """The report of the newest epoch as it is now; it does not change any more."""
         if self._epoch is None:
-            return Report(policy=self._settings.policy.name)
+            return Report(self._settings.policy.name, NO_EPOCH + self._refused)
+        self._explain(self._epoch)
         if self._live is not None:
-            self._epoch.report.would_bring = self._live.would_bring()
+            self._epoch.report.would_bring = self._live.would_bring() if self.step_clock.judges else {}
             self._epoch.report.weighed = self._live.weighed()
         report = self._epoch.report.snapshot()
         report.notes = (*report.notes, *self._statistics.said.notes(report.totals.degraded))
@@ -396,6 +420,7 @@ class Engine:
         self._revival.close()
         if self._dataset is not None:
             if self._epoch is not None:
+                self._explain(self._epoch)
                 self._epoch.learnt = True  # what has been measured of it is of the pipelines of before
             self.run.profiler.cancel_probing()
             self._close_dataset()

@@ -53,6 +53,7 @@ class Epoch:
         superseded: whether a newer epoch has begun; this one is told of no more.
         learnt: whether its measurements have been made use of, or may not be.
         replanned: whether the plan was changed on the way (in this pass).
+        ready_after: samples that had been delivered when an agent that started beside it answered.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Epoch:
         self.delivered = 0
         self.awaited_s = 0.0
         self.superseded = self.learnt = self.replanned = False
+        self.ready_after = 0
         self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
         self._counted = NO_TOTALS
 

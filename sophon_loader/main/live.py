@@ -47,6 +47,8 @@ TRIED_OF_AGENT = 1 / 32
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
 NO_CPU = "the agent has next to no CPU"
+HELD = "; for now files are asked for, because offloading gave less than that"
+"""What is said of a tariff that is not followed."""
 GUESSED = "; how much the wire bears is a guess, as nothing has waited for it yet"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
@@ -159,15 +161,20 @@ class LivePlan:
             self._carried = self._carried.with_what_passed(self._mark, self._latest)
         self._mark = self._latest = None
 
-    def tell(self, report: Report) -> None:
-        """Tell a report what is followed now, and what limits."""
-        report.plan_reason = self.tariff.reason + self._caveat
+    def tell(self, report: Report, *, judging: bool = True) -> None:
+        """Tell a report what is followed now, and what limits.
+
+        Args:
+            report: to be told.
+            judging: whether enough steps have been seen to say what limits.
+        """
+        report.plan_reason = self.tariff.reason + self._caveat + (HELD if self._guard.must_not_offload else "")
         report.predicted_seconds = self.predicted_s
         report.rates = self.conditions.rates.measured()
         if not self.conditions.wire_seen:
             del report.rates["wire_bytes_s"]
         report.throughput = {} if self._verdict is None else self._verdict.throughput
-        report.limits = self.limits()
+        report.limits = self.limits() if judging else {}
         report.bottleneck = next(iter(report.limits), None)
 
     @property
@@ -177,6 +184,11 @@ class LivePlan:
         if verdict is None or verdict.seconds is None:
             return None
         return verdict.seconds * self._of_samples * self._samples / verdict.facts.samples
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the agent is asked for more than files by now, apart from the few samples that it is tried with."""
+        return self.tariff.offloads and not self._guard.must_not_offload
 
     def limits(self) -> dict[str, float]:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""

@@ -219,7 +219,7 @@ class Profiler:
             epoch, totals: what was used, and counted.
             measured: whether it ran without offloading, to measure only.
         """
-        report.bottleneck = epoch.bottleneck(self.rates)
+        report.bottleneck = epoch.bottleneck(self.rates) if self.clock.judges else None
         report.rates = self.rates.measured()
         report.throughput = self.throughput(totals, measured=measured)
         busy = gpu_utilisation()

@@ -161,7 +161,7 @@ def summed(reports: Sequence[Report]) -> Report:
     return replace(
         own,
         ranks=len(reports),
-        offloading=all(one.offloading for one in reports),
+        why_not=_why_not(reports),
         notes=tuple(dict.fromkeys(note for one in reports for note in one.notes)),
         seconds=max(one.seconds for one in reports),
         bottleneck=next(iter(limits), None) or next((name for name, _ in held_up.most_common(1)), None),
@@ -178,6 +178,13 @@ def summed(reports: Sequence[Report]) -> Report:
         passes=max(one.passes for one in reports),
         workers=sum(one.workers for one in reports),
     )
+
+
+def _why_not(reports: Sequence[Report]) -> str:
+    """Why no rank offloaded anything, or why some of them did not; "" if all did."""
+    idle = [one for one in reports if not one.offloading]
+    reasons = "; ".join(dict.fromkeys(one.why_not for one in idle))
+    return f"nothing on {len(idle)} of {len(reports)} ranks: {reasons}" if 0 < len(idle) < len(reports) else reasons
 
 
 def _summed_rates(rates: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -18,6 +18,8 @@ KEPT_STEPS = 2 * WINDOW_STEPS
 """The newest steps, from which the rate is taken: a change is soon followed, and each 33rd step comes three times."""
 ONE_OFF_STEPS = 2
 """Steps of those that are one-offs (a validation, a checkpoint), however long they took."""
+VERDICT_STEPS = 20
+"""Steps before which nothing is said of what limits."""
 _SKIPPED_STEPS = 2
 """The first steps, in which memory is allocated and kernels are chosen."""
 _MAX_PENDING = 64
@@ -53,6 +55,11 @@ class StepClock:
         self._seen = 0
         self._began: Any = None
         self._pending: deque[tuple[Any, Any, float, int]] = deque(maxlen=_MAX_PENDING)
+
+    @property
+    def judges(self) -> bool:
+        """Whether enough has been seen to say what limits: the first steps are slow, and batches lie ready for them."""
+        return self._seen >= VERDICT_STEPS
 
     @property
     def in_window(self) -> bool:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from sophon_loader.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Statistics
@@ -58,6 +62,40 @@ def test_the_table_shows_what_there_is_and_no_empty_rows() -> None:
         assert part in text
     assert "bottleneck  " not in str(Report(policy="no-off"))
     assert repr(report()) == text
+
+
+OFFLOADED = {"encodings": {"roi-jpeg": 90, "pixels": 2, "file": 4}, "wire_bytes": 4_500_000, "read_bytes": 10_300_000}
+SENT = "92 of 96 samples preprocessed at the agent; 4.5 MB sent instead of 10.3 MB"
+
+
+@pytest.mark.parametrize(
+    ("counted", "why_not", "offloading", "summary"),
+    [
+        (OFFLOADED, "", True, SENT),
+        ({**OFFLOADED, "fallbacks": 3}, "", True, f"{SENT}; 3 files read on this host instead"),
+        (OFFLOADED, "nothing on 1 of 2 ranks: no agent was given", True,
+         f"{SENT}; nothing on 1 of 2 ranks: no agent was given"),
+        ({"encodings": {"file": 96}}, "no agent was given", False, "nothing offloaded: no agent was given"),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_what_was_offloaded(
+    counted: dict[str, Any], why_not: str, offloading: bool, summary: str
+) -> None:
+    one = Report("auto", why_not, totals=replace(NO_TOTALS, samples=96, **counted))
+    values = one.as_dict()
+    assert (values["offloading"], values["summary"]) == (one.offloading, one.summary) == (offloading, summary)
+    first = " ".join(re.split(r"[\s│]+", str(one).split("┩")[1].split("seconds")[0])).strip()
+    assert first == f"summary {summary}"
+
+
+@pytest.mark.parametrize(("nbytes", "says"), [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 KB"), (2e9, "2.0 GB")])
+def test_sizes_have_units(nbytes: int, says: str) -> None:
+    counted = replace(NO_TOTALS, samples=1, wire_bytes=nbytes, encodings={"pixels": 1})
+    assert f"; {says} sent" in Report("auto", totals=counted).summary
+
+
+def test_before_an_epoch_the_title_names_none() -> None:
+    assert str(Report("auto", "no epoch has begun")).split("\n")[0].strip() == "policy auto"
 
 
 def test_a_snapshot_does_not_change_with_the_epoch() -> None:

@@ -48,9 +48,26 @@ def test_without_an_agent_nothing_is_planned_and_nothing_kept_per_sample(
     assert report["policy"] == getattr(policy, "name", policy) and report["samples"] == COUNT
     assert (report["plan_reason"], report["predicted_seconds"], report["limits"]) == ("", None, {})
     assert report["rates"]["loader_cores"] > 0
+    assert not report["offloading"] and report["summary"] == "nothing offloaded: no agent was given"
     assert engine is not None and engine._plan is None and len(engine.run.profiler.samples.nbytes) == 0
     assert not profile.exists() and report["notes"] == list(engine.run.notes)
     assert not any("profile" in note for note in report["notes"]), "nothing is measured that could be kept"
+
+
+def test_before_an_epoch_nothing_is_offloaded(tmp_path: Path) -> None:
+    root = make_tree(tmp_path / "tree", 2, plain=True)
+    for dataset, why in ((ImageFolder(str(root)), "no epoch has begun"), ([1, 2], "no agent was given")):
+        report = OffloadingDataLoader(dataset).report()  # type: ignore[arg-type]
+        assert not report.offloading and report.summary == f"nothing offloaded: {why}"
+
+
+@pytest.mark.parametrize(("steps", "judged"), [(19, False), (20, True)])
+def test_of_few_steps_nothing_is_said_of_what_limits(tmp_path: Path, steps: int, judged: bool) -> None:
+    root = make_tree(tmp_path / "tree", steps, classes=2, sides=(24, 32), plain=True)
+    loader = OffloadingDataLoader(ImageFolder(str(root), crop_transform()), 1)
+    assert len(list(loader)) == steps
+    assert (loader.report().bottleneck is not None) == judged
+    assert len(list(loader)) == steps and loader.report().bottleneck is not None, "steps of all epochs count"
 
 
 def test_prices_without_a_prediction_are_followed_and_say_nothing_of_limits() -> None:

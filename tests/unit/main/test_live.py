@@ -232,7 +232,7 @@ def test_what_limits_is_told_before_choices_have_been_weighed(
 ) -> None:
     """A short first epoch may be over by then."""
     assert not driven.progress(1.0, totals_of(100, **changed))
-    report = Report("auto", offloading=True)
+    report = Report("auto")
     driven.live.tell(report)
     assert report.bottleneck == limits and report.limits[limits] == 1.0
     assert report.verdict.startswith(f"{limits} limits, ") and "twice" not in report.verdict

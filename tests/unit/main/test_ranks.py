@@ -78,6 +78,16 @@ def test_what_not_all_ranks_know_is_no_sum_and_shares_are_means() -> None:
     assert (whole.bottleneck, whole.predicted_seconds, whole.notes) == ("gpu", None, ("one", "other"))
 
 
+def test_what_was_offloaded_on_some_ranks() -> None:
+    with_agent = report(0, totals=replace(NO_TOTALS, samples=10, encodings={"pixels": 10}))
+    gone, alone = report(1, why_not="the agent did not answer"), report(2, why_not="no agent was given")
+    whole = summed([alone, with_agent, gone, gone])
+    assert whole.offloading and whole.preprocessed == 10
+    assert whole.why_not == "nothing on 3 of 4 ranks: no agent was given; the agent did not answer"
+    assert summed([with_agent, with_agent]).why_not == ""
+    assert summed([gone, gone]).summary == "nothing offloaded: the agent did not answer"
+
+
 def test_the_bottleneck_of_most_ranks() -> None:
     bottlenecks = ("wire", "loader-cpu", "loader-cpu", None)
     assert summed([report(0, bottleneck=name) for name in bottlenecks]).bottleneck == "loader-cpu"
