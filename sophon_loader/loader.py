@@ -226,7 +226,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
-        left = ("_engine", "_inner", "_look", "_use", "_pid")
+        left = ("_engine", "_inner", "_look", "_pid")
         return {name: value for name, value in self.__dict__.items() if name not in left} | {"_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self._inner, self._compared, self._followed_place = None, False, copy.copy(self._followed_place)
         self._pid = os.getpid()
         self._take_apart(warn=False)
-        self._use = watched(self, None)
+        self._use.shared_by(self)
 
     def _leave_to_parent(self) -> None:
         """In a forked copy of the process that made this loader: begin anew, as a pickled copy does.
@@ -268,7 +268,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
-        self._use.is_known = True
+        self._use.note()
         self._leave_to_parent()
         if isinstance(self.dataset, IterableDataset):
             return ahead(super().__iter__(), self._settings)
@@ -295,6 +295,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         assert self._inner is not None
         share = order.share_of(len(self._engine.data))
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
+        self._use.begun(self._settings, self._engine, epoch.report)
         epoch.partial = order.start.samples > 0
         batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change)
         tail = self._engine.run.split.tail
@@ -413,6 +414,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
                 it has ended; in the middle of one all must, at the same step. A rank that tells nothing is waited for
                 30 s and left out, with a note. A plain DataLoader counts nothing that could be added up.
 
+        Where a framework iterates over a loader that it has made of this one, that is of its epochs, and a note says
+        so; those of copies in other processes are reported there only.
+
         Raises:
             ConfigError: `all_ranks` without an initialised `torch.distributed`.
         """
@@ -420,12 +424,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             needs_group()
         if self._engine is None:
             return self._plain_report.snapshot()
-        return self._engine.report_of_ranks() if all_ranks else self._engine.report()
+        return self._use.report(self._settings, self._engine, all_ranks=all_ranks)
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when it is collected."""
         self._end_workers()
-        self._use.is_known = True
+        self._use.note()
         if self._engine is not None:
             self._engine.close()
 
