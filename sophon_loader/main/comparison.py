@@ -18,6 +18,7 @@ from sophon_loader.main.trial_process import tried_apart
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators
+from sophon_loader.regular import read_regular
 from sophon_loader.workers.alike import difference, kind_of
 
 COMPARED = 3
@@ -54,8 +55,7 @@ def _difference(owner: Any, source: Source, transforms: Transforms, row: int) ->
     transform, target_transform = transforms
     name = f"dataset[{row}]"
     try:
-        with open(os.path.join(str(source.root), source.keys[row]), "rb") as file:
-            data = file.read()
+        data = read_regular(os.path.join(str(source.root), source.keys[row]))
     except Exception:  # no such file here, or the user's `key` fails, which the epoch will say
         return None
 

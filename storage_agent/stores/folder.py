@@ -15,6 +15,7 @@ from sophon_loader.errors import (
     SampleOutsideExport,
     SampleUnreadable,
 )
+from sophon_loader.regular import read_to_end
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.descriptors import NONE_LEFT
@@ -70,7 +71,7 @@ class Folder:
             raise self._open_error(error, key) from error
         try:
             self._check_inside(key, path, descriptor)
-            return _read(descriptor, self._readable_size(os.fstat(descriptor), key))
+            return self._read(descriptor, key)
         except OSError as error:
             if isinstance(error, SampleError):
                 raise
@@ -90,7 +91,14 @@ class Folder:
             return OUTSIDE
         except OSError:  # SampleMissing is one
             return NO_FILE
-        return status.st_size if stat.S_ISREG(status.st_mode) else NO_FILE
+        if not stat.S_ISREG(status.st_mode):
+            return NO_FILE
+        if status.st_size:
+            return status.st_size
+        try:
+            return len(self.read(key))  # mounts of object stores say 0 of all files
+        except SampleError:
+            return 0
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """Like os.walk, following links, but neither out of the folder nor in circles; see `Store.walk`.
@@ -149,15 +157,17 @@ class Folder:
         if not _inside(real, self._root):
             raise self._leaves(key)
 
-    def _readable_size(self, status: os.stat_result, key: str) -> int:
+    def _read(self, descriptor: int, key: str) -> bytes:
+        status, most = os.fstat(descriptor), self._max_file_nbytes
         if not stat.S_ISREG(status.st_mode):
             raise SampleUnreadable(f"sample must be a regular file, got {key!r} of export {self._export!r}")
-        if status.st_size > self._max_file_nbytes:
+        data = b"" if status.st_size > most else read_to_end(descriptor, status.st_size, most)
+        if (nbytes := max(status.st_size, len(data))) > most:
             raise SampleUnreadable(
-                f"file must be at most {self._max_file_nbytes} bytes, got {status.st_size} for {key!r} of "
+                f"file must be at most {most} bytes, got {nbytes} for {key!r} of "
                 f"export {self._export!r}; raise the agent's --max-file-mb"
             )
-        return status.st_size
+        return data
 
     def _leaves(self, key: str) -> SampleOutsideExport:
         return SampleOutsideExport(f"key must stay inside export {self._export!r}, got {key!r}, a link that leaves it")
@@ -208,13 +218,6 @@ def _check_folder(export: str, path: str) -> None:
             f"export {export!r} must be a folder with something in it, got {where}, which is empty; is nothing mounted "
             "there?"
         )
-
-
-def _read(descriptor: int, nbytes: int) -> bytes:
-    data = os.read(descriptor, nbytes)
-    while len(data) < nbytes and (more := os.read(descriptor, nbytes - len(data))):
-        data += more
-    return data
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

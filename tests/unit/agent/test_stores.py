@@ -199,6 +199,15 @@ def test_a_disk_that_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/sys/kernel/ostype"), reason="no /proc")
+def test_a_file_of_which_stat_says_0_bytes() -> None:
+    """As on mounts of object stores."""
+    store = Folder("d", "/proc/sys/kernel", LIMIT)
+    assert store.read("ostype") == b"Linux\n" and store.size("ostype") == 6
+    with pytest.raises(SampleUnreadable, match=r"at most 3 bytes, got 6 for 'ostype'"):
+        Folder("d", "/proc/sys/kernel", 3).read("ostype")
+
+
 def test_short_reads_are_put_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.read
     monkeypatch.setattr("os.read", lambda descriptor, nbytes: real(descriptor, min(nbytes, 2)))
