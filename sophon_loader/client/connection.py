@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Callable
 
 import msgpack
 
@@ -185,6 +186,33 @@ class Connection(Link):
         Raises:
             SampleError: it cannot be had.
         """
+        received = self._fetched(wait_s)
+        if received is None:
+            return None
+        answer, payload = received
+        if (answer.cut, answer.encoding) != (0, "file"):
+            raise self._unexpected(answer)
+        return bytes(payload)
+
+    def sample(self, fetch: Callable[[int], Fetch], timeout_s: float) -> tuple[Sample, Payload]:
+        """One sample and its payload.
+
+        Args:
+            fetch: request number -> the message that asks for it.
+            timeout_s: how long it may take.
+
+        Raises:
+            SampleError: it cannot be had.
+        """
+        self._asked += 1
+        self._begin(fetch(self._asked), None)
+        received = self._fetched(timeout_s)
+        if received is None:
+            raise self.silent(timeout_s)
+        return received
+
+    def _fetched(self, wait_s: float) -> tuple[Sample, Payload] | None:
+        """What has come in answer to the newest request; None if nothing has within `wait_s`."""
         end_s = now_s() + wait_s
         while (received := self._answered(max(0.0, end_s - now_s()))) is not None and _is_late(
             received[0], self._asked
@@ -193,9 +221,9 @@ class Connection(Link):
         if received is None:
             return None
         answer, payload = received
-        if not isinstance(answer, Sample) or (answer.cut, answer.encoding) != (0, "file"):
+        if not isinstance(answer, Sample):
             raise self._unexpected(answer)
-        return bytes(payload)
+        return answer, payload
 
     def listing(self, timeout_s: float) -> list[tuple[str, list[str]]]:
         """(class, its files) of the address's folder, in ImageFolder's order."""

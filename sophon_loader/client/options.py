@@ -29,7 +29,8 @@ class OffloadOptions:
         cost_per_gb: seconds of training that a gigabyte less on the wire is worth to `auto`: its price, by that of a
             second of the job. A link that is billed may then be spared at the cost of time.
         verify: share of the samples from the agent that are computed here, too, and compared bit for bit, 0 to 1; which
-            ones depends on nothing but their random numbers. 0: none.
+            ones depends on nothing but their random numbers. Above 0, the first 16 of a run come on top where the files
+            are here. 0: none.
         reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
             batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
         key: what opens connections to an agent that has keys: the token that it made, or the path of the file with it.

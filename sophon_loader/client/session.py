@@ -306,20 +306,31 @@ class Session:
             self._connection.send(instruction.message)
 
     def _fetch(self, ask: Ask) -> Fetch:
-        terms = self.terms
-        items = [Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in ask.items]
-        return Fetch(
-            export=terms.address.export,
-            digest=self._digests[ask.source],
-            seed=terms.seed.number,
-            epoch=ask.batch.epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
-            keep_info=terms.keep_info[ask.source],
-            dry=False,
-            allowed=[*terms.allowed, INFO_CLASSES] if terms.keep_info[ask.source] else list(terms.allowed),
-            items=items,
-            prices=list(next((one.prices for _, one in ask.items if one.prices), ())),
-        )
+        return fetch_of(self.terms, self._digests[ask.source], ask.source, ask.batch.epoch, ask.items)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def fetch_of(terms: Terms, digest: str, source: int, epoch: int, items: Sequence[tuple[int, Wanted]]) -> Fetch:
+    """The message that asks for some samples.
+
+    Args:
+        terms: agreed on with the agent.
+        digest: of the source's registration.
+        source: of all of them.
+        epoch: of their random numbers.
+        items: per sample its request number, and what is wanted.
+    """
+    return Fetch(
+        export=terms.address.export,
+        digest=digest,
+        seed=terms.seed.number,
+        epoch=epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
+        keep_info=terms.keep_info[source],
+        dry=False,
+        allowed=[*terms.allowed, INFO_CLASSES] if terms.keep_info[source] else list(terms.allowed),
+        items=[Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in items],
+        prices=list(next((one.prices for _, one in items if one.prices), ())),
+    )

@@ -25,6 +25,7 @@ from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
 from sophon_loader.pipeline.switches import USUAL, remedy_for
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
+from sophon_loader.workers.verifying import lasting_sizes
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Handshake:
             agreed = replace(options, window=min(options.window, welcome.max_outstanding))
             self._terms = terms = replace(terms, options=agreed, instance=welcome.instance, allowed=offered)
             self._locations, looked_for = _looked_for(self._connection, data, address, options)
-            _check_files(looked_for, terms)
+            _check_files(looked_for, terms, self._connection)
             self._timeout_s = options.connect_timeout_s + BUILD_S
             self._end_s = now_s() + self._timeout_s
             if draws_alike:
@@ -262,7 +263,7 @@ def _asked_for(connection: Connection, data: Offloadable, locations: Locations, 
     return _LookedFor(answer.root, [(*one, nbytes) for one, nbytes in zip(probed, answer.nbytes, strict=True)])
 
 
-def _check_files(found: _LookedFor, terms: Terms) -> None:
+def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> None:
     """See at a few files that the agent serves this dataset and not another one.
 
     Raises:
@@ -293,11 +294,14 @@ def _check_files(found: _LookedFor, terms: Terms) -> None:
             f"which is {path} on this host, though others are there; bring the agent's copy up to date"
         )
     for key, path, nbytes in here:
-        size = os.path.getsize(path)
-        if size != nbytes:
+        if os.path.getsize(path) == nbytes:
+            continue
+        # It may have been replaced meanwhile, or `stat` says 0 bytes of all files.
+        differ = lasting_sizes(path, lambda key=key: len(connection.file(key, terms.options.dead_after_s)))
+        if differ is not None:
             raise ConfigError(
-                f"the export must hold the same files, got {key!r} with {nbytes} bytes in {found.root} at "
-                f"{terms.address} and {size} bytes in {path} on this host; both must be copies of the same data"
+                f"the export must hold the same files, got {key!r} with {differ[1]} bytes in {found.root} at "
+                f"{terms.address} and {differ[0]} bytes in {path} on this host; both must be copies of the same data"
             )
 
 

@@ -151,6 +151,11 @@ class Row:
         self._iteration = values[_ITERATION]
         self._encodings = {name: _ENCODINGS + i for i, name in enumerate(encodings)}
 
+    @property
+    def iteration(self) -> int:
+        """Which iteration over the loader is counted, from 1."""
+        return int(self._iteration)
+
     def begin(self, iteration: int) -> None:
         """Count what follows for this iteration.
 

@@ -6,10 +6,14 @@ import os
 from typing import Any
 
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.session import Terms
+from sophon_loader.client.session import Terms, fetch_of
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
+from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.regular import Seen, read_regular, seen
+from sophon_loader.wire.frames import content_hash
+from sophon_loader.wire.messages import Sample
 
 
 def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: str = "") -> bytes:
@@ -23,7 +27,7 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: st
 
     Raises:
         AgentUnreachable: the agent does not answer, and the dataset's folder is not on this host.
-        OSError: the folder is here, and the file cannot be read.
+        OSError: the folder is here, and the file cannot be read, or is none that has an end.
     """
     root = locations.root_here(wanted.source)
     path = locations.path_here(wanted.sample)
@@ -32,8 +36,7 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: st
             f"agent {agent_name(terms)} must answer, {why or 'got none'}; sample {wanted.sample} ({wanted.key!r}) "
             f"cannot be read on this host either (root {root}); restart the agent and continue from the last checkpoint"
         )
-    with open(path, "rb") as file:
-        return file.read()
+    return read_regular(path)
 
 
 class Instead:
@@ -50,14 +53,24 @@ class Instead:
         self._terms = terms
         self._connection: tuple[int, Connection] | None = None
 
+    def has(self, wanted: Wanted) -> bool:
+        """Whether this host has the file."""
+        path = self._locations.path_here(wanted.sample)
+        return path is not None and os.path.isfile(path)
+
+    def seen(self, wanted: Wanted) -> Seen | None:
+        """What tells the file on this host from one that takes its place; None if it is not here."""
+        path = self._locations.path_here(wanted.sample)
+        try:
+            return None if path is None else seen(path)
+        except OSError:
+            return None
+
     def here(self, wanted: Wanted) -> bytes | None:
         """The file, if this host has it and it can be read."""
         path = self._locations.path_here(wanted.sample)
-        if path is None or not os.path.isfile(path):  # to open a pipe would wait for ever
-            return None
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            return None if path is None else read_regular(path)
         except OSError:
             return None
 
@@ -69,11 +82,31 @@ class Instead:
             CorruptMessage: it arrives damaged, however often it is asked for.
             SophonError: whatever else the agent answers.
         """
+        terms, connection = self._connected()
+        return connection.file(wanted.key, terms.options.dead_after_s)
+
+    def again(self, wanted: Wanted, epoch: int) -> tuple[Sample, Payload]:
+        """What the agent makes of a sample when it is asked once more; waits for it.
+
+        Args:
+            wanted: the sample, and at which cut and encoding.
+            epoch: of its random numbers.
+
+        Raises:
+            SophonError: see `there`.
+        """
+        terms, connection = self._connected()
+        digest = content_hash(terms.registrations[wanted.source])
+        return connection.sample(
+            lambda number: fetch_of(terms, digest, wanted.source, epoch, [(number, wanted)]), terms.options.dead_after_s
+        )
+
+    def _connected(self) -> tuple[Terms, Connection]:
         terms = self._terms
         assert terms is not None, "without an agent there is no answer of which nothing can be made"
         if self._connection is None or self._connection[0] != os.getpid():
             self._connection = (os.getpid(), Connection(terms.address, 1, terms.options))
-        return self._connection[1].file(wanted.key, terms.options.dead_after_s)
+        return terms, self._connection[1]
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""

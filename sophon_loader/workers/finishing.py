@@ -62,7 +62,7 @@ class Finisher:
         self._terms = terms
         self._seed = seed
         self._instead = Instead(locations, terms)
-        self._sizes = Sizes(locations)
+        self._sizes = Sizes(locations, self._instead)
         self._verifier = Verifier(0.0 if terms is None else terms.options.verify, self._instead, terms)
         self._told = 0
         """Answers of no use of which the log has told."""
@@ -169,7 +169,7 @@ class Finisher:
         chain = steps.chain
         value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
-        if self._verifier.due(draw):
+        if self._verifier.due(draw) or self._verifier.is_first(reply, row):
             self._verifier.verify(reply, chain, draw, row)
         return value
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 from sophon_loader.client.session import Terms
-from sophon_loader.client.wanted import Reply
+from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
+from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import SampleDiffers, SophonError
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.pushdown import PartOfFile
 from sophon_loader.pipeline.randomness import Draw, op_seed
+from sophon_loader.regular import seen
+from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
 from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name
@@ -22,6 +29,11 @@ from sophon_loader.workers.files import Instead, agent_name
 SIZES_SHARE = 0.01
 """Of a worker's time that goes into asking for the sizes of files. Where they lie on this host they are all asked for;
 a network file system may take as long for that as for a sample."""
+FIRST_FILES, FIRST_NBYTES = 16, 8 << 20
+"""Of the samples that a run's first epoch brings from the agent, so many are verified besides the share, over all
+workers, and no more than so many bytes of files are read for that: copies that differ are so noticed at once."""
+_ROUNDS = 3
+"""How often to look again at a file that is being replaced all the time."""
 _LOOKS = 9
 """The median of so many decides what a look takes: on a busy host one may take a thousand times as long as most."""
 _POSITION = 1 << 32
@@ -33,16 +45,20 @@ class Sizes:
 
     Args:
         locations: of the dataset's files.
+        instead: asks the agent once more.
 
     Example:
         >>> sizes.compare(reply, "tcp://fileserver:5555/photos")
     """
 
-    def __init__(self, locations: Locations) -> None:
+    def __init__(self, locations: Locations, instead: Instead) -> None:
         self._locations = locations
+        self._instead = instead
         self._began_s: float | None = None
         self._spent_s = 0.0
         self._took_s: deque[float] = deque(maxlen=_LOOKS)
+        self._untold = False
+        """Whether the file system says 0 bytes of files that have some."""
 
     def compare(self, reply: Reply, agent: str) -> None:
         """See that a file has here the size that the agent says; nothing where it is not here.
@@ -52,14 +68,14 @@ class Sizes:
             agent: as error texts call it.
 
         Raises:
-            SampleDiffers: it has another one.
+            SampleDiffers: it has another one, and not because it is being replaced.
         """
         wanted, sample = reply.wanted, reply.sample
         assert sample is not None
         since_s = time.perf_counter()
         if self._began_s is None:
             self._began_s = since_s
-        if self._spent_s > SIZES_SHARE * (since_s - self._began_s):
+        if self._untold or self._spent_s > SIZES_SHARE * (since_s - self._began_s):
             return
         path = self._locations.path_here(wanted.sample)
         if path is None:
@@ -71,16 +87,70 @@ class Sizes:
         self._took_s.append(time.perf_counter() - since_s)
         self._spent_s += sorted(self._took_s)[len(self._took_s) // 2]
         if nbytes != sample.file_nbytes:
+            self._look_again(wanted, path, agent)
+            self._untold = nbytes == 0 and _tells_no_size(path)
+
+    def _look_again(self, wanted: Wanted, path: str, agent: str) -> None:
+        try:
+            found = lasting_sizes(path, lambda: len(self._instead.there(wanted)))
+        except SophonError:  # the agent has gone: whoever asks for that sample next will say so
+            return
+        if found is not None:
             raise SampleDiffers(
-                f"file of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {nbytes} bytes in "
-                f"{path} here and {sample.file_nbytes} bytes at agent {agent}; bring one of the two up to date"
+                f"file of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found[0]} bytes "
+                f"in {path} here and {found[1]} bytes at agent {agent}; bring one of the two up to date"
             )
+
+
+def lasting_sizes(path: str, there: Callable[[], int]) -> tuple[int, int] | None:
+    """The sizes of a file here and at the agent, where they differ although nobody is replacing it; None elsewhere.
+
+    Args:
+        path: of the file here.
+        there: asks the agent for the size.
+
+    Raises:
+        SophonError: the agent does not say it.
+    """
+    for _ in range(_ROUNDS):
+        try:
+            before, told, after = seen(path), there(), seen(path)
+        except SophonError:
+            raise
+        except OSError:  # it is not here any more
+            return None
+        if told in (before.nbytes, after.nbytes):
+            return None
+        if before == after:
+            return after.nbytes, told
+    return None
+
+
+def _tells_no_size(path: str) -> bool:
+    """Whether `stat` says 0 bytes of a file that has some, as on mounts of object stores."""
+    try:
+        return os.stat(path).st_size == 0 < seen(path).nbytes
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A value that differs: behind how many ops, where, and what is there in either; the agent's answer."""
+
+    stage: int
+    where: str
+    ours: str
+    theirs: str
+    sample: Sample
 
 
 class Verifier:
     """Computes a share of the samples here, too, and compares them bit for bit.
 
     Which ones depends on the random numbers of the sample, so they are the same ones however many workers there are.
+    The first ones of a run come on top, where this host has the files: not a digest that would have to cross the wire,
+    but what was sent in any case.
 
     Args:
         share: of the samples that the agent sends, 0 to 1.
@@ -97,10 +167,32 @@ class Verifier:
         self._share = share
         self._instead = instead
         self._terms = terms
+        self._first: tuple[int, int] | None = None
+        """Files and bytes that are left of the first ones, for this worker."""
 
     def due(self, draw: Draw) -> bool:
         """Whether the sample of this draw is one of those."""
         return self._share > 0 and op_seed(draw, _POSITION) < self._share * 2**64
+
+    def is_first(self, reply: Reply, row: Row) -> bool:
+        """Whether the sample is one of the first ones of this run, and its file here.
+
+        Args:
+            reply: with it.
+            row: says which iteration over the loader this is.
+        """
+        sample = reply.sample
+        if row.iteration != 1 or self._share == 0 or sample is None or not self._instead.has(reply.wanted):
+            return False
+        if self._first is None:
+            worker = get_worker_info()
+            workers = worker.num_workers if worker else 1
+            self._first = max(1, FIRST_FILES // workers), FIRST_NBYTES // workers
+        files, nbytes = self._first[0] - 1, self._first[1] - sample.file_nbytes
+        if files < 0 or nbytes < 0:
+            return False
+        self._first = files, nbytes
+        return True
 
     def verify(self, reply: Reply, chain: Chain, draw: Draw, row: Row) -> None:
         """Compare what the agent has sent with what its file gives here; nothing where that cannot be had.
@@ -115,34 +207,53 @@ class Verifier:
             row: counts it.
 
         Raises:
-            SampleDiffers: it is another value.
+            SampleDiffers: it is another value, and not because its file is being replaced.
         """
         wanted, sample = reply.wanted, reply.sample
         assert sample is not None
         try:
-            here = self._instead.here(wanted)
-            data = self._instead.there(wanted) if here is None else here
+            found = _compared(self._file(wanted), sample, reply.payload, chain, draw)
+            if found is not None:
+                found = self._again(replace(wanted, cut=sample.cut, encoding=sample.encoding, prices=None), chain, draw)
         except SophonError:  # the agent has gone, or has lost the file: whoever asks for that sample next will say so
             return
-        theirs: Any = decode(sample.encoding, sample.meta, reply.payload)
-        stage = sample.cut
-        if isinstance(theirs, PartOfFile):
-            stage, theirs = 2, chain.run(theirs.data, 0, 2, draw, window=theirs.window)
-        elif stage == 0:
-            theirs = bytes(theirs)
-        try:
-            found = difference(chain.run(data, 0, stage, draw), theirs)
-        except Exception as error:  # of an op, for which the file at the agent was good enough
-            found = "", f"{type(error).__name__}: {error}", kind_of(theirs)
         if found is None:
             row.add(verified=1)
             return
-        where, ours, got = found
+        stage, sample = found.stage, found.sample
         ran = " to ".join(dict.fromkeys((chain.ops[0].label, chain.ops[stage - 1].label)))
         what = f"value after ops 0 to {stage - 1} ({ran})" if stage else "file"
         raise SampleDiffers(
-            f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {ours}{where} here "
-            f"and {got}{where} from agent {agent_name(self._terms)}, at cut {sample.cut} in encoding "
-            f"{sample.encoding!r}; both ends must hold the same files and run the same ops. Do not train with it "
-            "until you know why: what it has sent before may be wrong, too"
+            f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found.ours}"
+            f"{found.where} here and {found.theirs}{found.where} from agent {agent_name(self._terms)}, at cut "
+            f"{sample.cut} in encoding {sample.encoding!r}; both ends must hold the same files and run the same ops. "
+            "Do not train with it until you know why: what it has sent before may be wrong, too"
         )
+
+    def _file(self, wanted: Wanted) -> bytes:
+        here = self._instead.here(wanted)
+        return self._instead.there(wanted) if here is None else here
+
+    def _again(self, wanted: Wanted, chain: Chain, draw: Draw) -> _Found | None:
+        """What differs when the agent is asked once more; None for nothing, as the file has been replaced meanwhile."""
+        for _ in range(_ROUNDS):
+            before, data = self._instead.seen(wanted), self._file(wanted)
+            sample, payload = self._instead.again(wanted, draw.epoch)
+            if self._file(wanted) == data and self._instead.seen(wanted) == before:
+                return _compared(data, sample, payload, chain, draw)
+        return None
+
+
+def _compared(data: bytes, sample: Sample, payload: Payload, chain: Chain, draw: Draw) -> _Found | None:
+    """Where the value that the agent has sent is another one than that of a file; None for nowhere."""
+    theirs: Any = decode(sample.encoding, sample.meta, payload)
+    stage = sample.cut
+    if isinstance(theirs, PartOfFile):
+        stage, theirs = 2, chain.run(theirs.data, 0, 2, draw, window=theirs.window)
+    elif stage == 0:
+        theirs = bytes(theirs)
+    try:
+        found = difference(chain.run(data, 0, stage, draw), theirs)
+    except Exception as error:  # of an op, for which the file at the agent was good enough
+        found = "", f"{type(error).__name__}: {error}", kind_of(theirs)
+    return None if found is None else _Found(stage, *found, sample)

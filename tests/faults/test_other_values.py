@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
+import random
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,11 @@ from torchvision import transforms as v1
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolder
 from sophon_loader.errors import SampleDiffers
+from sophon_loader.workers.verifying import FIRST_FILES
 from tests.support import agent_ops
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, said, samples_of
-from tests.support.pictures import folder
+from tests.support.pictures import folder, picture
 
 FILES = 24
 OTHER_OPS = '''
@@ -76,7 +82,10 @@ def test_an_op_that_is_another_one_there(root: Path, other: Agent, make: Any, mo
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "remote"])
 def test_an_agent_that_does_well(root: Path, agent: Agent, make: Any, mounted: bool, workers: int) -> None:
-    """All are verified, and are what they are without that; a share is the same one however many workers there are."""
+    """All are verified, and are what they are without that; a share is the same one however many workers there are.
+
+    Where the files are here, the first ones come on top.
+    """
     dataset: Any = (
         folder(root) if mounted else RemoteImageFolder(agent.address(), folder(root).transform, options=QUICK)
     )
@@ -86,7 +95,8 @@ def test_an_agent_that_does_well(root: Path, agent: Agent, make: Any, mounted: b
         loader = make(dataset, options=options(verify), **arguments(workers))
         assert samples_of(loader) == plain
         found[verify] = loader.report().as_dict()["verified"]
-    assert found == {1.0: FILES, 0.3: 6}
+    first = FIRST_FILES if mounted else 0
+    assert found[1.0] == FILES and max(6, first) <= found[0.3] <= 6 + first
 
 
 SPOILT = 10
@@ -114,3 +124,71 @@ def test_a_file_of_another_size_there(root: Path, stale: Agent, make: Any, polic
     for part in (f"file of sample {SPOILT} ", f"got {nbytes} bytes in {path} here", f"{nbytes + 4} bytes at agent"):
         assert part in said(caught.value)
     assert stale.endpoint in said(caught.value)
+
+
+@pytest.fixture(scope="module")
+def flipped(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent whose files have each one bit in the middle of the scan that is another one."""
+    twin = Path(shutil.copytree(root, tmp_path_factory.mktemp("flipped") / "twin"))
+    for path in twin.rglob("*.jpg"):
+        data = bytearray(path.read_bytes())
+        at = len(data) // 3
+        while 0xFF in data[at - 1 : at + 2] or data[at] ^ 4 == 0xFF:
+            at += 1
+        data[at] ^= 4
+        path.write_bytes(data)
+    with agent_for(twin) as agent:
+        yield agent
+
+
+@pytest.mark.parametrize(("policy", "workers"), [("no-off", 0), ("all-off", 2), ("auto", 1)])
+def test_a_bit_that_differs_in_files_of_one_size(
+    root: Path, flipped: Agent, make: Any, policy: str, workers: int
+) -> None:
+    """Noticed with the first batches, and not only by the one in a thousand."""
+    loader = make(folder(root), flipped.address(), **{**arguments(workers), "policy": policy}, options=options(0.001))
+    with pytest.raises(SampleDiffers, match="must be the same at both ends") as caught:
+        list(loader)
+    assert flipped.endpoint in said(caught.value)
+
+
+@contextmanager
+def replacing(paths: list[Path], contents: list[bytes]) -> Iterator[None]:
+    """Have files replaced by complete ones all the time."""
+    draw, ended = random.Random(1), threading.Event()
+
+    def replace_some() -> None:
+        while not ended.wait(0.001):
+            path = draw.choice(paths)
+            new = path.with_suffix(".new")
+            new.write_bytes(draw.choice(contents))
+            os.replace(new, path)
+
+    thread = threading.Thread(target=replace_some)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("suffix", "policy"), [("jpg", "auto"), ("jpg", "all-off"), ("bmp", "all-off")])
+def test_files_that_are_replaced_meanwhile(tmp_path: Path, make: Any, policy: str, suffix: str) -> None:
+    """Both ends have one disk: each sample is of one picture or the other, and none an error."""
+    (tmp_path / "a").mkdir()
+    contents = []
+    for number, size in enumerate(((90, 60), (80, 70), (70, 50))):
+        picture(*((72, 54) if suffix == "bmp" else size), number).save(
+            held := io.BytesIO(), suffix.replace("jpg", "jpeg")
+        )
+        contents.append(held.getvalue())
+    paths = [tmp_path / "a" / f"{number}.{suffix}" for number in range(8)]
+    for path in paths:
+        path.write_bytes(contents[0])
+    plan = {**arguments(1), "policy": policy, "options": options(1.0)}
+    crop = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
+    with agent_for(tmp_path) as agent, replacing(paths, contents):
+        loader = make(folder(tmp_path, crop), agent.address(), **plan)
+        for _ in range(10):
+            assert sum(len(labels) for _, labels in loader) == len(paths)

@@ -199,12 +199,20 @@ def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
     return part
 
 
+@pytest.mark.parametrize("agreed", [None, terms()], ids=["no agent", "an agent that was given up"])
+def test_a_file_that_has_become_a_pipe_is_not_waited_for(root: Path, agreed: Terms | None) -> None:
+    (root / "c" / "1.jpg").unlink()
+    os.mkfifo(root / "c" / "1.jpg")
+    with pytest.raises(OSError, match="file must be a regular one, got a pipe, socket or device"):
+        finished(parts_at(root, agreed), Reply(wanted(), 0, why="silence"))
+
+
 @needs_crop
 @pytest.mark.parametrize("way", ["read here", "file", "roi-jpeg", "lepton", "roi-lepton", "degraded"])
 def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way in missing():
         pytest.skip(missing()[way])
-    parts = parts_at(root, terms())
+    parts = parts_at(root, terms(options=OffloadOptions(verify=0)))  # which would draw it once more
     chain, data, draw = parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1)
     value = expected(parts, 1)
     part = part_for(chain, data, draw)

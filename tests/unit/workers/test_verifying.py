@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,17 @@ def test_nan_is_as_good_as_any_value() -> None:
     assert difference(torch.tensor(0.0, dtype=torch.bfloat16), torch.tensor(0.0, dtype=torch.bfloat16)) is None
 
 
+def says(nbytes: int) -> Any:
+    """What asks the agent for a file once more: it then has so many bytes."""
+    return SimpleNamespace(there=lambda wanted: bytes(nbytes))
+
+
+def repeats(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> Reply:
+    """Have the agent answer the same when it is asked once more."""
+    monkeypatch.setattr(module.Instead, "again", lambda self, wanted, epoch: (reply.sample, reply.payload))
+    return reply
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------
 
 
@@ -78,16 +90,56 @@ def reply_of(nbytes: int, index: int = 1) -> Reply:
 def test_a_file_of_another_size(root: Path) -> None:
     path, locations = root / "c" / "1.jpg", parts_at(root, terms()).locations
     nbytes = path.stat().st_size
-    Sizes(locations).compare(reply_of(nbytes), "an agent")
+    Sizes(locations, says(7)).compare(reply_of(nbytes), "an agent")
     with pytest.raises(SampleDiffers) as caught:
-        Sizes(locations).compare(reply_of(7), "an agent")
+        Sizes(locations, says(7)).compare(reply_of(7), "an agent")
     for part in (
         "file of sample 1 ('c/1.jpg') must be the same at both ends",
         f"got {nbytes} bytes in {path} here and 7 bytes at agent an agent; bring one of the two up to date",
     ):
         assert part in str(caught.value)
     path.unlink()
-    Sizes(locations).compare(reply_of(7), "an agent")  # mounted in part
+    Sizes(locations, says(7)).compare(reply_of(7), "an agent")  # mounted in part
+
+
+def test_a_file_that_is_replaced_meanwhile(root: Path) -> None:
+    """Before this host looks at it, and again and again while it looks."""
+    path, locations = root / "c" / "1.jpg", parts_at(root, terms()).locations
+    Sizes(locations, says(path.stat().st_size)).compare(reply_of(7), "an agent")
+
+    def there(wanted: Any) -> bytes:
+        path.write_bytes(bytes(path.stat().st_size + 1))
+        return bytes(7)
+
+    Sizes(locations, SimpleNamespace(there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+
+
+def test_an_agent_that_has_gone_cannot_be_asked_again(root: Path) -> None:
+    def there(wanted: Any) -> bytes:
+        raise AgentUnreachable("it has just gone")
+
+    locations = parts_at(root, terms()).locations
+    Sizes(locations, SimpleNamespace(there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+
+
+def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked into once, and then not asked for sizes any more. A file that is empty is one."""
+    locations, asked = parts_at(root, terms()).locations, []
+    nbytes = (root / "c" / "1.jpg").stat().st_size
+    (root / "c" / "2.jpg").write_bytes(b"")
+    with pytest.raises(SampleDiffers, match="got 0 bytes in"):
+        Sizes(locations, says(7)).compare(reply_of(7, index=2), "an agent")
+
+    def there(wanted: Any) -> bytes:
+        asked.append(wanted)
+        return bytes(nbytes)
+
+    monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
+    monkeypatch.setattr(os, "fstat", lambda descriptor, real=os.fstat: os.stat_result((real(descriptor)[0], *[0] * 9)))
+    sizes = Sizes(locations, SimpleNamespace(there=there))  # type: ignore[arg-type]
+    for _ in range(3):
+        sizes.compare(reply_of(nbytes), "an agent")
+    assert len(asked) == 1
 
 
 def test_no_more_than_a_hundredth_of_the_time_goes_into_sizes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +153,7 @@ def test_no_more_than_a_hundredth_of_the_time_goes_into_sizes(root: Path, monkey
         clock.now_s += 1.0 if looks == 3 else 0.002
         return real(path)
 
-    sizes = Sizes(parts_at(root, terms()).locations)
+    sizes = Sizes(parts_at(root, terms()).locations, says(0))
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(module, "os", SimpleNamespace(stat=slow))
     nbytes = real(root / "c" / "1.jpg").st_size
@@ -114,7 +166,7 @@ def test_no_more_than_a_hundredth_of_the_time_goes_into_sizes(root: Path, monkey
 def test_a_look_that_takes_microseconds_is_made_for_every_sample(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = FakeClock(), []
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
-    sizes = Sizes(parts_at(root, terms()).locations)
+    sizes = Sizes(parts_at(root, terms()).locations, says(0))
     nbytes = (root / "c" / "1.jpg").stat().st_size
 
     def quick(path: str) -> Any:
@@ -188,7 +240,7 @@ def test_what_is_the_same_is_counted(root: Path, cut: int, encoding: str) -> Non
 
 @needs_crop
 @pytest.mark.parametrize("spoil", [False, True])
-def test_a_part_of_a_file(root: Path, spoil: bool) -> None:
+def test_a_part_of_a_file(root: Path, spoil: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compared once the crop has been made of it."""
     parts = verifying(root)
     chain = parts.steps[0].chain
@@ -201,15 +253,15 @@ def test_a_part_of_a_file(root: Path, spoil: bool) -> None:
         with pytest.raises(
             SampleDiffers, match=r"value after ops 0 to 1 \(decode to v1.RandomResizedCrop\) of sample 1 "
         ):
-            finished(parts, reply)
+            finished(parts, repeats(monkeypatch, reply))
 
 
-def test_a_bit_of_another_value(root: Path) -> None:
+def test_a_bit_of_another_value(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = verifying(root)
     image = head_of(parts, 3)
     image.putpixel((5, 5), tuple(band ^ 1 for band in image.getpixel((5, 5))))
     with pytest.raises(SampleDiffers) as caught:
-        finished(parts, answer(image, 3, "pixels", wanted(3, "pixels")))
+        finished(parts, repeats(monkeypatch, answer(image, 3, "pixels", wanted(3, "pixels"))))
     for part in (
         "value after ops 0 to 2 (decode to v1.RandomHorizontalFlip) of sample 1 ('c/1.jpg') must be the same at both",
         "from agent tcp://127.0.0.1:1/photos, at cut 3 in encoding 'pixels'", "the same files and run the same ops",
@@ -218,15 +270,74 @@ def test_a_bit_of_another_value(root: Path) -> None:
     assert parts.statistics.totals(1).verified == 0
 
 
-def test_another_file_of_the_same_size(root: Path) -> None:
+def test_another_file_of_the_same_size(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = verifying(root)
     data = bytearray(file_of(parts, 1))
     data[-100] ^= 1
     with pytest.raises(SampleDiffers, match=rf"^file of sample 1 .*got {len(data)} bytes with other values here and "):
-        finished(parts, answer(bytes(data), 0, "file", wanted()))
+        finished(parts, repeats(monkeypatch, answer(bytes(data), 0, "file", wanted())))
 
 
-def test_a_file_that_only_the_agent_can_decode(root: Path) -> None:
+@pytest.mark.parametrize("share", [0.001, 0.0])
+def test_the_first_samples_of_a_run_are_verified_besides(
+    root: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many over all workers, of so many bytes, in the first epoch, where files are here; none for a share of 0."""
+    parts, row = verifying(root, verify=share), parts_at(root).statistics.row(0)
+    few = answer(b"", 0, "file", wanted(), file_nbytes=100)
+    much = answer(b"", 0, "file", wanted(), file_nbytes=module.FIRST_NBYTES // 2)
+
+    def first(reply: Reply, times: int) -> int:
+        verifier = Verifier(share, module.Instead(parts.locations, parts.terms), parts.terms)
+        return sum(verifier.is_first(reply, row) for _ in range(times))
+
+    row.begin(1)
+    assert (first(few, 99), first(much, 99)) == ((module.FIRST_FILES, 2) if share else (0, 0))
+    monkeypatch.setattr(module, "get_worker_info", lambda: SimpleNamespace(num_workers=4))
+    assert first(few, 99) == (module.FIRST_FILES // 4 if share else 0) and first(much, 99) == 0
+    (root / "c" / "1.jpg").unlink()
+    assert first(few, 9) == 0
+    row.begin(2)
+    assert first(answer(b"", 0, "file", wanted(index=2), file_nbytes=100), 9) == 0
+
+
+def test_a_bit_of_a_file_is_noticed_with_the_first_samples(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = verifying(root, verify=1e-9)
+    data = bytearray(file_of(parts, 1))
+    data[-100] ^= 1
+    with pytest.raises(SampleDiffers, match=r"^file of sample 1 "):
+        finished(parts, repeats(monkeypatch, answer(bytes(data), 0, "file", wanted())))
+
+
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_file_of_the_same_size_that_is_replaced_meanwhile(
+    root: Path, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent has read the one that was there before, and gives the new one when it is asked again."""
+    parts, path = verifying(root), root / "c" / "1.jpg"
+    encoding = "pixels" if cut else "file"
+    before = answer(head_of(parts, cut), cut, encoding, wanted(cut, encoding))
+    path.write_bytes((root / "c" / "2.jpg").read_bytes()[: path.stat().st_size].ljust(path.stat().st_size, b"\0"))
+    repeats(monkeypatch, answer(head_of(parts, cut), cut, encoding, wanted(cut, encoding)))
+    finished(parts, replace(before, sample=replace(before.sample, file_nbytes=path.stat().st_size)))
+
+
+def test_a_file_that_is_replaced_all_the_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, path = verifying(root), root / "c" / "1.jpg"
+    before = answer(file_of(parts, 1), 0, "file", wanted())
+
+    def again(self: Any, one: Any, epoch: int) -> Any:
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 1
+        path.write_bytes(data)
+        return before.sample, before.payload
+
+    again(None, None, 0)
+    monkeypatch.setattr(module.Instead, "again", again)
+    finished(parts, before)
+
+
+def test_a_file_that_only_the_agent_can_decode(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = verifying(root)
     head = head_of(parts, 2)
     path = root / "c" / "1.jpg"
@@ -235,7 +346,7 @@ def test_a_file_that_only_the_agent_can_decode(root: Path) -> None:
     with pytest.raises(
         SampleDiffers, match=rf"got UnidentifiedImageError: cannot identify .*{note} here and an Image of mode"
     ):
-        finished(parts, answer(head, 2, "pixels", wanted(2, "pixels")))
+        finished(parts, repeats(monkeypatch, answer(head, 2, "pixels", wanted(2, "pixels"))))
 
 
 def test_nothing_is_verified_without_being_asked_for(root: Path) -> None:
