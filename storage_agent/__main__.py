@@ -144,6 +144,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--nice", type=int, default=Settings.nice, metavar="N", help="of workers, 0 to 19; default %(default)s"
     )
     parser.add_argument("--end-with-stdin", action="store_true", help="stop when standard input is closed")
+    parser.add_argument("--links-out", action="store_true", help=argparse.SUPPRESS)  # of a loader's own agent
     parser.add_argument(
         "--log-level", choices=log.LEVELS, default="info", help="of the lines on standard error; default %(default)s"
     )
@@ -208,6 +209,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         worker_nbytes=parsed.worker_memory_mb << 20,
         max_px=int(1e6 * min(parsed.max_megapixels, 1e9)),
         nice=parsed.nice,
+        links_out=parsed.links_out,
     )
     exports = open_exports(settings)
     exports.check()

@@ -37,6 +37,8 @@ class Settings:
             replaced, and the files go out.
         worker_nbytes: memory that a worker may take beyond what all of them share.
         max_px: that an image may have behind an op, or a file's picture; larger ones are the loader's.
+        links_out: whether links in a folder may lead out of it: for the agent that a loader starts for itself, as the
+            user whose files they are.
         nice: how much workers give way to other processes of this host.
 
     Example:
@@ -60,6 +62,7 @@ class Settings:
     nice: int = 0
     keys: Path | None = None
     insecure: bool = False
+    links_out: bool = False
 
     def __post_init__(self) -> None:
         if not self.exports:
@@ -74,6 +77,8 @@ class Settings:
             raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}")
         if self.keys is None and not self.insecure and not is_private(self.bind):
             raise ConfigError(f"keys must be had where other hosts reach the agent, got none for {self.bind}")
+        if self.links_out and not self.bind.startswith("ipc://"):
+            raise ConfigError(f"links-out must go with a Unix socket, got {self.bind}; serve the folder they lead to")
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

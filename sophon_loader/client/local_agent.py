@@ -81,7 +81,7 @@ class LocalAgentProcess:
 
 def _command(root: str, settings: LocalAgent) -> list[str]:
     command = [sys.executable, str(_PROGRAM), "serve", "--end-with-stdin", "--log-level", "warning"]
-    command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "ipc://*"]
+    command += ["--export", f"{EXPORT}={os.path.abspath(root)}", "--bind", "ipc://*", "--links-out"]
     if settings.workers is not None:
         command += ["--workers", str(settings.workers)]
     if settings.limit_mbit is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from sophon_loader.errors import ConfigError, UnknownExport
 from storage_agent.settings import Settings
@@ -63,11 +64,12 @@ def open_exports(settings: Settings) -> Exports:
         ConfigError: a location has a scheme that no store is for.
     """
     stores = {}
+    makers: dict[str, Callable[[str, str, int], Store]] = {**STORES, "": partial(Folder, links_out=settings.links_out)}
     for name, location in settings.exports.items():
         match = _SCHEME.match(location)
         scheme = match.group(1) if match else ""
         if scheme not in STORES:
             known = ", ".join(f"{scheme}://" for scheme in STORES if scheme)
             raise ConfigError(f"export {name!r} must be a folder{known and ' or one of '}{known}, got {location!r}")
-        stores[name] = STORES[scheme](name, location, settings.max_file_nbytes)
+        stores[name] = makers[scheme](name, location, settings.max_file_nbytes)
     return Exports(stores)

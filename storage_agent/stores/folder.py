@@ -26,19 +26,21 @@ _HAS_PROC = os.path.isdir("/proc/self/fd")
 class Folder:
     """Reads files below a folder; see `Store`.
 
-    A key may pass symlinks as long as the file it ends at lies in the folder.
+    A key may pass symlinks as long as the file it ends at lies in the folder, or links may lead out of it.
 
     Args:
         export: the export's name, for the texts of errors.
         location: the folder's path.
         max_file_nbytes: larger files are refused.
+        links_out: whether links may lead anywhere.
 
     Example:
         >>> Folder("photos", "/data/photos", max_file_nbytes=1 << 28).size("cats/1.jpg")
         109648
     """
 
-    def __init__(self, export: str, location: str, max_file_nbytes: int) -> None:
+    def __init__(self, export: str, location: str, max_file_nbytes: int, *, links_out: bool = False) -> None:
+        self._links_out = links_out
         self._export = export
         self._location = location
         self._root = os.path.realpath(location)
@@ -113,7 +115,7 @@ class Folder:
         waiting: list[tuple[str, str, tuple[str, ...]]] = [("", top, (top,))]
         while waiting:
             relative, path, above = waiting.pop()
-            if above[-1] in above[:-1] or not _inside(above[-1], self._root):
+            if above[-1] in above[:-1] or not self._may_serve(above[-1]):
                 continue
             try:
                 with os.scandir(path) as entries:
@@ -146,15 +148,19 @@ class Folder:
     def _path(self, key: str) -> str:
         """The real path of a key."""
         path = os.path.realpath(self._joined(key))
-        if not _inside(path, self._root):
+        if not self._may_serve(path):
             raise self._leaves(key)
         return path
+
+    def _may_serve(self, path: str) -> bool:
+        """Whether a real path lies where links may lead."""
+        return self._links_out or _inside(path, self._root)
 
     def _check_inside(self, key: str, path: str, descriptor: int) -> None:
         # What has been opened is what is checked, so no link can be swapped in between; and one readlink is a
         # tenth of the price of realpath, which looks at every folder on the way.
         real = os.readlink(f"/proc/self/fd/{descriptor}") if _HAS_PROC else os.path.realpath(path)
-        if not _inside(real, self._root):
+        if not self._may_serve(real):
             raise self._leaves(key)
 
     def _read(self, descriptor: int, key: str) -> bytes:

@@ -188,13 +188,16 @@ def test_the_epoch_goes_on_for_whoever_catches_that(root: Path, make: Make) -> N
 
 
 @pytest.mark.usefixtures("cores")
-def test_a_link_that_leaves_the_folder(tmp_path: Path, make: Make) -> None:
+@pytest.mark.parametrize("policy", ["auto", "all-off"])
+def test_a_link_that_leaves_the_folder(tmp_path: Path, make: Make, policy: str) -> None:
+    """It serves the user's own files to the user, wherever they are."""
     root = make_tree(tmp_path / "tree", 8)
-    picture = sorted(root.rglob("*.*"))[0]
-    outside = picture.rename(tmp_path / picture.name)
-    picture.symlink_to(outside)
-    with pytest.raises(ConfigError, match=r"files must lie inside the export, got .*a link that leaves"):
-        fails(make(folder(root, eval_transform())))
+    for picture in sorted(root.rglob("*.*"))[::3]:
+        picture.symlink_to(picture.rename(tmp_path / f"of-{picture.parent.name}-{picture.name}"))
+    loader = make(folder(root, eval_transform()), policy=policy)
+    assert samples_of(loader) == samples_of(make(folder(root, eval_transform()), agent=None))
+    if policy == "all-off":
+        assert loader.report().as_dict()["fallbacks"] == 0
 
 
 @pytest.mark.parametrize("number", [64.0, 1.0])

@@ -36,6 +36,7 @@ def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
       for name in ("workers", "readers", "max_outstanding", "max_queued")),
     *(({"limit_mbit": n}, f"limit-mbit must be above 0, got {n}") for n in (0.0, -1.0, math.nan)),
     *(({"max_file_nbytes": n}, "max_file_nbytes must be from 1 to") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
+    ({"links_out": True}, "links-out must go with a Unix socket, got tcp://"),
     ({"max_px": 0}, "max-megapixels must be above 0, got 0"),
     *(({"drain_s": n}, "drain_s must be") for n in (-1.0, math.nan, math.inf)),
 ])  # fmt: skip

@@ -125,6 +125,20 @@ def test_a_link_that_leaves_the_export(store: Store, root: Path, anywhere: None)
     assert store.size("far/data/a/x.jpg") == 6
 
 
+def test_links_that_may_lead_anywhere(root: Path, anywhere: None) -> None:
+    """For a loader's own agent; keys still may not."""
+    (root / "out.jpg").symlink_to(root.parent / "secret.jpg")
+    (root / "far").symlink_to(root.parent / "data-too")
+    store = Folder("d", str(root), LIMIT, links_out=True)
+    secret = (root.parent / "secret.jpg").read_bytes()
+    assert store.read("out.jpg") == secret and store.size("out.jpg") == len(secret)
+    assert "far" in [name for name, _, _ in store.walk("")]
+    for key in ("../secret.jpg", "/etc/passwd"):
+        with pytest.raises(SampleOutsideExport):
+            store.read(key)
+        assert store.size(key) == -2
+
+
 def test_a_link_to_nothing_outside_is_no_file(store: Store, root: Path) -> None:
     (root / "gone.jpg").symlink_to("/none/of/this/exists.jpg")
     (root / "far").symlink_to(root.parent)
