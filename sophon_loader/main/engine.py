@@ -68,7 +68,8 @@ class Engine:
         self._iterations = 0
         self._reports: ToldReports | None = None
         self._gathering: Gathering | None = None
-        self._warned_of_silence = self._warned_of_ops = False
+        self._warned_of: set[str] = set()
+        self._warned_of_ops = False
         self._refused = ""  # why no epoch could begin
 
     # --- before an epoch --------------------------------------------------------------------------------------
@@ -296,12 +297,17 @@ class Engine:
         epoch.report.update(epoch.number, seconds, totals)
         if live is not None and live.progressed(seconds, totals, epoch.awaited_s, self.step_clock.of_device_s):
             live.tell(epoch.report, judging=self.step_clock.judges)
-        if totals.fallbacks and not self._warned_of_silence:
-            self._warned_of_silence = True
-            warn_user(
-                f"the agent at {self._agent} does not answer, or not with what can be used: files are read on this "
-                "host until it does; report() counts them as fallbacks"
+        if totals.fallbacks > totals.refused:
+            self._warn_once("does not answer, or not with what can be used: files are read on this host until it does")
+        if totals.refused:
+            self._warn_once(
+                "answers, but cannot read a file that this host can: such files are read here (see the log)"
             )
+
+    def _warn_once(self, what: str) -> None:
+        if what not in self._warned_of:
+            self._warned_of.add(what)
+            warn_user(f"the agent at {self._agent} {what}; report() counts them as fallbacks")
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.

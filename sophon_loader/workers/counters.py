@@ -34,6 +34,7 @@ class Totals:
         agent_cpu_s: CPU seconds of the agent, as it reports them.
         retries: samples asked for more than once.
         fallbacks: samples read from the dataset's own root because nothing of use came from the agent.
+        refused: those of them whose files the agent could not read.
         corrupt: messages between loader and agent that were damaged on their way.
         malformed: messages of the agent that break the protocol, or that their encoding cannot read.
         verified: samples that were computed here too, and were the same.
@@ -66,6 +67,7 @@ class Totals:
     agent_cpu_s: float = 0.0
     retries: int = 0
     fallbacks: int = 0
+    refused: int = 0
     corrupt: int = 0
     malformed: int = 0
     verified: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -44,15 +45,18 @@ def agent(root: Path) -> Iterator[Agent]:
         yield running
 
 
-@pytest.mark.filterwarnings("ignore::sophon_loader.OffloadWarning")
 @pytest.mark.parametrize("policy", ["all-off", "resize-off"])
 def test_samples_that_the_agent_cannot_make_go_as_files_alone(
     root: Path, agent: Agent, make: MakeLoader, policy: str
 ) -> None:
     loader = make(folder(root, eval_transform()), policy=policy)
     for epoch in range(3):
-        for _ in loader:
-            pass
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in loader:
+                pass
+        told = [str(one.message) for one in caught if one.category is OffloadWarning]
+        assert [" answers, but cannot read a file that this host can: " in one for one in told] == [True] * (epoch == 0)
         report = loader.report().as_dict()
         assert report["choices"]["file"] == 2, (epoch, report["choices"])
         assert (report["samples"], report["degraded"], report["fallbacks"]) == (FILES + 1, 1, 1)
