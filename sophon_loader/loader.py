@@ -297,7 +297,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
         self._use.begun(self._settings, self._engine, epoch.report)
         epoch.partial = order.start.samples > 0
-        batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change)
+        batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change, self)
         tail = self._engine.run.split.tail
         if self.device_prefetch:
             batches, tail = ahead(batches, self._settings, tail), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,7 +50,7 @@ class Inner:
     """What reads the samples of a loader, with workers as that was given them.
 
     Args:
-        outer: the user's loader.
+        outer: the user's loader, which owns this, and lives as long as an iteration of it.
         engine: of that.
         seed: of the run.
         order: of the loader's samplers.
@@ -68,7 +69,9 @@ class Inner:
     def __init__(
         self, outer: DataLoader[Any], engine: Engine, seed: Seed, order: Order, *, unasked: bool = False
     ) -> None:
-        self._outer, self._engine, self._seed, self._order = outer, engine, seed, order
+        # No circle: workers and agent end as soon as nobody refers to the loader, and not with a collection.
+        self._outer: DataLoader[Any] = weakref.proxy(outer)
+        self._engine, self._seed, self._order = engine, seed, order
         self.tickets = TicketSampler(order, len(engine.data))
         self.loader: DataLoader[Any]
         self._make(self._generator(order.epoch, 0) if unasked else outer.generator)

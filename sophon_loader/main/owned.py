@@ -30,7 +30,11 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
                 f"an iterator over workers must be read in the process that began it, {self._owner_pid}, got process "
                 f"{os.getpid()}, forked from that; begin another one there with iter(loader)"
             )
-        return super()._next_data()
+        try:
+            return super()._next_data()
+        except Exception as error:
+            _break_circle(error)
+            raise
 
     def _shutdown_workers(self) -> None:
         if self._owner_pid == os.getpid():
@@ -38,6 +42,17 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         elif self._worker_pids_set:  # by its address, which another iterator may have next
             self._worker_pids_set = False
             _utils.signal_handling._remove_worker_pids(id(self))
+
+
+def _break_circle(error: Exception) -> None:
+    """Let go of the frame of torch that raises a worker's error and refers to it, too: with the traceback that is a
+    circle, which would hold the workers until a garbage collection.
+    """
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    if frames is not None and frames.tb_frame.f_code.co_name == "reraise":
+        frames.tb_frame.clear()
 
 
 class OwnedDataLoader(DataLoader[T_co]):

@@ -14,6 +14,10 @@ from sophon_loader.main.around import Around
 from sophon_loader.main.settings import Settings
 
 
+_FAILED = object()
+"""In place of a batch."""
+
+
 class Prefetch(Around):
     """The batches of an iterator, the next of them copied to a device before they are wanted.
 
@@ -63,7 +67,10 @@ class Prefetch(Around):
                 break
         sent = self._ahead.popleft()
         if isinstance(sent, Exception):
-            raise sent
+            try:
+                raise sent
+            finally:
+                del sent  # whose traceback refers to this frame: a circle, which would hold the workers
         return sent.batch if sent.done is None else self._received(sent)
 
     @property
@@ -72,7 +79,8 @@ class Prefetch(Around):
 
     def _send_next(self) -> None:
         try:
-            batch = next(self._batches)
+            if (batch := self._next()) is _FAILED:
+                return
             if self._stream is None:
                 self._ahead.append(_Sent(self._there(batch), None))
                 return
@@ -81,6 +89,20 @@ class Prefetch(Around):
                 self._ahead.append(_Sent(batch, self._stream.record_event()))
         except Exception as error:
             self._ahead.append(error)
+
+    def _next(self) -> Any:
+        """The iterator's next batch.
+
+        An error that waits here for its turn holds, by its traceback, the frames below it and so this object: a circle,
+        which workers would outlive. What a worker raises tells its traceback in its text.
+        """
+        try:
+            return next(self._batches)
+        except Exception as error:
+            if isinstance(error, StopIteration) or _of_workers(self._batches) is not None:
+                self._ahead.append(error.with_traceback(None))
+                return _FAILED
+            raise
 
     def _there(self, batch: Any) -> Any:
         """A batch on the device, finished."""

@@ -24,6 +24,7 @@ class Relay(Iterator[Any]):
         inner: the workers.
         length: of the epoch in batches; None if nobody knows.
         may_change: whether there may be so many workers in the middle of this epoch.
+        loader: the user's, whose arguments other workers are started by, and which may be dropped meanwhile.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Relay(Iterator[Any]):
         inner: Inner,
         length: int | None,
         may_change: Callable[[int], bool],
+        loader: object,
     ) -> None:
+        self._loader = loader
         self._workforce = workforce
         self._epoch = epoch
         self._inner = inner
@@ -109,7 +112,12 @@ class Relay(Iterator[Any]):
 
 
 def begun(
-    workforce: Workforce | None, epoch: Epoch, inner: Inner, length: int | None, may_change: Callable[[int], bool]
+    workforce: Workforce | None,
+    epoch: Epoch,
+    inner: Inner,
+    length: int | None,
+    may_change: Callable[[int], bool],
+    loader: object,
 ) -> Iterator[Any]:
     """The batches of an epoch, from a number of workers that stays where there is no workforce; else see `Relay`."""
-    return inner.begin(epoch) if workforce is None else Relay(workforce, epoch, inner, length, may_change)
+    return inner.begin(epoch) if workforce is None else Relay(workforce, epoch, inner, length, may_change, loader)
