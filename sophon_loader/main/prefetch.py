@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sophon_loader.main.around import Around
 from sophon_loader.main.settings import Settings
 
-
 _FAILED = object()
 """In place of a batch."""
 
