@@ -3,6 +3,7 @@
     SophonError
     ├── ConfigError (ValueError)         an argument that cannot work
     │   └── PlanError                    facts or rates a policy cannot plan with
+    ├── NoRoom (RuntimeError)            too few descriptors, or too little shared memory, for a batch
     ├── PipelineError (ValueError)       a pipeline description that cannot be built
     │   └── TooManyPixels                an op that would make a larger image than an agent runs for others
     ├── EncodingError                    a value that cannot be encoded, a payload that cannot be decoded
@@ -59,6 +60,10 @@ class ConfigError(SophonError, ValueError):
 
 class PlanError(ConfigError):
     """Facts, rates or a plan that a policy cannot work with."""
+
+
+class NoRoom(SophonError, RuntimeError):
+    """A batch needs more descriptors or shared memory than there are; the text names the limit and the remedy."""
 
 
 class PipelineError(SophonError, ValueError):

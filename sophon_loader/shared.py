@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 _STRINGS_AT_ONCE = 1024
 """Strings that are packed together, so that what is made of them on the way stays in the cache: twice as fast as
 packing all at once."""
+_ALIGNED_NBYTES = 64
+
+
+def _dtype(values: NDArray[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, values.dtype)).dtype
 
 
 def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -44,11 +49,30 @@ class SharedArray:
     """
 
     def __init__(self, values: NDArray[Any]) -> None:
-        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
-        self._tensor = shared_tensor(values.size, dtype).reshape(values.shape)
+        self._fill(shared_tensor(values.size, _dtype(values)).reshape(values.shape), values)
+
+    def _fill(self, tensor: torch.Tensor, values: NDArray[Any]) -> None:
+        self._tensor = tensor
         # Copied by numpy: torch's `share_memory_` does so in threads, for which a forked process would wait for ever.
-        self.array: NDArray[Any] = self._tensor.numpy()
+        self.array: NDArray[Any] = tensor.numpy()
         self.array[...] = values
+
+    @classmethod
+    def together(cls, *values: NDArray[Any]) -> list[SharedArray]:
+        """Several arrays in one piece of memory: a descriptor for all of them, in each process.
+
+        Args:
+            values: of each, as for one.
+        """
+        starts = np.cumsum([0, *(-(-one.nbytes // _ALIGNED_NBYTES) * _ALIGNED_NBYTES for one in values)])
+        memory = shared_tensor(int(starts[-1]), torch.uint8).untyped_storage()
+        found = []
+        for one, start in zip(values, starts, strict=False):
+            shared = cls.__new__(cls)
+            place = torch.empty(0, dtype=_dtype(one))
+            shared._fill(place.set_(memory, int(start) // one.itemsize, one.shape), one)  # type: ignore[call-overload]
+            found.append(shared)
+        return found
 
     @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:

@@ -27,7 +27,12 @@ _started: weakref.WeakSet[LocalAgentProcess] = weakref.WeakSet()
 @cache
 def _watch_forks() -> None:
     """Have forked processes let go of agents' standard inputs: an agent lives as long as one of them is held open."""
-    os.register_at_fork(after_in_child=lambda: [one.leave_to_parent() for one in _started])
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _leave_to_parent() -> None:
+    for one in _started:
+        one.leave_to_parent()
 
 
 class LocalAgentProcess:

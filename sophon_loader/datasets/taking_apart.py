@@ -26,7 +26,8 @@ def offloadable(dataset: Any) -> Offloadable:
     """
     owned, of, rows = _parts(dataset)
     sources, owners = zip(*owned, strict=True) if owned else ((), ())
-    return Offloadable(sources, SharedArray(of), SharedArray(rows), owners)
+    shared_of, shared_rows = SharedArray.together(of, rows)
+    return Offloadable(sources, shared_of, shared_rows, owners)
 
 
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int32]]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, NoRoom
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,6 +22,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
+        self._lost: Exception | None = None
         super().__init__(loader)
 
     def _next_data(self) -> Any:
@@ -31,14 +32,24 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
                 f"{os.getpid()}, forked from that; begin another one there with iter(loader)"
             )
         try:
-            return super()._next_data()
+            return super()._next_data()  # type: ignore[no-untyped-call]
         except Exception as error:
             _break_circle(error)
             raise
 
+    def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
+        """What has come from the workers. When that fails, a batch is lost, which must not be waited for."""
+        if self._lost is not None:
+            raise NoRoom(f"workers must be started anew, by another iteration, after: {self._lost}")
+        try:
+            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            self._lost = error.with_traceback(None)
+            raise
+
     def _shutdown_workers(self) -> None:
         if self._owner_pid == os.getpid():
-            super()._shutdown_workers()  # type: ignore[no-untyped-call]
+            super()._shutdown_workers()
         elif self._worker_pids_set:  # by its address, which another iterator may have next
             self._worker_pids_set = False
             _utils.signal_handling._remove_worker_pids(id(self))
@@ -61,5 +72,5 @@ class OwnedDataLoader(DataLoader[T_co]):
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:
             return super()._get_iterator()
-        self.check_worker_number_rationality()  # type: ignore[no-untyped-call]
+        self.check_worker_number_rationality()
         return OwnedIterator(self)

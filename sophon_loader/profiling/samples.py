@@ -46,10 +46,12 @@ class SampleProfile:
 
     def __init__(self, samples: int, ops: int) -> None:
         self.ops = min(ops, MAX_MEASURED_OPS)
-        self._nbytes = SharedArray(np.zeros((samples, self.ops + 1), np.uint32))
-        self._op_ms = SharedArray(np.zeros((samples, self.ops), np.float16))
-        self._sides = SharedArray(np.zeros((samples, 2), np.uint16))
-        self._recording = SharedArray(np.zeros(1, np.uint8))
+        self._nbytes, self._op_ms, self._sides, self._recording = SharedArray.together(
+            np.zeros((samples, self.ops + 1), np.uint32),
+            np.zeros((samples, self.ops), np.float16),
+            np.zeros((samples, 2), np.uint16),
+            np.zeros(1, np.uint8),
+        )
 
     @property
     def nbytes(self) -> NDArray[np.uint32]:

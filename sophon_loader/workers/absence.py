@@ -35,9 +35,9 @@ class Absence:
 
     def __init__(self, workers: int) -> None:
         self._began_s = now_s()
-        self._gave_up_s = SharedArray(np.zeros(workers))
-        self._lost_s = SharedArray(np.zeros(workers))
-        self._back_s = SharedArray(np.zeros(1))
+        self._gave_up_s, self._lost_s, self._back_s = SharedArray.together(
+            np.zeros(workers), np.zeros(workers), np.zeros(1)
+        )
 
     def handed_on(self, workers: int) -> Absence:
         """What is known of the agent, for another number of workers: what one has found out, all have."""

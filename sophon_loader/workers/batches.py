@@ -39,12 +39,13 @@ The main process says so for its end by the use in `ended`, and the worker check
 3 is abandoned: it is never used again, and lives for as long as torch would have it live.
 
 **What is lent for.** Only tensors that `Collate` makes itself, by torch's own rules of `default_collate`. All else goes
-torch's way, which is also taken when every piece is in use, under the sharing strategy "file_system", and by a release
-of torch that does not show what the conditions above ask for.
+torch's way, which is also taken when every piece is in use, under the sharing strategy "file_system", where descriptors
+or shared memory are scarce (`room.py`), and by a release of torch that does not show what the conditions above ask for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import uuid
@@ -63,6 +64,7 @@ from torch.multiprocessing import get_sharing_strategy, reductions
 from torch.utils.data import get_worker_info
 
 from sophon_loader.shared import SharedArray
+from sophon_loader.workers.room import FREE_SHARE, KEPT_SHARE, Room, lowest_free
 
 SMALL_NBYTES = 1 << 16
 """Pieces up to this size are counted apart, so that labels that are kept do not take the place of images."""
@@ -187,16 +189,22 @@ class BatchMemory:
 
     Args:
         workers: number of them.
+        room: that there is.
+
+    Attributes:
+        room: that there is.
 
     Example:
         >>> memory = BatchMemory(workers=4)
         >>> loader = DataLoader(dataset, num_workers=4, collate_fn=Collate(default_collate, memory))
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, room: Room = Room()) -> None:  # noqa: B008
         self._name = uuid.uuid4().hex
+        self._workers, self.room = max(1, workers), room
+        self._scarce = False  # descriptors of the main process
         # uint64[workers, pieces]: the last use of each piece that has ended, see `Use`.
-        self._ended = SharedArray(np.zeros((max(1, workers), MAX_LARGE + MAX_SMALL), np.uint64))
+        self._ended = SharedArray(np.zeros((self._workers, MAX_LARGE + MAX_SMALL), np.uint64))
         self._sessions: dict[bytes, _Session] = {}  # of the main process
         self._start()
         _memories[self._name] = self
@@ -209,12 +217,12 @@ class BatchMemory:
         self._told: set[int] = set()  # those that the main process has
         self._lending = Lock()  # a batch is made in one thread and pickled in another
 
-    def __getstate__(self) -> tuple[str, SharedArray]:
-        return self._name, self._ended
+    def __getstate__(self) -> tuple[str, SharedArray, int, Room]:
+        return self._name, self._ended, self._workers, self.room
 
-    def __setstate__(self, state: tuple[str, SharedArray]) -> None:
-        self._name, self._ended = state
-        self._sessions = {}
+    def __setstate__(self, state: tuple[str, SharedArray, int, Room]) -> None:
+        self._name, self._ended, self._workers, self.room = state
+        self._sessions, self._scarce = {}, False
         self._start()
 
     # --- a worker's side --------------------------------------------------------------------------------------
@@ -232,13 +240,17 @@ class BatchMemory:
         if self._pid != os.getpid():  # forked since
             self._start()
         with self._lending:
+            total, free = self.room.shared_nbytes
+            if free < total * FREE_SHARE / 2:
+                self._let_go_of_free()
             number = self._number_for(nbytes)
             if number is None:
                 return None
             piece = self._pieces.get(number)
             if piece is None or piece.nbytes != nbytes:
-                piece = self._pieces[number] = Piece(lambda: torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
-                self._told.discard(number)
+                piece = self._new_piece(number, nbytes)
+            if piece is None:
+                return None
             piece.use = None  # what it was used for has ended, so that forks are counted anew
             piece.begin(self._next_use())
             return piece
@@ -256,6 +268,34 @@ class BatchMemory:
         if free:
             return free[0]
         return next((number for number in numbers if number not in self._pieces), None)
+
+    def _new_piece(self, number: int, nbytes: int) -> Piece | None:
+        """A new piece, in place of a free one where there is one; None where there is no room for it."""
+        if number in self._pieces:
+            self._let_go_of(number)
+        self._told.discard(number)
+        total, free = self.room.shared_nbytes
+        kept = sum(piece.nbytes for piece in self._pieces.values())
+        fits = kept + nbytes <= total * KEPT_SHARE / self._workers and free - nbytes >= total * FREE_SHARE
+        if not fits or not self.room.keeps(lowest_free(), small=nbytes <= SMALL_NBYTES):
+            return None
+        try:
+            self._pieces[number] = Piece(lambda: torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # others have taken the rest meanwhile
+            self._let_go_of_free()
+            return None
+        return self._pieces[number]
+
+    def _let_go_of_free(self) -> None:
+        """Give back the memory of all pieces that are free."""
+        for number in [one for one in list(self._pieces) if self._is_free(one)]:
+            self._let_go_of(number)
+
+    def _let_go_of(self, number: int) -> None:
+        """Give back the memory of a free piece. The main process has it mapped, too, but never looks at it again."""
+        piece = self._pieces.pop(number)
+        with contextlib.suppress(OSError):
+            os.ftruncate(piece.descriptor, 0)
 
     def _next_use(self) -> Use:
         self._last_use = self._last_use.next()
@@ -331,6 +371,11 @@ class BatchMemory:
                 pieces[number] = Piece(lambda: torch.UntypedStorage._new_shared_fd_cpu(descriptor, nbytes))  # type: ignore[attr-defined]
             finally:
                 os.close(descriptor)
+            newest = pieces[number].descriptor
+            self._scarce = self.room.lets_go(newest)
+            if not self.room.keeps(newest, small=nbytes <= SMALL_NBYTES):
+                self._tell(row, number, use._replace(abandoned=True))
+                return pieces.pop(number).storage
         pieces[number].begin(use)
         return pieces[number].storage
 
@@ -340,12 +385,15 @@ class BatchMemory:
             if piece.use is None or piece.is_held:
                 continue
             # In this order: whoever shares a tensor refers to it until torch has noted that.
-            if piece.has_escaped:
-                self._ended.array[session.row, number] = piece.use._replace(abandoned=True).pack()
+            if piece.has_escaped or self._scarce:
+                self._tell(session.row, number, piece.use._replace(abandoned=True))
                 del session.pieces[number]
             else:
-                self._ended.array[session.row, number] = piece.use.pack()
+                self._tell(session.row, number, piece.use)
                 piece.use = None
+
+    def _tell(self, row: int, number: int, ended: Use) -> None:
+        self._ended.array[row, number] = ended.pack()
 
     def forget_ended(self) -> None:
         """Let the memory of workers that have ended go, as soon as the last tensor over it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import (
     collate,
@@ -23,6 +25,7 @@ from torch.utils.data._utils.collate import (
 from torchvision.tv_tensors import TVTensor
 
 from sophon_loader.workers.batches import BatchMemory, Piece
+from sophon_loader.workers.room import Room
 
 CollateFn = Callable[[list[Any]], Any]
 
@@ -45,14 +48,23 @@ class _Batch:
         self._held = held
         self._memory = memory
 
-    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         file = BytesIO()
         try:
             _Pickler(file, self._memory).dump(self._held)
-        except Exception:
+        except Exception as error:
             self._memory.unsent()
-            raise
+            # Raised here, in the thread of torch's queue, it would be printed, and the batch waited for without end.
+            found = self._memory.room.no_memory(error)
+            return _failed, (type(error if found is None else found), str(found or error), traceback.format_exc())
         return pickle.loads, (file.getvalue(),)
+
+
+def _failed(kind: type[Exception], text: str, trace: str) -> ExceptionWrapper:
+    """In the main process: what torch raises in place of a batch."""
+    wrapper = ExceptionWrapper((kind, kind(text), None), "in a DataLoader worker, pickling a batch")  # type: ignore[no-untyped-call]
+    wrapper.exc_msg = f"{text}\n\n{trace}"
+    return wrapper
 
 
 class Collate:
@@ -76,12 +88,27 @@ class Collate:
     def __call__(self, samples: list[Any]) -> Any:
         if self._arrange is not None:
             samples = self._arrange(samples)
-        memory = self._memory
-        if memory is None or get_worker_info() is None or self._collate_fn is not default_collate:
+        if get_worker_info() is None:
             return self._collate_fn(samples)
+        memory = self._memory
+        room = Room() if memory is None else memory.room
+        try:
+            if memory is None or self._collate_fn is not default_collate:
+                batch = held = self._collate_fn(samples)
+            else:
+                held = self._in_pieces(samples, memory)
+                batch = _Batch(held, memory)
+        except (OSError, RuntimeError) as error:
+            if (found := room.no_memory(error)) is None:
+                raise
+            raise found from error
+        room.check_files(held)
+        return batch
+
+    def _in_pieces(self, samples: list[Any], memory: BatchMemory) -> Any:
         lent = _Lent(memory)
         try:
-            return _Batch(collate(samples, collate_fn_map=lent.rules()), memory)
+            return collate(samples, collate_fn_map=lent.rules())
         except Exception:
             lent.give_back()
             raise

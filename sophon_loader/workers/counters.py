@@ -229,6 +229,11 @@ class Statistics:
         rows: at least the number of workers, and 1.
         encodings: the names that `Row.count` may be given.
 
+    Attributes:
+        agent_cores: per worker, the agent's cores that its connection can count on, as the agent said last.
+        per_worker: per worker, the cores that each of the agent's workers has, as it said last; 0 before that.
+        shortest_net_s: per worker, the shortest time that a reply has been on its way; inf before one has come.
+
     Example:
         >>> statistics = Statistics(rows=2, encodings=["file"])
         >>> row = statistics.row(0)
@@ -240,15 +245,11 @@ class Statistics:
 
     def __init__(self, rows: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)[:MAX_ENCODINGS]
-        self._values = SharedArray(np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)))
+        self._values, self.agent_cores, self.per_worker, self.shortest_net_s = SharedArray.together(
+            np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)), np.zeros(rows), np.zeros(rows), np.full(rows, np.inf)
+        )
         self.absence = Absence(rows)
         """Whether the agent is there; a worker that follows another in the next epoch need not find out again."""
-        self.agent_cores = SharedArray(np.zeros(rows))
-        """Per worker, the agent's cores that its connection can count on, as the agent said last."""
-        self.per_worker = SharedArray(np.zeros(rows))
-        """Per worker, the cores that each of the agent's workers has, as the agent said last; 0 before that."""
-        self.shortest_net_s = SharedArray(np.full(rows, np.inf))
-        """Per worker, the shortest time that a reply has been on its way; inf before one has come."""
         self.said = Said(rows)
         """Why samples did not cross as was asked for."""
 

@@ -38,9 +38,11 @@ class SharedOffers:
     def __init__(self, workers: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)
         rows = max(KEPT // max(1, workers), MIN_PER_WORKER)
-        self._serial = SharedArray(np.zeros((workers, rows), np.int64))  # 0: nothing there yet
-        self._kinds = SharedArray(np.zeros((workers, rows, MAX_OFFERS), np.uint16))  # 0: none, else 1 + the choice
-        self._costs = SharedArray(np.zeros((workers, rows, MAX_OFFERS, 3), np.float32))
+        self._serial, self._kinds, self._costs = SharedArray.together(
+            np.zeros((workers, rows), np.int64),  # 0: nothing there yet
+            np.zeros((workers, rows, MAX_OFFERS), np.uint16),  # 0: none, else 1 + the choice
+            np.zeros((workers, rows, MAX_OFFERS, 3), np.float32),
+        )
         self._written: int | None = None  # by this process's worker, and those before it in its place
 
     def write(self, worker: int, offers: Sequence[Offer]) -> None:

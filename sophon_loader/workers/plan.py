@@ -49,10 +49,12 @@ class SharedPlan:
 
     def __init__(self, samples: int, encodings: Sequence[str]) -> None:
         self._encodings = tuple(encodings)
-        self._chosen = SharedArray(np.zeros(samples, np.uint8))
-        # What a choice of the plan comes to, by the stage that the agent can reach: sources may differ in that.
-        self._cuts = SharedArray(np.zeros((MAX_OPS + 1, MAX_CHOICES), np.uint8))
-        self._names = SharedArray(np.zeros((MAX_OPS + 1, MAX_CHOICES), np.uint8))
+        self._chosen, self._cuts, self._names = SharedArray.together(
+            np.zeros(samples, np.uint8),
+            # What a choice of the plan comes to, by the stage that the agent can reach: sources may differ in that.
+            np.zeros((MAX_OPS + 1, MAX_CHOICES), np.uint8),
+            np.zeros((MAX_OPS + 1, MAX_CHOICES), np.uint8),
+        )
 
     def set(self, plan: Plan, allowed: Collection[str] | None = None) -> None:
         """Follow `plan` from now on.

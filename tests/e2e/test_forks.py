@@ -127,7 +127,7 @@ def test_a_child_that_drops_all_ends_nothing(
 ) -> None:
     shape: dict[str, Any] = {"num_workers": 2, "persistent_workers": persistent}
     dataset = TensorDataset(torch.arange(12)) if plain else None
-    held = [make(dataset, agent=None, batch_size=4, **shape)]
+    held: list[Any] = [make(dataset, agent=None, batch_size=4, **shape)]
     held.append(iter(held[0]))
     next(held[1])
 

@@ -78,3 +78,23 @@ def test_what_travels_is_a_handle() -> None:
     file = io.BytesIO()
     ForkingPickler(file).dump(shared)
     assert len(file.getvalue()) < 2000
+
+
+def test_arrays_in_one_piece_of_memory() -> None:
+    values = [
+        np.arange(5, dtype=np.float16),
+        np.zeros((2, 3), np.uint16),
+        np.full(1, 7, np.int64),
+        np.zeros(0, np.uint8),
+    ]
+    shared = SharedArray.together(*values)
+    for one, before in zip(shared, values, strict=True):
+        assert one.array.dtype == before.dtype
+        assert np.array_equal(one.array, before)
+    assert len({one._tensor.untyped_storage().data_ptr() for one in shared}) == 1
+    shared[1].array[...] = 9
+    assert shared[2].array.tolist() == [7]
+    packed = bytes(ForkingPickler.dumps(shared))
+    again = ForkingPickler.loads(packed)
+    again[0].array[0] = 4
+    assert shared[0].array[0] == 4
