@@ -48,6 +48,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -71,6 +72,9 @@ SMALL_NBYTES = 1 << 16
 MAX_LARGE, MAX_SMALL = 8, 24
 """Pieces of a worker. That bounds its memory, by the large ones. As many are in use as there are large tensors on their
 way, with the training step, or not yet known to be free: four to six for batches of one image tensor."""
+
+LOOK_S = 0.1
+"""How often a worker looks at the host's memory."""
 
 _CAN_TELL = all(hasattr(reductions, name) for name in ("shared_cache", "fd_id")) and hasattr(
     torch._C, "_storage_Use_Count"
@@ -213,6 +217,7 @@ class BatchMemory:
         self._pid = os.getpid()
         self._session = os.urandom(16)
         self._last_use = Use.first()
+        self._looked_s = -LOOK_S  # when the memory that is free was looked at
         self._pieces: dict[int, Piece] = {}  # of a worker
         self._told: set[int] = set()  # those that the main process has
         self._lending = Lock()  # a batch is made in one thread and pickled in another
@@ -240,9 +245,7 @@ class BatchMemory:
         if self._pid != os.getpid():  # forked since
             self._start()
         with self._lending:
-            total, free = self.room.shared_nbytes
-            if free < total * FREE_SHARE / 2:
-                self._let_go_of_free()
+            self._look_at_memory()
             number = self._number_for(nbytes)
             if number is None:
                 return None
@@ -285,6 +288,16 @@ class BatchMemory:
             self._let_go_of_free()
             return None
         return self._pieces[number]
+
+    def _look_at_memory(self) -> None:
+        """Give back what is free where the host's memory is short; looks now and then, since a look takes 15 us."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        total, free = self.room.shared_nbytes
+        if free < total * FREE_SHARE / 2:
+            self._let_go_of_free()
 
     def _let_go_of_free(self) -> None:
         """Give back the memory of all pieces that are free."""

@@ -11,7 +11,7 @@ import torch
 
 from sophon_loader.errors import NoRoom
 from sophon_loader.workers import batches, collate
-from sophon_loader.workers.batches import MAX_LARGE, SMALL_NBYTES, BatchMemory
+from sophon_loader.workers.batches import LOOK_S, MAX_LARGE, SMALL_NBYTES, BatchMemory
 from sophon_loader.workers.room import Room, lowest_free, open_files
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def test_torchs_way_is_taken_before_a_limit(memory: BatchMemory, room: Room) -> 
 def test_what_is_free_is_given_back_when_memory_is_short(memory: BatchMemory) -> None:
     free, used = memory.lend(LARGE), memory.lend(2 * LARGE)
     assert free is not None and used is not None
-    free.use = None
+    free.use, memory._looked_s = None, -LOOK_S
     memory.room = Room(files=1 << 20, shared=(64 * MIB, 15 * MIB))
     assert memory.lend(LARGE) is None
     assert list(memory._pieces.values()) == [used]
