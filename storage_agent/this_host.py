@@ -7,6 +7,7 @@ import shlex
 import socket
 from pathlib import Path
 
+from sophon_loader.endpoints import host_of
 from sophon_loader.errors import ConfigError
 from sophon_loader.keys import Token, read_private, token_name
 from storage_agent.keys import FIRST, KeyFolder
@@ -60,9 +61,8 @@ def is_this_host(endpoint: str) -> bool:
     """Whether what listens there can only be a process of this host: the address is one that can be bound here."""
     if not endpoint.startswith("tcp://"):
         return endpoint.startswith("ipc://")
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(host_of(endpoint), 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return False
     return any(_can_bind(family, address) for family, _, _, _, address in found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.keys import file_of
+from sophon_loader.keys import token_name
 from storage_agent.keys import KeyFolder
 from storage_agent.this_host import how_to_copy, is_this_host, token_here
 
@@ -31,7 +31,7 @@ def test_the_lines_name_what_the_loader_looks_up(
     monkeypatch.setattr(socket, "gethostname", lambda: "fileserver")
     lines = how_to_copy(Path("/k e/first"), endpoint).splitlines()
     assert lines[1].split() == ["mkdir", "-p", "-m", "700", "~/.config/sophon/keys"]
-    assert lines[2].strip() == f"{copy} ~/.config/sophon/keys/{file_of(address).name}"
+    assert lines[2].strip() == f"{copy} ~/.config/sophon/keys/{token_name(address)}"
     assert f"loaders then write {address}/EXPORT" in lines[3]
 
 
