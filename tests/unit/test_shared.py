@@ -12,6 +12,7 @@ import pytest
 import torch.multiprocessing
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sophon_loader.shared import SharedArray, SharedStrings
 from tests.support.drawn import examples
@@ -81,7 +82,7 @@ def test_what_travels_is_a_handle() -> None:
 
 
 def test_arrays_in_one_piece_of_memory() -> None:
-    values = [
+    values: list[NDArray[Any]] = [
         np.arange(5, dtype=np.float16),
         np.zeros((2, 3), np.uint16),
         np.full(1, 7, np.int64),
