@@ -314,12 +314,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             return
         self._compared = True
         try:
-            unlike = unlike_its_parts(self._engine.data)
+            unlike = unlike_its_parts(self._engine.data, self._place.order)
         except NotTried as why:
             self._run_plainly(f"the dataset could not be compared with its parts: {why}")
             return
         if unlike is not None:
-            self._run_plainly(f"the dataset does more than its parts: {unlike}")
+            self._run_plainly(unlike)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""

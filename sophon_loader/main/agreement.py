@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
@@ -297,12 +298,16 @@ def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> Non
         if os.path.getsize(path) == nbytes:
             continue
         # It may have been replaced meanwhile, or `stat` says 0 bytes of all files.
-        differ = lasting_sizes(path, lambda key=key: len(connection.file(key, terms.options.dead_after_s)))
+        differ = lasting_sizes(path, partial(_size_there, connection, key, terms))
         if differ is not None:
             raise ConfigError(
                 f"the export must hold the same files, got {key!r} with {differ[1]} bytes in {found.root} at "
                 f"{terms.address} and {differ[0]} bytes in {path} on this host; both must be copies of the same data"
             )
+
+
+def _size_there(connection: Connection, key: str, terms: Terms) -> int:
+    return len(connection.file(key, terms.options.dead_after_s))
 
 
 def own_address(data: Offloadable) -> Address | None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from operator import index as as_int
 from typing import Any
+
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
+from sophon_loader.main.order import Order
 from sophon_loader.main.trial_process import tried_apart
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
@@ -26,18 +30,40 @@ COMPARED = 3
 _SEED = 20240710
 
 
-def unlike_its_parts(data: Offloadable) -> str | None:
-    """What `dataset[i]` has that its parts do not give, for the datasets that promise it; None when they agree.
+_GIVE_INTEGERS = (RandomSampler, SequentialSampler, WeightedRandomSampler, DistributedSampler)
+"""Samplers that need not be looked at."""
 
-    Also None where a sample's file cannot be read on this host, since there is nothing to compare with. The user's
-    objects are called in another process (`trial_process.py`), so that workers begin with them as they are.
+
+def unlike_its_parts(data: Offloadable, order: Order | None = None) -> str | None:
+    """Why the parts do not give what `dataset[i]` gives, for the datasets that promise it; None when they agree.
+
+    They do not know indices that are no integers (names, tuples, lists), so the first one of the samplers in `order` is
+    looked at, too. Also None where a sample's file cannot be read on this host, since there is nothing to compare with.
+    The user's objects are called in another process (`trial_process.py`), so that workers begin with them as they are.
 
     Raises:
         NotTried: they could not be compared.
     """
     if not any(source.promised and len(owner) for source, owner in zip(data.sources, data.owners, strict=True)):
         return None
-    return tried_apart(lambda: _first_difference(data))
+    return tried_apart(lambda: _odd_index(order) or _first_difference(data))
+
+
+def _odd_index(order: Order | None) -> str | None:
+    if order is None or type(order.source) in _GIVE_INTEGERS:
+        return None
+    try:
+        entry = next(iter(order.whole))
+        first = entry if order.batch_sampler is None else next(iter(entry))
+    except Exception:  # none, or whatever the epoch will say
+        return None
+    try:
+        is_integer = as_int(first) is not None and not getattr(first, "ndim", 0)
+    except TypeError:
+        is_integer = False
+    if not is_integer:
+        return f"indices must be integers for a dataset that is taken apart, and the sampler gives {kind_of(first)}"
+    return None
 
 
 def _first_difference(data: Offloadable) -> str | None:
@@ -47,7 +73,7 @@ def _first_difference(data: Offloadable) -> str | None:
         for row in sorted({0, length // 2, length - 1}) if length else ():
             found = _difference(owner, source, transforms, row)
             if found is not None:
-                return found
+                return f"the dataset does more than its parts: {found}"
     return None
 
 

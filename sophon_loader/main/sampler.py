@@ -11,8 +11,10 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from sophon_loader.client.wanted import BatchId
+from sophon_loader.errors import ConfigError
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order, Reading
+from sophon_loader.wire.fields import short
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32
@@ -126,7 +128,7 @@ class TicketSampler(Sampler[Ticket]):
 
         reading.on_skipping = skipping
         for number, entry in enumerate(reading):
-            indices = [as_int(i) for i in entry] if batched else [as_int(entry)]
+            indices = [_row(i) for i in entry] if batched else [_row(entry)]
             occurrences = reading.counted(len(indices))
             occurrences += met.count_all(indices[len(occurrences) :])
             batch = BatchId(epoch.iteration, epoch.number, number)
@@ -134,3 +136,18 @@ class TicketSampler(Sampler[Ticket]):
             if self.queued is not None:
                 self.queued.put(ticket)
             yield ticket
+
+
+def _row(index: Any) -> int:
+    """An index of the sampler as a number.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return as_int(index)
+    except TypeError:
+        raise ConfigError(
+            f"indices of the sampler must be integers where its first one is, got {short(index)}; give integers, or "
+            "use torch's DataLoader"
+        ) from None

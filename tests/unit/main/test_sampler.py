@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.wanted import BatchId
+from sophon_loader.errors import ConfigError
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
@@ -116,7 +117,7 @@ class Broken:
 @pytest.mark.parametrize("entry", [None, ["not a number"], 5])
 def test_what_comes_before_a_failure_is_delivered_first(entry: object) -> None:
     delivered = []
-    with pytest.raises((KeyError, TypeError)):
+    with pytest.raises((KeyError, TypeError, ConfigError)):
         for ticket in sampler_of(Broken(4, entry), samples=9):
             delivered.append(ticket.indices)
     assert delivered == [[0], [1], [2], [3]]

@@ -319,6 +319,7 @@ def test_a_file_of_the_same_size_that_is_replaced_meanwhile(
     before = answer(head_of(parts, cut), cut, encoding, wanted(cut, encoding))
     path.write_bytes((root / "c" / "2.jpg").read_bytes()[: path.stat().st_size].ljust(path.stat().st_size, b"\0"))
     repeats(monkeypatch, answer(head_of(parts, cut), cut, encoding, wanted(cut, encoding)))
+    assert before.sample is not None
     finished(parts, replace(before, sample=replace(before.sample, file_nbytes=path.stat().st_size)))
 
 
