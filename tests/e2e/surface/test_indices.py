@@ -40,7 +40,7 @@ class Named(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return torch.stack([self[row][0] for row in range(FILES)[index]])
-        if isinstance(index, list) or getattr(index, "ndim", 0):
+        if isinstance(index, list) or getattr(index, "ndim", False):
             return torch.stack([self[int(row)][0] for row in index])
         one = index[0] if isinstance(index, tuple) else index
         one = NAMES.index(one) if isinstance(one, str) else one
