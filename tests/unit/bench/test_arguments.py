@@ -52,6 +52,7 @@ WRONG = {
         "--settle -1",
         "--jobs wire wire",
     ),
+    "bench.order": ("--data nowhere", "--rounds 0"),
     "bench.tail": ("--data nowhere", "--rounds 0", "--workers 0", "--repeat -2"),
     "bench.profiling": ("--data nowhere", "--rounds 0", "--link-mbit -1"),
     "bench.live": (
