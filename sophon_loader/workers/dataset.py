@@ -134,11 +134,9 @@ class OffloadedDataset(Dataset[Any]):
         try:
             with isolated(self.draws):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
-        except AgentUnreachable as error:
-            self.close()  # so that the next attempt begins with some patience
-            error.__traceback__ = frames_for_user(error)
-            raise error
         except Exception as error:
+            if isinstance(error, AgentUnreachable):
+                self.close()  # so that the next attempt begins with some patience
             error.__traceback__ = frames_for_user(error)
             raise error
         meter.count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class WorkerInit:
         self._dataset = dataset if init is not None or self._is_forked else None
 
     def __call__(self, worker: int) -> None:
+        _leave_thread_pools()
         if not self._is_forked:
             # torch looks whether that process still is the parent which was it when this one had loaded its libraries:
             # a forkserver, which lives as long as this one, or whatever had taken over from a program killed by then.
@@ -54,6 +56,16 @@ class WorkerInit:
             f"worker_init_fn must leave the {what} of the dataset as it is, got {self._init!r}, which changes it in a "
             "worker; change them before the loop begins, where every process sees it, or use torch's DataLoader"
         )
+
+
+def _leave_thread_pools() -> None:
+    """Let this process end well where a thread of a ThreadPoolExecutor has forked it.
+
+    That thread is its main one now. At its end the pool would join it, which no thread can do with itself: the process
+    would end with status 1, and torch take that for a crash of the worker.
+    """
+    pools = sys.modules.get("concurrent.futures.thread")
+    getattr(pools, "_threads_queues", {}).clear()
 
 
 def _pipelines(dataset: Any) -> list[Pipeline]:

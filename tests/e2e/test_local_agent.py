@@ -238,7 +238,7 @@ def test_none_is_started_where_it_could_gain_nothing(
     root: Path, make: Make, cores: Callable[[float], None], number: float, workers: int
 ) -> None:
     cores(number)
-    loader = make(num_workers=workers)
+    loader = make(num_workers=workers, batch_size=1)  # enough steps for a word on what limits
     for epoch in range(2):
         assert samples_of(loader) == reference(root, epoch)
         report = loader.report().as_dict()

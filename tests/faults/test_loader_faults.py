@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -244,11 +245,12 @@ def test_a_folder_that_the_export_does_not_have(shared_agent: Agent) -> None:
 
 
 def test_a_dataset_that_is_not_under_the_export(tree: Path, shared_agent: Agent, address: str, make: Any) -> None:
-    loader = make(folder(tree), shared_agent.address("all"))
-    with pytest.raises(ConfigError) as caught:
-        iter(loader)
-    for part in (str(tree), shared_agent.address("all"), "it has no", "tcp://host:port/export/folder"):
-        assert part in said(caught.value)
+    with TemporaryDirectory() as outside:
+        elsewhere = shutil.copytree(tree, Path(outside) / "pictures")
+        with pytest.raises(ConfigError) as caught:
+            iter(make(folder(elsewhere), shared_agent.address("all")))
+        for part in (str(elsewhere), shared_agent.address("all"), "it has no", "tcp://host:port/export/folder"):
+            assert part in said(caught.value)
     assert samples_of(make(folder(tree), address, num_workers=1)), "with the folder in the address it works"
 
 

@@ -365,11 +365,11 @@ def test_links_that_leave_the_export(tmp_path: Path) -> None:
 
 
 def test_a_wrong_folder_a_missing_file_and_another_version(root: Path, agent: Agent, tmp_path: Path) -> None:
-    loader = OffloadingDataLoader(folder(root), agent=agent.address("above"), options=QUICK)
-    with pytest.raises(ConfigError, match="add it to the address"):
-        next(iter(loader))
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
+    loader = OffloadingDataLoader(folder(copy), agent=agent.address("above"), options=QUICK)
+    with pytest.raises(ConfigError, match="add it to the address"):
+        next(iter(loader))
     dataset = folder(copy)
     for number, says in ((0, "bring the agent's copy up to date"), (1, "both must be copies of the same data")):
         path = Path(dataset.samples[number * 3][0])
