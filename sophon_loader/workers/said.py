@@ -29,8 +29,9 @@ class Said:
     """
 
     def __init__(self, workers: int) -> None:
-        self._degraded = SharedNotes(workers, _NOTE_NBYTES)
-        self._uncarried = SharedNotes(workers, _NOTE_NBYTES)
+        self._workers = workers
+        self._notes = SharedNotes(2 * workers, _NOTE_NBYTES)
+        """Places of each worker for degraded samples, and behind them those for values that do not cross."""
 
     def degraded(self, worker: int, note: str) -> None:
         """The agent has answered with less than was asked for.
@@ -39,7 +40,7 @@ class Said:
             worker: who was answered.
             note: of the answer.
         """
-        self._degraded.write(worker, _reason(note).encode(errors="replace")[:_MAX_LENGTH])
+        self._notes.write(worker, _reason(note).encode(errors="replace")[:_MAX_LENGTH])
 
     def uncarried(self, worker: int, text: str) -> None:
         """An op gives what no encoding carries.
@@ -48,7 +49,7 @@ class Said:
             worker: who has seen it.
             text: which op, and what it gives.
         """
-        self._uncarried.write(worker, text.encode(errors="replace")[:_MAX_LENGTH])
+        self._notes.write(self._workers + worker, text.encode(errors="replace")[:_MAX_LENGTH])
 
     def notes(self, degraded: int) -> list[str]:
         """What a user should know.
@@ -59,17 +60,17 @@ class Said:
         found = [
             f"{text}, which cannot cross: it stays at the loader with what follows it; have it return one tensor "
             "(torch.stack)"
-            for text in _texts(self._uncarried)
+            for text in self._texts(self._workers)
         ]
-        said = _texts(self._degraded)
+        said = self._texts(0)
         if degraded and said:
             found.append(f"{degraded} samples came with less than was asked for; the agent said: {said[0]}")
         return found
 
-
-def _texts(notes: SharedNotes) -> list[str]:
-    read = [notes.read(worker) for worker in range(len(notes))]
-    return sorted({text.decode(errors="replace") for text in read if text})
+    def _texts(self, first: int) -> list[str]:
+        """What stands in the places of all workers, from the first one on."""
+        read = [self._notes.read(first + worker) for worker in range(self._workers)]
+        return sorted({text.decode(errors="replace") for text in read if text})
 
 
 def _reason(note: str) -> str:
