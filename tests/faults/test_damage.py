@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def test_what_comes_damaged_is_asked_for_again(
 def test_what_reaches_the_agent_damaged_is_asked_for_again(
     root: Path, agent: Agent, relay: SpoiltRelay, make: Any, expected: Samples
 ) -> None:
-    loader = make(folder(root), relay.address("pictures"))
+    patient = replace(QUICK, dead_after_s=10.0)  # a busy machine may need a second for the answer to what is sent again
+    loader = make(folder(root), relay.address("pictures"), options=patient)
     assert struck(loader, relay, "flip", 1, to_agent=True) == expected
     report = loader.report().as_dict()
     assert report["samples"] == FILES and report["corrupt"] >= 1 and report["retries"] >= 1
