@@ -72,7 +72,7 @@ def _lacking(text: object) -> str:
         rest = rest or "fileserver:5555/imagenet"
         if separator:
             return f", whose {scheme}:// is not spoken by agents; write tcp://{rest}"
-        return f": it lacks tcp://; write tcp://{rest}"
+        return f": it lacks tcp://; write tcp://{re.sub('^tcp:?/+', '', rest)}"
     host, _, export = text.removeprefix("tcp://").partition("/")
     name, _, port = host.rpartition(":")
     if not name or not port.isdecimal():

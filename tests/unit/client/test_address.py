@@ -50,7 +50,8 @@ def test_what_is_no_address_is_refused_with_an_example(text: Any) -> None:
 @pytest.mark.parametrize(("text", "words"), [
     ("fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
     ("http://fileserver:5555/photos", "whose http:// is not spoken by agents; write tcp://fileserver:5555/photos"),
-    ("tcp:/fileserver:5555/photos", "it lacks tcp://"),
+    ("tcp:/fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
+    ("tcp//fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
     ("tcp://fileserver/photos", "it lacks the host or the port; write tcp://HOST:PORT/EXPORT"),
     ("tcp://fileserver:/photos", "it lacks the host or the port"),
     ("tcp://:5555/photos", "it lacks the host or the port"),
