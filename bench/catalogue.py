@@ -244,7 +244,7 @@ BENCHES = (
         "bench.order",
         "What does it cost to call code with a state in the batch's order?",
         "0.97 of the images/s in order of arrival",
-        3,
+        7,
         (),
         ("--rounds", "1"),
         "first",

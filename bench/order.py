@@ -40,7 +40,7 @@ POLICIES = ("no-off", "resize-off", "auto")
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a line per figure, write the results."""
     parser = arguments.Parser("bench.order", __doc__, pictures=True)
-    parser.add_argument("--rounds", type=arguments.count(), default=5)
+    parser.add_argument("--rounds", type=arguments.count(), default=12)
     options = arguments.parsed(parser, argv)
     quiet()
     rows = [
