@@ -19,7 +19,7 @@ from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering, met
-from sophon_loader.main.live import LivePlan, live_plan
+from sophon_loader.main.live import LivePlan, Moment, live_plan
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
@@ -295,7 +295,8 @@ class Engine:
         """
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
         epoch.report.update(epoch.number, seconds, totals)
-        if live is not None and live.progressed(seconds, totals, epoch.awaited_s, self.step_clock.of_device_s):
+        now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
+        if live is not None and live.progressed(now, self.step_clock.of_device_s):
             live.tell(epoch.report, judging=self.step_clock.judges)
         if totals.fallbacks > totals.refused:
             self._warn_once("does not answer, or not with what can be used: files are read on this host until it does")

@@ -62,11 +62,13 @@ class Moment:
         seconds: since it began.
         totals: counted since then.
         awaited_s: of these, seconds for which the training waited for batches.
+        stepped: samples whose training steps have ended. Workers run ahead of them, by batches.
     """
 
     seconds: float
     totals: Totals
     awaited_s: float
+    stepped: int
 
     def with_what_passed(self, before: Moment, after: Moment) -> Moment:
         """This, and what passed from one moment of an iteration to another."""
@@ -75,7 +77,11 @@ class Moment:
             self.seconds + after.seconds - before.seconds,
             self.totals.scalars_with(passed),
             self.awaited_s + after.awaited_s - before.awaited_s,
+            self.stepped + after.stepped - before.stepped,
         )
+
+
+NOTHING_PASSED = Moment(0.0, NO_TOTALS, 0.0, 0)
 
 
 class LivePlan:
@@ -122,7 +128,7 @@ class LivePlan:
         self.beside = Beside()
         self._mark: Moment | None = None
         self._latest: Moment | None = None
-        self._carried = Moment(0.0, NO_TOTALS, 0.0)
+        self._carried = NOTHING_PASSED
         self._verdict: Verdict | None = None
         self._guard = Guard()
         self._newest = NO_TOTALS
@@ -205,19 +211,16 @@ class LivePlan:
         verdict = self._verdict
         return {} if verdict is None else verdict.weighed()
 
-    def progressed(self, seconds: float, totals: Totals, awaited_s: float, most_samples_s: float) -> bool:
+    def progressed(self, now: Moment, most_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
 
         Args:
-            seconds: since the iteration began.
-            totals: counted since then.
-            awaited_s: of these, seconds for which the training waited for batches.
+            now: how far the iteration has come.
             most_samples_s: that the training step takes at most, where that was measured otherwise; inf if not.
 
         Returns:
             Whether the tariff was revised.
         """
-        now = Moment(seconds, totals, awaited_s)
         if self._mark is None:  # what was before the first batch is no measure: workers had to start
             self._mark = now
             return False
@@ -228,10 +231,10 @@ class LivePlan:
             return False
         if window.totals.samples < MIN_WINDOW_SAMPLES and window.seconds < 4 * WINDOW_S:
             return False
-        self._mark, self._carried = now, Moment(0.0, NO_TOTALS, 0.0)
+        self._mark, self._carried = now, NOTHING_PASSED
         self.beside = self.beside.after(window.totals, self._file_rest_s())
         stepping_s = window.seconds - window.awaited_s
-        steps_s = window.totals.samples / stepping_s if stepping_s > 0 else math.inf
+        steps_s = window.stepped / stepping_s if window.stepped and stepping_s > 0 else math.inf
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         self._samples_s = window.totals.samples / window.seconds
         self._newest = window.totals

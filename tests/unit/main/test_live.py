@@ -25,6 +25,7 @@ from sophon_loader.main.live import (
     TRIED_SHARE,
     WINDOW_S,
     LivePlan,
+    Moment,
     at_first,
 )
 from sophon_loader.main.verdict import shares_of
@@ -79,7 +80,7 @@ class Driven:
 
     def progress(self, seconds: float, totals: Totals, awaited: float = 0.999) -> bool:
         """So far has it come, and for so much of the time the training has waited."""
-        return self.live.progressed(seconds, totals, awaited * seconds, math.inf)
+        return self.live.progressed(Moment(seconds, totals, awaited * seconds, totals.samples), math.inf)
 
     def weigh(self, samples: int = MIN_OFFERS, offers: list[Offer] = OFFERS) -> None:
         """The agent tells what it has weighed for some samples."""
@@ -264,10 +265,18 @@ def test_iterations_shorter_than_a_window_still_fill_one(driven: Driven) -> None
 def test_the_training_step_s_rate_is_that_of_the_time_not_waited(driven: Driven) -> None:
     driven.progress(1.0, totals_of(100), awaited=0.5)
     assert driven.live.conditions.rates.gpu_samples_s == 200
-    driven.live.progressed(2.0, totals_of(200), 1.0, most_samples_s=110.0)
+    driven.live.progressed(Moment(2.0, totals_of(200), 1.0, 200), most_samples_s=110.0)
     assert driven.live.conditions.rates.gpu_samples_s == 110, "measured otherwise, with the device synchronised"
-    driven.live.progressed(3.0, totals_of(300), 2.0, math.inf)
+    driven.live.progressed(Moment(3.0, totals_of(300), 2.0, 300), math.inf)
     assert driven.live.conditions.rates.gpu_samples_s == math.inf, "it has waited all the time"
+
+
+def test_the_step_s_rate_counts_what_the_training_has_taken_and_not_what_workers_have_made(driven: Driven) -> None:
+    """Eight workers hand over eight large batches at once: they made them in one window, the steps are in the next."""
+    driven.live.progressed(Moment(1.0, totals_of(200), 1.0, 0), math.inf)
+    assert driven.live.conditions.rates.gpu_samples_s == math.inf, "no step has ended"
+    driven.live.progressed(Moment(2.0, totals_of(230), 1.8, 200), math.inf)
+    assert driven.live.conditions.rates.gpu_samples_s == pytest.approx(1000), "30 have been made meanwhile"
 
 
 def test_the_agent_s_cores_are_those_of_all_connections() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import FIRST_TRIED_SHARE, MIN_OFFERS, TRIED_SHARE, LivePlan
+from sophon_loader.main.live import FIRST_TRIED_SHARE, MIN_OFFERS, NOTHING_PASSED, TRIED_SHARE, LivePlan, Moment
 from sophon_loader.profiling.live import Conditions
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.counters import Statistics, Totals
 
 ENCODINGS = ("file", "pixels")
 WORKED = Totals(samples=100, loader_cpu_s=1.0, busy_s=1.0)
@@ -24,7 +24,7 @@ def live() -> LivePlan:
     at_first = Conditions.at_first(loader_cores=1.0, agent_cores=1.0)
     plan = LivePlan(Auto(), 1000, Statistics(1, ENCODINGS), 1, ENCODINGS, at_first, Traffic(0.0), files_here=True)
     plan.begin()
-    plan.progressed(0.0, NO_TOTALS, 0.0, math.inf)
+    plan.progressed(NOTHING_PASSED, math.inf)
     return plan
 
 
@@ -39,7 +39,7 @@ def weigh(live: LivePlan, rest_s: float, samples: int = MIN_OFFERS) -> None:
     """A window in which the agent has told of samples that would leave so many CPU seconds to the loader."""
     for _ in range(samples):
         live.shared.offers.write(0, [Offer(0, "file", 10_000, 0.0, FILE_S), Offer(2, "pixels", 9_000, FILE_S, rest_s)])
-    live.progressed(2.0, WORKED, 2.0, math.inf)  # the step takes no time
+    live.progressed(Moment(2.0, WORKED, 2.0, WORKED.samples), math.inf)  # the step takes no time
 
 
 def test_an_agent_of_which_nothing_is_known_is_tried_with_more(live: LivePlan) -> None:

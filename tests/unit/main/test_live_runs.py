@@ -17,7 +17,7 @@ import pytest
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import LivePlan
+from sophon_loader.main.live import NOTHING_PASSED, LivePlan, Moment
 from sophon_loader.profiling.live import Conditions
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import Statistics, Totals
@@ -119,7 +119,7 @@ class Play:
         self._totals = Totals()
         self._rows = self._counted()
         self.live.begin()
-        self.live.progressed(0.0, self._totals, 0.0, math.inf)
+        self.live.progressed(NOTHING_PASSED, math.inf)
 
     def _counted(self) -> Iterator[int]:
         while True:
@@ -172,7 +172,8 @@ class Play:
         self._totals = self._totals.scalars_with(now)
         self._seconds += 1.0
         self._awaited_s += max(0.0, 1.0 - rate / world.step)
-        self.live.progressed(self._seconds, self._totals, self._awaited_s, math.inf)
+        now = Moment(self._seconds, self._totals, self._awaited_s, self._totals.samples)
+        self.live.progressed(now, math.inf)
         return rate
 
     def mean(self, world: World, windows: int) -> float:
