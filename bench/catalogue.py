@@ -249,6 +249,7 @@ BENCHES = (
         ("--rounds", "1"),
         "first",
     ),
+    Bench("training", "bench.training", "What does a real GPU gain? Needs one.", "", 8, data="first"),
     Bench("tail", "bench.tail", 'What is `tail="device"` worth?', "", 1, data="first"),
     Bench(
         "profiling",

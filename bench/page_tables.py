@@ -240,6 +240,25 @@ def hotpath(result: Result) -> str:
     return table(columns, rows)
 
 
+@of_file("training")
+def training(result: Result) -> str:
+    """A real GPU."""
+    rows = [
+        (
+            case["model"],
+            f"{case['link_mbit']:g} Mbit/s" if case["link_mbit"] else "none",
+            policy,
+            spread(one["images_s"], 0),
+            spread(one["ratio"], 2),
+            f"{one['busy']['median']:.0%} of {case['alone']:.0f}",
+        )
+        for case in result.rows["cases"]
+        for policy, one in case["summary"].items()
+    ]
+    columns = ("network", "limit of the wire", "loader", "images/s", "times the first", "of what the GPU can take")
+    return f"**{result.rows['settings']['device']}**\n\n{table(columns, rows)}"
+
+
 @of_file("tail")
 def tail(result: Result) -> str:
     """The last ops on the device."""
@@ -447,6 +466,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "start-and-growth": start_and_growth,
     "hotpath": hotpath,
     "tail": tail,
+    "training": training,
     "faults": faults,
     "fairness": fairness,
     "agent": agent,

@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a line per figure, write the results."""
     options = arguments.parsed(parser(), argv)
     device = torch.device(options.device) if options.device else device_of("device")
-    assert device is not None
+    if device is None or (device.type == "cpu" and not options.device):
+        print("left out: this host has no accelerator; --device cpu trains on the CPU")
+        return 0
     torch.backends.cudnn.benchmark = True
     agent_cores, loader_cores = halves()
     cases = []
@@ -63,7 +65,7 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.training", __doc__, pictures=True)
     add = parser.add_argument
-    add("--device", default="", help="default: this host's accelerator")
+    add("--device", default="", help="default: this host's accelerator; without one nothing is measured")
     add("--models", nargs="+", default=list(MODELS), action=arguments.Distinct, help="functions of torchvision.models")
     links: dict[str, Any] = {"type": arguments.rate, "action": arguments.Distinct, "metavar": "MBIT"}
     add("--links", nargs="+", default=list(LINKS_MBIT), help="Mbit/s; 0 for no limit", **links)

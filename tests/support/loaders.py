@@ -50,7 +50,7 @@ def sample_message(number: int) -> Sample:
 def digest_of(value: Any) -> str:
     """A short hash of a sample's part: class, dtype, shape and every bit."""
     if isinstance(value, torch.Tensor):
-        head, body = f"{value.dtype}{tuple(value.shape)}", value.contiguous().numpy().tobytes()
+        head, body = f"{value.dtype}{tuple(value.shape)}", value.cpu().contiguous().numpy().tobytes()
     elif isinstance(value, Image.Image):
         head, body = f"{value.mode}{value.size}", value.tobytes()
     else:
