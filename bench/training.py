@@ -179,7 +179,7 @@ def training_step(model: str, device: torch.device) -> Step:
         with torch.autocast(device.type, torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(network(images), labels.to(device, non_blocking=True))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
