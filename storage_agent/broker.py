@@ -90,7 +90,7 @@ class Broker:
         self._upkeep = Upkeep()
         self._cores_at_s = -math.inf
         self._cores = self._cores_now(time.monotonic())
-        self._tally = Tally(self._log, self._frontend.name_of)
+        self._tally = Tally(self._log, self._frontend.facts_of)
         self._stopping = False
         self._poller = zmq.Poller()
         self._lines = Lines(self._poller)
@@ -117,14 +117,10 @@ class Broker:
             with waking_on_signals(self._notices, self.stop):
                 self._carry_out([do.Start()] * self._settings.workers)
                 ready()
+                keys = "none" if self._settings.keys is None else str(self._settings.keys)
                 exports, workers = self._exports.describe(), self._settings.workers
-                told = {
-                    "address": self.address,
-                    "exports": exports,
-                    "workers": workers,
-                    "keys": str(self._settings.keys),
-                }
-                self._log.info("serving", **told, pid=os.getpid())
+                told = {"address": self.address, "exports": exports, "workers": workers, "keys": keys}
+                self._log.info("agent started", **told, pid=os.getpid())
                 self._loop()
         finally:
             self.close()
@@ -147,7 +143,7 @@ class Broker:
                     deadline_s = now_s + self._settings.drain_s
                     self._desk.stop()
                     self._staff.stop()
-                    self._log.info("stopping", unanswered=self._admission.outstanding)
+                    self._log.info("agent stopping", unanswered=self._admission.outstanding)
                 if now_s > deadline_s or not (self._admission.outstanding or self._frontend.replies):
                     return
             orders, relief_s = self._staff.relieve(now_s)
@@ -185,7 +181,7 @@ class Broker:
 
     def _tell_who_has_gone(self, now_s: float) -> None:
         for owner, unanswered in self._frontend.visits.over(now_s).items():
-            self._log.info("loader gone", client=owner, unanswered=unanswered)
+            self._log.info("loader left", loader=owner, unanswered=unanswered)
 
     def _look(self, now_s: float) -> float | None:
         """Look at connections by which bytes come; between two looks it need not be told of more of them."""
@@ -199,7 +195,8 @@ class Broker:
         if shut != self._readers.turns.shut:
             self._readers.turns.shut = self._admission.turns.shut = shut
             if shut:
-                self._log.warning("unread replies come to too much", mb=self._frontend.unread_nbytes[1] >> 20)
+                reason = "loaders do not read the replies that they have been sent"
+                self._log.warning("replies paused", reason=reason, unread_mb=self._frontend.unread_nbytes[1] >> 20)
             self._readers.assign()
             self._carry_out(self._staff.assign(now_s))
         return LOOK_S if shut else None
@@ -333,7 +330,10 @@ class Broker:
         elif word == words.READY:
             self._staff.ready(number)
         else:
-            raise AgentError(f"workers must be able to load their ops: {bytes(said[0]).decode()}")
+            raise AgentError(
+                f"workers must be able to load their ops: {bytes(said[0]).decode()}; correct --ops or PYTHONPATH, or "
+                "install what is missing"
+            )
 
     def _replace(self, number: int, exit_code: str) -> None:
         """A worker's process has ended."""
@@ -392,7 +392,7 @@ class Broker:
         self._workers.stop(STOP_S, told=self._staff.ready_workers)
         self._notices.close()
         self._frontend.close()
-        self._log.info("stopped", answers=dict(self._tally.answers), unanswered=self._admission.outstanding)
+        self._log.info("agent stopped", answers=dict(self._tally.answers), unanswered=self._admission.outstanding)
         self._log.close()
 
 

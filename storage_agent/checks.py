@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from collections.abc import Sequence
@@ -73,4 +74,9 @@ def check_address(endpoint: str) -> None:
 
 def bind_refused(endpoint: str, error: Exception) -> AgentError:
     """The error for an address at which nothing can listen."""
-    return AgentError(f"bind must be an address of this host with a free port, got {endpoint}: {error}")
+    why = getattr(error, "strerror", None) or str(error)
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
+        remedy = "choose another port, or end the program that listens there"
+    else:
+        remedy = "write 0.0.0.0 for all addresses of this host, or an address that `ip address` shows"
+    return AgentError(f"bind must be an address of this host with a free port, got {endpoint}: {why}; {remedy}")

@@ -162,7 +162,7 @@ class Connections:
             elif connection.unfinished_s is None:
                 connection.unfinished_s = now_s
             elif now_s - connection.unfinished_s > UNFINISHED_S:
-                endless[descriptor] = f"a message that was not whole within {UNFINISHED_S:g} s"
+                endless[descriptor] = f"its message was not whole within {UNFINISHED_S:g} s"
             if unread > MAX_UNREAD_NBYTES:
                 endless[descriptor] = f"more than {MAX_UNREAD_NBYTES >> 20} MiB without the end of a message"
         return endless | self._too_much_in_all(endless), quiet
@@ -172,7 +172,7 @@ class Connections:
         left = self.unread_nbytes - sum(self._open[descriptor].unread_nbytes for descriptor in gone)
         if left <= MAX_ALL_UNREAD_NBYTES:
             return {}
-        reason = f"most of more than {MAX_ALL_UNREAD_NBYTES >> 20} MiB of unread messages"
+        reason = f"unread messages exceed {MAX_ALL_UNREAD_NBYTES >> 20} MiB, and it has sent most of them"
         found: dict[int, str] = {}
         for descriptor, one in sorted(self._open.items(), key=lambda item: -item[1].unread_nbytes):
             if left <= MAX_ALL_UNREAD_NBYTES:

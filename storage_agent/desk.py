@@ -161,15 +161,18 @@ class Desk:
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         self._greeted.add(client)
-        return [Greet(client, version, exports), Log("loader greeted", client, details={"software": hello.software})]
+        return [Greet(client, version, exports), Log("loader joined", client, details={"software": hello.software})]
 
     def _register(self, client: bytes, message: Register, registration: bytes, load: Load) -> list[Instruction]:
         digest = message.digest
         if len(registration) > MAX_REGISTRATION_NBYTES or content_hash(registration) != digest:
-            text = f"pipeline must hash to its digest and have at most {MAX_REGISTRATION_NBYTES} bytes"
+            text = (
+                f"pipeline must hash to its digest and have at most {MAX_REGISTRATION_NBYTES} bytes, got "
+                f"{len(registration)} bytes under {reprlib.repr(digest)}"
+            )
             return [Refuse(client, Failed(Failure.BAD_PIPELINE, text, digest=digest))]
         if load.building >= MAX_REGISTERING and not self._stopping:
-            text = f"{load.building} pipelines are waiting to be built"
+            text = f"at most {MAX_REGISTERING} pipelines may wait to be built, got as many; ask again later"
             return [Refuse(client, Failed(Failure.BUSY, text, digest=digest))]
         if refusal := self._not_admitted(client, 1):
             return [Refuse(client, Failed(*refusal, digest=digest))]
@@ -222,7 +225,7 @@ class Desk:
         if work and space:
             done.append(Queue(work[:space]))
         if len(work) > space:
-            note = f"{self._admission.max_queued} samples are waiting for a worker"
+            note = f"the agent is busy: {self._admission.max_queued} samples are waiting for a worker"
             done.append(Read(work[space:], note))
         return done
 
@@ -245,7 +248,7 @@ class Desk:
         if needs_pipeline and self._pipelines.get(fetch.digest) is None:
             return Failure.UNKNOWN_PIPELINE, f"pipeline must be registered, got {reprlib.repr(fetch.digest)}"
         if len(fetch.prices) != 4 and any(item.encoding == CHEAPEST for item in fetch.items):
-            text = f"three prices, and for which cores, must come with a choice that is left open, got {fetch.prices}"
+            text = f"a request that leaves the choice to the agent must have four prices, got {fetch.prices}"
             return Failure.MALFORMED, text
         return self._not_admitted(client, len(fetch.items), nbytes)
 
@@ -255,7 +258,10 @@ class Desk:
             return Failure.STOPPING, "the agent is stopping"
         if not self._admission.admit(client, requests, nbytes):
             limit = self._admission.max_outstanding
-            text = f"one loader connection may have {limit} unanswered requests, and its share of the memory for them"
+            text = (
+                f"a loader connection must have at most {limit} unanswered requests, and no more than its share of the "
+                "agent's memory for them; ask again when some are answered"
+            )
             return Failure.BUSY, text
         return None
 

@@ -69,7 +69,7 @@ class Door:
                 peer = address.decode(errors="replace")
                 self.refused += 1
                 self._told[peer] += 1
-                self._log.warning("key refused", peer=peer, key=public, reason="it is not let in")
+                self._log.warning("key refused", address=peer, key=public, reason="this key is not let in")
 
     def left(self, peer: str) -> None:
         """A client has gone that never said anything: ZeroMQ asks about none that has no key for this agent.
@@ -83,8 +83,8 @@ class Door:
             return
         del self._told[host]
         self.refused += 1
-        reason = "it showed no key, or one that was made for another agent; or it is no loader"
-        self._log.warning("key refused", peer=peer, reason=reason)
+        reason = "no key was shown, or one made for another agent; or this is no loader"
+        self._log.warning("key refused", address=peer, reason=reason)
 
     def grant(self, public: str) -> Grant | None:
         """What a client is let in for at this moment; None if it is not.

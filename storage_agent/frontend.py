@@ -176,7 +176,7 @@ class Frontend:
             if len(frames) > MAX_FRAMES and frame.more:
                 self._skipping = 1
                 if not self._skip():
-                    self._hang_up(descriptor, "a message of very many frames")
+                    self._hang_up(descriptor, "its message has too many frames")
                     return frames
                 break
         if descriptor >= 0:
@@ -206,7 +206,7 @@ class Frontend:
         self._handed.drop(client)  # which it had by another connection
         if client not in self._peer_of:
             self._peer_of[client] = str(frame.get("Peer-Address"))
-            self._owner_of[client] = self.name_of(client).rpartition("#")[0]
+            self._owner_of[client] = self.facts_of(client)["loader"]
             self.visits.came(self._owner_of[client])
 
     def departed(self) -> Iterator[bytes]:
@@ -242,7 +242,7 @@ class Frontend:
                     self.door.left(peer)
                 self._leave(descriptor)
         for descriptor in self._connections.too_many(now_s):
-            self._hang_up(descriptor, "one of too many connections", warning=False)
+            self._hang_up(descriptor, "there are too many connections", warning=False)
 
     def look(self, now_s: float) -> float | None:
         """Let connections go that send a message without an end.
@@ -273,9 +273,10 @@ class Frontend:
     def _hang_up(self, descriptor: int, reason: str, *, warning: bool = True) -> None:
         self.hung_up += 1
         client = self._connections.client(descriptor)
-        name = peer_of(descriptor) if client is None else self.name_of(client)
+        whose = {"address": peer_of(descriptor)} if client is None else self.facts_of(client)
         hang_up(descriptor)
-        self._log.write("hung up", {"client": name, "reason": reason, "of": len(self._connections)}, warning=warning)
+        facts = {**whose, "reason": reason, "connections": len(self._connections)}
+        self._log.write("connection closed", facts, warning=warning)
         self._leave(descriptor)
 
     def _leave(self, descriptor: int) -> None:
@@ -293,11 +294,12 @@ class Frontend:
         """What a client may see at this moment; None when its key has been removed."""
         return EVERYTHING if self.door is None else self.door.grant(self._key_of.get(client, ""))
 
-    def name_of(self, client: bytes) -> str:
-        """A client as the log names it: its key if it has one, its host, and the end of its routing id."""
+    def facts_of(self, client: bytes) -> dict[str, str]:
+        """A client as the log tells of it: the loader by its key, if it has one, and its host; and the connection by
+        the end of its routing id."""
         grant = self.grant_of(client)
         key = f"{grant.name}@" if grant is not None and grant.name else ""
-        return f"{key}{self._peer_of.get(client, '?')}#{client[-4:].hex()}"
+        return {"loader": f"{key}{self._peer_of.get(client, '?')}", "connection": client[-4:].hex()}
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -389,10 +391,11 @@ class Frontend:
             for client in self._handed.clients:
                 self._see_what_was_taken(client)
             left = self.unread_nbytes[1]
+            reason = f"it does not read, and unread replies exceed {self._most_unread_nbytes >> 20} MiB"
             for client in self._handed.not_reading(now_s) if left > self._most_unread_nbytes else []:
                 if left > self._most_unread_nbytes and (descriptor := self._connections.descriptor(client)) is not None:
                     left -= self._handed.nbytes_of(client) + self._pacer.nbytes_of(client)
-                    self._hang_up(descriptor, "it does not read, and unread replies come to too much")
+                    self._hang_up(descriptor, reason)
         return self.unread_nbytes[1] > self._most_unread_nbytes
 
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
@@ -419,7 +422,7 @@ class Frontend:
 
     def _drop(self, client: bytes, reason: str) -> None:
         self.dropped += 1
-        self._log.info("reply dropped", client=self.name_of(client), reason=reason)
+        self._log.info("reply dropped", **self.facts_of(client), reason=reason)
 
     @property
     def closed(self) -> bool:

@@ -33,6 +33,7 @@ LOOK_S = 0.5
 """Keys that were added or removed are noticed within so many seconds."""
 MAX_CLIENTS = 4096
 """Keys that are let in; a look at so many files takes some milliseconds."""
+_REPLACE = "remove it, then add the key again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
@@ -150,7 +151,9 @@ class KeyFolder:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"name must be a word of letters, digits, '.', '-', '_' and '@', got {name!r}")
         if len(self.names()) >= MAX_CLIENTS:
-            raise ConfigError(f"at most {MAX_CLIENTS} keys are let in, got as many; remove some first")
+            raise ConfigError(
+                f"at most {MAX_CLIENTS} keys may be let in, got as many; remove one by `sophon-agent key remove NAME`"
+            )
         own, pair = self.own(), Pair.new()
         listed = None if exports is None else sorted(set(exports))
         if not _write_new(self._clients / name, {"public": pair.public.hex(), "exports": listed}):
@@ -189,7 +192,7 @@ class KeyFolder:
             ConfigError: there is none of that name.
         """
         if name not in self.names():
-            raise ConfigError(f"name must be one of {self.names()}, got {name!r}")
+            raise ConfigError(f"name must be one of {self.names()}, got {name!r}; `sophon-agent key list` shows them")
         (self._clients / name).unlink()
         self.token_file(name).unlink(missing_ok=True)
 
@@ -296,7 +299,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise
         values = None
     if not isinstance(values, dict):
-        raise ConfigError(f"a file of keys must be one that `sophon-agent key` has written, got {path}")
+        raise ConfigError(f"a file of keys must be one that `sophon-agent key` has written, got {path}; {_REPLACE}")
     return values
 
 
@@ -307,4 +310,6 @@ def _key(values: dict[str, Any], name: str, path: Path) -> bytes:
             return key
     except (KeyError, TypeError, ValueError):
         pass
-    raise ConfigError(f"{name} must be a key of {KEY_NBYTES} bytes in hexadecimal digits, got none in {path}")
+    raise ConfigError(
+        f"{name} must be a key of {KEY_NBYTES} bytes in hexadecimal digits, got none in {path}; {_REPLACE}"
+    )

@@ -1,5 +1,12 @@
 """The agent's log: one line per event to the logger `storage_agent`, and never more than a few per second.
 
+    2026-11-23T12:00:00.123+00:00 info loader joined loader=gpu-7@10.0.0.7 connection=4c9f12ab software="torch 2.9"
+
+A line is the time, the level, the event, then facts as key=value. The event says who or what, then what happened.
+Facts have the same name in every event: `loader` (key and host), `connection` (one of its sockets), `address`, `reason`
+(why), `remedy` (what to do). Text of plain characters stands as it is; any other value is JSON, so a space is always in
+quotes.
+
 Nothing here decides what is an event: `Desk`, `Staff` and the broker say so.
 """
 
@@ -7,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import select
 import sys
 import time
@@ -25,6 +33,8 @@ MAX_TEXT_LENGTH = 300
 MAX_ENTRIES = 8
 """Of a detail that is a list."""
 
+_UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@%+~*-]+")
+"""Text that needs no quotes in a line; `[` is not in it, so that a list is always JSON."""
 _LOGGER = logging.getLogger("storage_agent")
 
 
@@ -38,7 +48,7 @@ class EventLog:
 
     Example:
         >>> log = EventLog()
-        >>> log.info("loader gone", client="10.0.0.7#4c9f12ab", unanswered=3)
+        >>> log.info("loader left", loader="10.0.0.7", unanswered=3)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +97,7 @@ class EventLog:
     def close(self) -> None:
         """Tell what has been left out and not been told yet."""
         for event, count in self._left_out.items():
-            _LOGGER.info("left out", extra={"details": {"of": event, "left_out": count}})
+            _LOGGER.info("lines left out", extra={"details": {"kind": event, "left_out": count}})
         self._left_out.clear()
 
     def _may_write(self, event: str) -> bool:
@@ -135,12 +145,11 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]  # no generic cl
 
 
 class _Text(logging.Formatter):
-    """`2026-11-23T12:00:00.123+00:00 warning worker died: worker=2 exit_code="-9"`."""
+    """`2026-11-23T12:00:00.123+00:00 warning worker died worker=2 exit_code=-9`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        details = " ".join(f"{name}={json.dumps(value)}" for name, value in _details(record).items())
-        line = f"{_time(record)} {record.levelname.lower()} {record.getMessage()}"
-        return f"{line}: {details}" if details else line
+        facts = [f"{name}={_plain(value)}" for name, value in _details(record).items()]
+        return " ".join([_time(record), record.levelname.lower(), record.getMessage(), *facts])
 
 
 class _Json(logging.Formatter):
@@ -149,6 +158,13 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         told = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()}
         return json.dumps({**told, **_details(record)})
+
+
+def _plain(value: Any) -> str:
+    """A fact's value: text as it is where nobody can mistake its end, all else as JSON."""
+    if isinstance(value, str) and _UNQUOTED.fullmatch(value):
+        return value
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _time(record: logging.LogRecord) -> str:

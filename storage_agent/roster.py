@@ -95,10 +95,10 @@ def epitaph(number: int, worker: Worker, exit_code: str) -> Log:
     """What is known of a worker's end."""
     details: dict[str, Any] = {"worker": number, "exit_code": exit_code}
     if worker.ended:
-        details["ended"] = worker.ended
+        details["reason"] = worker.ended
     if worker.tasks:
         jobs = [task.job for task in worker.tasks]
         details["samples"] = [f"{job.fetch.export}/{job.item.key}" for job in jobs]
     if worker.builds:
-        details["building"] = [building.build.digest for building in worker.builds]
+        details["pipelines"] = [building.build.digest for building in worker.builds]
     return Log("worker died", warning=True, details=details)

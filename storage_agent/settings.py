@@ -14,6 +14,8 @@ from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 MIN_WORKER_NBYTES = 256 << 20
 """Of a worker's memory: a picture of 2^25 px twice."""
 
+_BIND_LIKE = "write tcp://HOST:PORT, such as tcp://0.0.0.0:5555"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -69,32 +71,40 @@ class Settings:
             raise ConfigError("at least one export must be given, got none; add --export NAME=FOLDER")
         for name in self.exports:
             if not name or "/" in name or name.startswith("."):
-                raise ConfigError(f"export name must be a plain word, got {name!r}")
+                raise ConfigError(
+                    f"export name must be a plain word, without / and not beginning with a dot, got {name!r}; loaders "
+                    "write it behind the agent's address"
+                )
         if not self.bind.startswith(("tcp://", "ipc://")):
-            raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}")
+            raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}; {_BIND_LIKE}")
         port = self.bind.rsplit(":", 1)[-1]
         if self.bind.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) < 1 << 16):
-            raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}")
+            raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}; {_BIND_LIKE}")
         if self.keys is None and not self.insecure and not is_private(self.bind):
-            raise ConfigError(f"keys must be had where other hosts reach the agent, got none for {self.bind}")
+            raise ConfigError(
+                f"an agent that other hosts can reach must have keys, got none for {self.bind}; add --keys FOLDER, or "
+                "--insecure to serve everyone"
+            )
         if self.links_out and not self.bind.startswith("ipc://"):
-            raise ConfigError(f"links-out must go with a Unix socket, got {self.bind}; serve the folder they lead to")
+            raise ConfigError(f"--links-out must go with a Unix socket, got {self.bind}; serve the folder they lead to")
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.limit_mbit is not None and not self.limit_mbit > 0:
-            raise ConfigError(f"limit-mbit must be above 0, got {self.limit_mbit}")
+            raise ConfigError(f"--limit-mbit must be above 0, got {self.limit_mbit}; leave it out for no limit")
         if not 1 <= self.max_file_nbytes <= MAX_PAYLOAD_NBYTES:
-            raise ConfigError(f"max_file_nbytes must be from 1 to {MAX_PAYLOAD_NBYTES}, got {self.max_file_nbytes}")
+            raise ConfigError(
+                f"--max-file-mb must be from 1 to {MAX_PAYLOAD_NBYTES >> 20}, got {self.max_file_nbytes / (1 << 20):g}"
+            )
         if not 0 < self.job_s < math.inf:
-            raise ConfigError(f"job-seconds must be above 0, got {self.job_s}")
+            raise ConfigError(f"--job-seconds must be above 0, got {self.job_s}")
         if not self.worker_nbytes >= MIN_WORKER_NBYTES:
             least = MIN_WORKER_NBYTES >> 20
-            raise ConfigError(f"worker-memory-mb must be at least {least}, got {self.worker_nbytes >> 20}")
+            raise ConfigError(f"--worker-memory-mb must be at least {least}, got {self.worker_nbytes >> 20}")
         if self.max_px < 1:
-            raise ConfigError(f"max-megapixels must be above 0, got {self.max_px / 1e6:g}")
+            raise ConfigError(f"--max-megapixels must be above 0, got {self.max_px / 1e6:g}")
         if not 0 <= self.nice <= 19:
-            raise ConfigError(f"nice must be from 0 to 19, got {self.nice}")
+            raise ConfigError(f"--nice must be from 0 to 19, got {self.nice}")
         if not 0 <= self.drain_s < math.inf:
             raise ConfigError(f"drain_s must be a number of seconds, got {self.drain_s}")
 

@@ -215,7 +215,10 @@ class Staff:
         if not worker.ready:
             self._early_deaths += 1
             if self._early_deaths >= MAX_EARLY_DEATHS:
-                text = f"workers must start, but {MAX_EARLY_DEATHS} ended at once ({why})"
+                text = (
+                    f"workers must start, but {MAX_EARLY_DEATHS} ended at once ({why}); see what they wrote above, and "
+                    "whether this host has the memory for them"
+                )
                 return [*done, GiveUp(text)]
         return [*done, Start()]
 
@@ -312,7 +315,7 @@ class Staff:
             if task.job.fetch.client not in holders:
                 self._finish(task, 0.0)
                 jobs.append(task.job)
-        return [Read(jobs, "the agent's workers are taken up with slow samples of other loaders")] if jobs else []
+        return [Read(jobs, "all of the agent's workers are busy with slow samples of other loaders")] if jobs else []
 
     def _least_loaded(self, now_s: float) -> int | None:
         """The worker for the next job; None when all have enough, or none is there."""
@@ -336,7 +339,7 @@ class Staff:
         worker = self._workers[number]
         if registration is None and digest not in worker.known:
             self._finish(task, 0.0)
-            return [Read([task.job], "its pipeline has been forgotten, as many others have come since")]
+            return [Read([task.job], "the agent has forgotten this pipeline: many others were registered since")]
         worker.take(task, now_s)
         done = self._teach(number, worker, digest, registration)
         done.append(Order(number, [words.JOB, *task.job.frames()]))

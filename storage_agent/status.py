@@ -59,7 +59,7 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
             )
         answer = unpack(answered[0][0].recv_multipart()[0])
     if not isinstance(answer, Status):
-        raise MalformedMessage(f"answer must be a Status, got {answer}")
+        raise MalformedMessage(f"an agent must answer with its Status, got {answer}; is it of another version?")
     return answer.values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sophon_loader import __version__
 from sophon_loader.encodings.catalogue import encoding_names, missing
@@ -24,18 +24,18 @@ class Tally:
 
     Args:
         log: where events are written.
-        name_of: a client, by its routing id, as the log names it.
+        facts_of: whose a client is, by its routing id, as the log tells it.
 
     Example:
-        >>> tally = Tally(EventLog(), frontend.name_of)
+        >>> tally = Tally(EventLog(), frontend.facts_of)
         >>> tally.answered("file", cpu_s=0.001)
         >>> tally.values()["answers"]
         {'file': 1}
     """
 
-    def __init__(self, log: EventLog, name_of: Callable[[bytes], str]) -> None:
+    def __init__(self, log: EventLog, facts_of: Callable[[bytes], Mapping[str, str]]) -> None:
         self._log = log
-        self._name_of = name_of
+        self._facts_of = facts_of
         self._started_s = time.monotonic()
         self._cpu_s = 0.0
         self.answers: Counter[str] = Counter()
@@ -53,8 +53,8 @@ class Tally:
 
     def happened(self, event: Log) -> None:
         """Write what desk or staff say."""
-        client = {} if event.client is None else {"client": self._name_of(event.client)}
-        self._log.write(event.event, {**client, **event.details}, warning=event.warning)
+        whose = {} if event.client is None else self._facts_of(event.client)
+        self._log.write(event.event, {**whose, **event.details}, warning=event.warning)
 
     def registered(self, client: bytes, message: Registered) -> None:
         """A pipeline has been built.
@@ -75,7 +75,7 @@ class Tally:
         """
         self._refusals[message.failure] += 1
         details = {"reason": message.failure, "text": message.text}
-        self.happened(Log("refused", client, message.failure not in _ORDINARY, details))
+        self.happened(Log("request refused", client, message.failure not in _ORDINARY, details))
 
     def values(self) -> dict[str, object]:
         """The counts, and what this host is."""

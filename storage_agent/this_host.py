@@ -34,8 +34,8 @@ def how_to_copy(token: Path, endpoint: str) -> str:
         "sophon-agent: a loader is let in once its user has run these two lines on its host:\n"
         "  mkdir -p -m 700 ~/.config/sophon/keys\n"
         f"  {copy} ~/.config/sophon/keys/{token_name(address)}\n"
-        f"sophon-agent: loaders then write {address}/EXPORT; one that calls this host otherwise needs its own name for "
-        "it in both places"
+        f"sophon-agent: loaders then write {address}/EXPORT. A loader that knows this host by another name writes that "
+        "name here and in the second line"
     )
 
 

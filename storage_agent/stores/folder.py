@@ -180,7 +180,7 @@ class Folder:
 
     def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:
-            return AgentBusy("the agent has no descriptor left to open a file")
+            return AgentBusy("the agent has no file descriptor left; raise its limit of open files (ulimit -n)")
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
             return SampleMissing(f"file must exist in export {self._export!r}, got {key[:200]!r}")
         return SampleUnreadable(

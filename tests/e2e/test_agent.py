@@ -326,22 +326,21 @@ def test_what_is_logged(start_agent: StartAgent, keys: list[str]) -> None:
     assert status["refusals"] == {"unknown-pipeline": 1, "missing": 2, "version": 1} and status["loaders"] == 1
     client.close()
     until(lambda: one.status()["loaders"] == 0, "a closed connection is noticed")
-    assert "loader gone" not in one.errors(), "its host has another connection, and its workers may come"
+    assert "loader left" not in one.errors(), "its host has another connection, and its workers may come"
     assert one.end() == 0
     lines = [json.loads(line) for line in one.errors().splitlines()]
     told = [(line["level"], line["event"], line.get("reason", "")) for line in lines]
     assert told == [
-        ("info", "serving", ""), ("info", "loader greeted", ""), ("info", "pipeline registered", ""),
-        ("info", "refused", "unknown-pipeline"), ("warning", "refused", "missing"), ("warning", "refused", "missing"),
-        ("warning", "refused", "version"),
-        ("info", "stopping", ""), ("info", "stopped", ""),
+        ("info", "agent started", ""), ("info", "loader joined", ""), ("info", "pipeline registered", ""),
+        ("info", "request refused", "unknown-pipeline"), ("warning", "request refused", "missing"),
+        ("warning", "request refused", "missing"), ("warning", "request refused", "version"),
+        ("info", "agent stopping", ""), ("info", "agent stopped", ""),
     ]  # fmt: skip
-    serving, greeted, registered = lines[:3]
-    assert (serving["address"], serving["exports"]) == (one.endpoint, one.announcement.exports)
-    assert serving["pid"] == one.pid and greeted["software"] == "a test" and registered["digest"] == digest
-    assert greeted["client"].startswith("127.0.0.1#") and {line.get("client") for line in lines[1:7]} == {
-        greeted["client"]
-    }
+    started, joined, registered = lines[:3]
+    assert (started["address"], started["exports"]) == (one.endpoint, one.announcement.exports)
+    assert started["pid"] == one.pid and joined["software"] == "a test" and registered["digest"] == digest
+    assert joined["loader"] == "127.0.0.1" and joined["connection"]
+    assert {(line["loader"], line["connection"]) for line in lines[1:7]} == {("127.0.0.1", joined["connection"])}
     assert lines[-1]["unanswered"] == 0
 
 

@@ -98,7 +98,7 @@ def test_a_worker_that_is_killed(hardy: Agent, key: str, gate: Path) -> None:
     after = client.status()
     assert victim not in after["worker_pids"] and after["worker_deaths"] == before["worker_deaths"] + 1
     (line,) = [line for line in hardy.errors().splitlines() if " warning worker died" in line][-1:]
-    assert 'exit_code="-9"' in line and line.count(f'"d/{key}"') == 2, "both samples that it had"
+    assert "exit_code=-9" in line and line.count(f'"d/{key}"') == 2, "both samples that it had"
 
 
 def test_every_worker_killed_with_work_queued_and_pipelines_to_build(hardy: Agent, key: str, gate: Path) -> None:

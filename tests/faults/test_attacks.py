@@ -132,7 +132,7 @@ def test_slow_ops_of_one_client(victim: Agent, normal: Client, tmp_path: Path) -
     for _ in range(3):
         normal.send(fetch([KEY] * 8, 2, digest))
         notes += [sample.note for sample in normal.samples(8).values()]
-    assert any("taken up with slow samples of other loaders" in note for note in notes)
+    assert any("busy with slow samples of other loaders" in note for note in notes)
     deaths = before["worker_deaths"]
     until(lambda: normal.status()["worker_deaths"] > deaths, "a worker that takes too long is replaced")
     answer, _ = attacker.receive()
@@ -250,7 +250,7 @@ def test_many_large_replies_that_nobody_reads(victim: Agent, normal: Client) -> 
     deaf = [victim.client(RCVHWM=1, RCVBUF=4096) for _ in range(15)]
     for client in deaf:
         client.send(fetch([HUGE] * 2))
-    until(lambda: "it does not read, and unread replies come to too much" in victim.errors(), "it is noticed")
+    until(lambda: "it does not read, and unread replies exceed" in victim.errors(), "it is noticed")
     assert _rss(victim) - before < 1200 * MB
     for _ in range(4):
         _served(normal, 2)

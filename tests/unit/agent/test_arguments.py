@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.keys import Token
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
+from storage_agent.arguments import parser
 from storage_agent.keys import Grant, KeyFolder
 from storage_agent.settings import Settings
 from storage_agent.stores import Exports
@@ -66,7 +68,7 @@ def test_the_guide_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     )
     for option, default in rows.items():
         if default.isdecimal():
-            found = re.search(rf" {option} [A-Z]+ [^-]*?default ([\d.]+)", said)
+            found = re.search(rf" {option} [A-Z]+ [^-]*?default: ([\d.]+)", said)
             assert found is not None and float(found[1]) == float(default), option
 
 
@@ -138,7 +140,10 @@ def test_a_missing_extension_is_logged_with_the_remedy(
 
 
 def test_settings_without_keys_must_say_so() -> None:
-    with pytest.raises(ConfigError, match="keys must be had where other hosts reach the agent, got none for tcp://"):
+    with pytest.raises(
+        ConfigError,
+        match=r"must have keys, got none for tcp://\*:0; add --keys FOLDER, or --in",
+    ):
         Settings({"d": "/"}, "tcp://*:0", workers=1)
 
 
@@ -153,7 +158,7 @@ def test_no_key_is_let_in_any_more(broker: type[_Broker], tmp_path: Path, capsys
     assert program.main(serve) == 0
     assert "nobody is let in" in capsys.readouterr().err
     assert program.main([*serve, "--insecure"]) == 1
-    assert "insecure must be left out where keys are used" in capsys.readouterr().err
+    assert "--insecure must be left out where keys are used" in capsys.readouterr().err
 
 
 def test_an_error_is_one_line(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,23 +229,32 @@ def test_a_wrong_command_line(broker: type[_Broker], arguments: list[str], capsy
     assert caught.value.code == 2 and "usage: sophon-agent" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
-def test_help_shows_examples_that_parse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+COMMANDS = ["", "serve", "status", "key", "key add", "key remove", "key list"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_examples_that_parse(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        program.main(arguments)
+        program.main([*command.split(), "--help"])
     assert caught.value.code == 0
     said = capsys.readouterr().out
-    examples = [line.strip() for line in said.splitlines() if line.strip().startswith("sophon-agent ")]
-    assert len(examples) >= 2
-    for line in examples:
-        program._parser().parse_args(shlex.split(line)[1:])
+    examples = [line.strip() for line in said.splitlines() if line.startswith("  sophon-agent ")]
+    assert examples and all(line.startswith(f"sophon-agent {command}") for line in examples)
+    for line in examples:  # as a shell reads it: what is behind a # says what it is for
+        parser().parse_args(shlex.split(line, comments=True)[1:])
 
 
-def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("serve", "status"):
-        commands: Any = next(action for action in program._parser()._actions if action.choices)
-        sub = commands.choices[command]
-        assert [action.option_strings for action in sub._actions if not action.help] == []
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained_in_a_sentence(command: str) -> None:
+    sub = parser()
+    for name in command.split():
+        commands: Any = next(action for action in sub._actions if action.choices)
+        sub = commands.choices[name]
+    assert sub.description and sub.description.rstrip().endswith(".")
+    texts = [action.help or "" for action in sub._actions if action.dest not in ("help", "==SUPPRESS==")]
+    assert [text for text in texts if not re.match(r"[A-Z].*[^ ]\.$", text) and text != SUPPRESS] == []
+    defaults = [text for text in texts if "default" in text.replace("%(default)", "")]
+    assert [text for text in defaults if not re.search(r"\(default: [^()]*(%\(default\)[sg][^()]*)?\)\.$", text)] == []
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

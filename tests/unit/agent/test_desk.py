@@ -122,7 +122,7 @@ def test_an_export_that_a_client_may_not_see_is_not_there_for_it(counter: Counte
 
 def test_a_loader_is_greeted_in_the_newest_version_of_both(counter: Counter) -> None:
     done = counter.says(Hello([7, 1, *VERSIONS], "a test"))
-    assert done == [Greet(C, VERSIONS[-1], ["d", "e"]), Log("loader greeted", C, details={"software": "a test"})]
+    assert done == [Greet(C, VERSIONS[-1], ["d", "e"]), Log("loader joined", C, details={"software": "a test"})]
     assert counter.desk.loaders == 1
 
 
@@ -242,7 +242,9 @@ def test_too_many_pipelines_to_build(counter: Counter) -> None:
     digest = content_hash(registration)
     assert len(counter.says(Register(digest), registration, building=MAX_REGISTERING - 1)) == 1
     refusal = counter.refused(Register(digest), registration, building=MAX_REGISTERING)
-    assert refusal == Failed("busy", f"{MAX_REGISTERING} pipelines are waiting to be built", digest=digest)
+    assert refusal == Failed(
+        "busy", f"at most {MAX_REGISTERING} pipelines may wait to be built, got as many; ask again later", digest=digest
+    )
     assert counter.admission.outstanding == 1
 
 
@@ -363,7 +365,7 @@ def test_what_no_worker_will_have_time_for_goes_out_as_files(waiting: int, room:
     got = [(type(one), ids(list(one.jobs))) for one in done if isinstance(one, (Queue, Read))]
     wanted = [(Queue, list(range(queued))), (Read, list(range(queued, 10)))]
     assert got == [(kind, numbers) for kind, numbers in wanted if numbers]
-    assert isinstance(done[-1], Read) and done[-1].note == "3 samples are waiting for a worker"
+    assert isinstance(done[-1], Read) and done[-1].note == "the agent is busy: 3 samples are waiting for a worker"
 
 
 # --- prices ---------------------------------------------------------------------------------------------------
@@ -467,11 +469,8 @@ def test_only_requests_for_work_count_as_asking(counter: Counter) -> None:
 def test_too_much_at_once() -> None:
     counter = Counter(max_outstanding=3)
     refusal = counter.refused(_fetch(*[(0, "file")] * 4))
-    assert refusal == Failed(
-        "busy",
-        "one loader connection may have 3 unanswered requests, and its share of the memory for them",
-        [0, 1, 2, 3],
-    )
+    assert (refusal.failure, refusal.ids) == ("busy", [0, 1, 2, 3])
+    assert refusal.text.startswith("a loader connection must have at most 3 unanswered requests, ")
     assert counter.admission.outstanding == 0
     assert len(counter.says(_fetch(*[(0, "file")] * 3))) == 1
     assert counter.refused(_fetch((0, "file"))).failure == "busy"

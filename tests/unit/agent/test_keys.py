@@ -132,7 +132,7 @@ def test_a_folder_that_others_can_look_into(keys: KeyFolder, tmp_path: Path) -> 
 def test_the_number_of_keys_is_limited(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CLIENTS", 1)
     keys.add("a")
-    with pytest.raises(ConfigError, match="at most 1 keys are let in"):
+    with pytest.raises(ConfigError, match="at most 1 keys may be let in"):
         keys.add("b")
 
 

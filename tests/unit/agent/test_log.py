@@ -53,23 +53,36 @@ def test_an_event_is_one_line(lines: Callable[..., list[str]]) -> None:
     lines(level="info")
     log = EventLog(Clock())
     log.warning("worker died", worker=2, exit_code="-9", samples=["d/a\nb.jpg", "d/caf\udce9.jpg"])
-    log.info("stopping")
+    log.info("agent stopping")
     died, stopping = lines()
     time, rest = died.split(" ", 1)
-    assert rest == 'warning worker died: worker=2 exit_code="-9" samples=["d/a\\nb.jpg", "d/caf\\udce9.jpg"]'
+    assert rest == 'warning worker died worker=2 exit_code=-9 samples=["d/a\\nb.jpg","d/caf\\udce9.jpg"]'
     assert datetime.fromisoformat(time).tzinfo is not None
-    assert stopping.endswith(" info stopping") and died.isascii()
+    assert stopping.endswith(" info agent stopping") and died.isascii()
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    ("gpu-7@10.0.0.7", "gpu-7@10.0.0.7"), ("tcp://[::1]:5", '"tcp://[::1]:5"'), ("two words", '"two words"'),
+    ("", '""'),
+    ("a=b", '"a=b"'), ('"', '"\\""'), ("caf\xe9", '"caf\\u00e9"'), (True, "true"), (None, "null"), (0.5, "0.5"),
+    ({"d": "/a b"}, '{"d":"/a b"}'), (["x", 1], '["x",1]'),
+])  # fmt: skip
+def test_a_value_ends_where_it_seems_to(lines: Callable[..., list[str]], value: Any, shown: str) -> None:
+    """Only text that can be mistaken for nothing else stands without quotes."""
+    lines(level="info")
+    EventLog(Clock()).info("reply dropped", what=value, reason="x")
+    assert lines()[0].endswith(f" info reply dropped what={shown} reason=x")
 
 
 def test_an_event_as_json(lines: Callable[..., list[str]]) -> None:
     lines(as_json=True)
-    EventLog(Clock()).info("serving", address="tcp://127.0.0.1:5", exports={"d": "/a\nb"}, workers=2)
+    EventLog(Clock()).info("agent started", address="tcp://127.0.0.1:5", exports={"d": "/a\nb"}, workers=2)
     (line,) = lines()
     told = json.loads(line)
     assert datetime.fromisoformat(told.pop("time")).tzinfo is not None
     exports = {"d": "/a\nb"}
     assert told == {
-        "level": "info", "event": "serving", "address": "tcp://127.0.0.1:5", "exports": exports, "workers": 2,
+        "level": "info", "event": "agent started", "address": "tcp://127.0.0.1:5", "exports": exports, "workers": 2,
     }  # fmt: skip
 
 
@@ -77,7 +90,7 @@ def test_an_event_as_json(lines: Callable[..., list[str]]) -> None:
 def test_levels(lines: Callable[..., list[str]], level: str, written: int) -> None:
     lines(level=level)
     log = EventLog(Clock())
-    log.info("loader greeted")
+    log.info("loader joined")
     log.warning("worker died")
     assert len(lines()) == written
 
@@ -85,7 +98,7 @@ def test_levels(lines: Callable[..., list[str]], level: str, written: int) -> No
 def test_a_second_configuration_replaces_the_first(lines: Callable[..., list[str]]) -> None:
     lines(level="info")
     lines(as_json=True)
-    EventLog(Clock()).info("stopping")
+    EventLog(Clock()).info("agent stopping")
     assert len(lines()) == 1
 
 
@@ -94,17 +107,17 @@ def test_a_flood_is_bounded_and_counted(lines: Callable[..., list[str]]) -> None
     clock = Clock()
     log = EventLog(clock)
     for _ in range(1000):
-        log.info("refused", reason="busy")
+        log.info("request refused", reason="busy")
     assert len(lines()) == BURST
     clock.now_s += 3.0
     for _ in range(1000):
-        log.info("refused", reason="busy")
+        log.info("request refused", reason="busy")
     written = lines()
     assert len(written) == 3 * PER_S
-    assert written[0].endswith(f'reason="busy" left_out={1000 - BURST}') and "left_out" not in written[1]
+    assert written[0].endswith(f"reason=busy left_out={1000 - BURST}") and "left_out" not in written[1]
     clock.now_s += 1e6
     for _ in range(1000):
-        log.info("refused", reason="busy")
+        log.info("request refused", reason="busy")
     assert len(lines()) == BURST
 
 
@@ -112,7 +125,7 @@ def test_a_flood_of_one_kind_hides_no_other(lines: Callable[..., list[str]]) -> 
     lines(level="info")
     log = EventLog(Clock())
     for _ in range(1000):
-        log.info("refused")
+        log.info("request refused")
     lines()
     log.warning("worker died")
     assert len(lines()) == 1
@@ -122,19 +135,19 @@ def test_what_was_left_out_is_told_at_the_end(lines: Callable[..., list[str]]) -
     lines(level="info")
     log = EventLog(Clock())
     for _ in range(BURST + 5):
-        log.info("refused")
+        log.info("request refused")
     lines()
     log.close()
     log.close()
     (line,) = lines()
-    assert line.endswith('info left out: of="refused" left_out=5')
+    assert line.endswith('info lines left out kind="request refused" left_out=5')
 
 
 def test_what_the_level_forbids_is_not_left_out(lines: Callable[..., list[str]]) -> None:
     lines(level="warning")
     log = EventLog(Clock())
     for _ in range(1000):
-        log.info("refused")
+        log.info("request refused")
     lines(level="info")
     log.close()
     assert lines() == []
@@ -142,7 +155,7 @@ def test_what_the_level_forbids_is_not_left_out(lines: Callable[..., list[str]])
 
 def test_a_line_is_short_whatever_a_client_writes(lines: Callable[..., list[str]]) -> None:
     lines(as_json=True)
-    EventLog(Clock()).info("refused", text="\U000e0001" * 60_000, ids=list(range(100_000)))
+    EventLog(Clock()).info("request refused", text="\U000e0001" * 60_000, ids=list(range(100_000)))
     (line,) = lines()
     told = json.loads(line)
     assert told["text"] == "\U000e0001" * MAX_TEXT_LENGTH + "..." and len(line) < 4096
@@ -159,7 +172,7 @@ def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
             log = EventLog(clock)
             for _ in range(2000):  # a pipe holds 64 KiB
                 clock.now_s += 1.0
-                log.info("loader gone", text="x" * 200)
+                log.info("loader left", text="x" * 200)
             told = os.read(reader, 1 << 20)
             assert 0 < told.count(b"\n") < 2000 and told.endswith(b"\n")
             log.info("worker died")
@@ -171,17 +184,17 @@ def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 def test_refusals_are_counted_and_logged_by_reason(lines: Callable[..., list[str]]) -> None:
     lines(level="info")
-    tally = Tally(EventLog(Clock()), lambda client: f"10.0.0.7#{client.hex()}")
+    tally = Tally(EventLog(Clock()), lambda client: {"loader": "10.0.0.7", "connection": client.hex()})
     for reason in ("busy", "unknown-pipeline", "busy", "stopping"):
         tally.refused(b"\x4c\x9f", Failed(reason, "why"))
     assert tally.values()["refusals"] == {"busy": 2, "unknown-pipeline": 1, "stopping": 1}
     written = [line.split(" ", 1)[1] for line in lines()]
-    assert written[0] == 'warning refused: client="10.0.0.7#4c9f" reason="busy" text="why"'
+    assert written[0] == "warning request refused loader=10.0.0.7 connection=4c9f reason=busy text=why"
     assert [line.split(" ")[0] for line in written] == ["warning", "info", "warning", "info"]
 
 
 def test_answers_are_counted() -> None:
-    tally = Tally(EventLog(Clock()), bytes.hex)
+    tally = Tally(EventLog(Clock()), lambda client: {"loader": client.hex()})
     for kind, cpu_s in (("file", 0.25), ("pixels", 0.5), ("file", 0.25)):
         tally.answered(kind, cpu_s)
     assert tally.values()["answers"] == {"file": 2, "pixels": 1} and tally.values()["cpu_s"] == 1.0

@@ -34,10 +34,10 @@ def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
     *(({"bind": f"tcp://h{end}"}, "bind must end with a port") for end in ("", ":", ":99999", ":x", ":-1", ":65536")),
     *(({name: n}, f"{name} must be at least 1, got {n}") for n in (0, -3)
       for name in ("workers", "readers", "max_outstanding", "max_queued")),
-    *(({"limit_mbit": n}, f"limit-mbit must be above 0, got {n}") for n in (0.0, -1.0, math.nan)),
-    *(({"max_file_nbytes": n}, "max_file_nbytes must be from 1 to") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
-    ({"links_out": True}, "links-out must go with a Unix socket, got tcp://"),
-    ({"max_px": 0}, "max-megapixels must be above 0, got 0"),
+    *(({"limit_mbit": n}, f"--limit-mbit must be above 0, got {n}; leave it out") for n in (0.0, -1.0, math.nan)),
+    *(({"max_file_nbytes": n}, "--max-file-mb must be from 1 to 1024, got") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
+    ({"links_out": True}, "--links-out must go with a Unix socket, got tcp://"),
+    ({"max_px": 0}, "--max-megapixels must be above 0, got 0"),
     *(({"drain_s": n}, "drain_s must be") for n in (-1.0, math.nan, math.inf)),
 ])  # fmt: skip
 def test_settings_that_do_not(tmp_path: Path, changed: dict[str, Any], rule: str) -> None:

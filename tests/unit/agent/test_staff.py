@@ -294,7 +294,7 @@ def test_a_queued_job_survives_its_pipeline() -> None:
     assert _reads(done)[0][0] == [2, 3]
     other = office.hire()
     done = office.assign()
-    assert _reads(done) == [([4], "its pipeline has been forgotten, as many others have come since")]
+    assert _reads(done) == [([4], "the agent has forgotten this pipeline: many others were registered since")]
     assert office.sent[other] == [] and office.admission.queued == 0
 
 
@@ -394,7 +394,7 @@ def test_a_job_past_its_time_ends_its_worker_and_goes_out_as_its_file() -> None:
     assert _reads(done) == [
         ([1, 2], "the agent's worker died on this or another sample it had (it took more than 30 s)")
     ]
-    assert _one(Log, done).details["ended"] == "it took more than 30 s" and _one(Start, done)
+    assert _one(Log, done).details["reason"] == "it took more than 30 s" and _one(Start, done)
 
 
 def test_slow_samples_that_were_taken_for_short_ones_hold_a_worker_up_no_longer_than_one() -> None:
@@ -468,7 +468,7 @@ def test_while_all_workers_do_slow_work_of_one_client_the_others_get_files() -> 
     assert (office.jobs(1), office.jobs(2)) == ([1, 11], [2, 12])
     assert office.staff.relieve(0.9)[0] == []
     done, _ = office.staff.relieve(1.2)
-    note = "the agent's workers are taken up with slow samples of other loaders"
+    note = "all of the agent's workers are busy with slow samples of other loaders"
     assert _reads(done) == [([13, 11, 12], note)] and office.admission.queued == 0
     office.queue(3)
     assert _reads(office.staff.relieve(2.0)[0]) == [], "whose work is slow waits for it"
@@ -522,7 +522,7 @@ def test_a_worker_that_dies_while_it_builds() -> None:
     office = Office(workers=1)
     office.build("q")
     done = office.carry_out(office.staff.died(1, "1", now_s=0.0))
-    assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "building": ["q"]}
+    assert _one(Log, done).details == {"worker": 1, "exit_code": "1", "pipelines": ["q"]}
     assert not [one for one in done if isinstance(one, Refuse)]
     number = office.hire()
     office.assign()
@@ -574,7 +574,7 @@ def test_workers_that_end_before_they_are_ready() -> None:
         done = office.staff.died(office.hire(ready=False), f"{n}", now_s=0.0)
         assert _one(Start, done) == Start()
     done = office.staff.died(office.hire(ready=False), "77", now_s=0.0)
-    assert _one(GiveUp, done) == GiveUp("workers must start, but 3 ended at once (exit code 77)")
+    assert _one(GiveUp, done).reason.startswith("workers must start, but 3 ended at once (exit code 77); ")
     assert not [one for one in done if isinstance(one, Start)]
 
 
