@@ -401,7 +401,8 @@ class Frontend:
     def _send(self, client: bytes, frames: Sequence[Payload]) -> bool:
         """Hand a message to ZeroMQ; False if it has enough for this client. One for nobody is dropped."""
         if self.grant_of(client) is None:
-            self._drop(client, "its key has been removed")
+            known = client in self._key_of
+            self._drop(client, "its key has been removed" if known else "the loader is gone")
             return True
         try:
             self.socket.send(client, _NOBLOCK | _SNDMORE)

@@ -33,7 +33,7 @@ MAX_TEXT_LENGTH = 300
 MAX_ENTRIES = 8
 """Of a detail that is a list."""
 
-_UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@%+~*-]+")
+_UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@%+~*?-]+")
 """Text that needs no quotes in a line; `[` is not in it, so that a list is always JSON."""
 _LOGGER = logging.getLogger("storage_agent")
 

@@ -14,6 +14,7 @@ from sophon_loader.keys import token_for
 from sophon_loader.terminal import table
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Status
+from storage_agent.status_table import rows_of
 from storage_agent.this_host import token_here
 
 
@@ -54,8 +55,8 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
                 raise AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
             raise AgentUnreachable(
                 f"an agent must answer at {endpoint}, got nothing within {timeout_s:g} s; is `sophon-agent serve` "
-                "running there, and bound to an address that this host reaches? An agent with keys answers who has one "
-                f"alone; {'none was' if token is None else token.origin + ' was'} used"
+                "running there, and bound to an address that this host reaches? An agent with keys answers only who "
+                f"shows one: {'none' if token is None else token.origin} was shown; --key FILE names another"
             )
         answer = unpack(answered[0][0].recv_multipart()[0])
     if not isinstance(answer, Status):
@@ -79,8 +80,4 @@ def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = Non
     if as_json:
         print(json.dumps(values, indent=2, sort_keys=True))
         return
-    rows = []
-    for name, value in values.items():
-        text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-        rows.append((name.replace("_", " "), text))
-    print(table(f"agent at {address}", rows))
+    print(table(f"agent at {address}", rows_of(values)))

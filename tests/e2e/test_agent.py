@@ -41,6 +41,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
+from storage_agent import status_table
 from tests.support.agent_ops import Fail, Gate, Invert
 from tests.support.agents import ROOT, Agent, Client, StartAgent, agent_for, fetch, until
 from tests.support.encoding_examples import difference
@@ -276,8 +277,9 @@ def test_status_as_json(served: Agent) -> None:
 def test_status_as_a_table(served: Agent) -> None:
     shown = _status(f"{served.endpoint}/d/class_0")
     assert (shown.returncode, shown.stderr) == (0, "")
-    for text in ("workers", "uptime s", "pixels", "sent mb"):
-        assert text in shown.stdout
+    for text in ("serves", "workers", "2 of 2 ready", "as pixels", "sent", "MB", "Mbit/s", "running for"):
+        assert (text in shown.stdout) == (text != "Mbit/s"), "a limit that there is not is left out"
+    assert set(served.status()) == status_table.NAMES
 
 
 def test_status_of_nobody() -> None:

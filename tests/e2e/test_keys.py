@@ -129,7 +129,7 @@ def test_the_status_is_for_who_has_a_key(guarded: Agent, keys: KeyFolder) -> Non
     assert ask_status(guarded.endpoint, WAIT_S, key)["keys"] is True
     assert run_command("status", guarded.endpoint, "--json", "--key", key).returncode == 0
     refused = run_command("status", guarded.endpoint, "--timeout-s", str(SHORT_S))
-    assert refused.returncode == 1 and "An agent with keys answers who has one alone; none was used" in refused.stderr
+    assert refused.returncode == 1 and "An agent with keys answers only who shows one: none was shown" in refused.stderr
 
 
 # --- who is not -----------------------------------------------------------------------------------------------
