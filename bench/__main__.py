@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from bench.arguments import image_folder
+from bench.arguments import HelpFormatter, image_folder
 from bench.catalogue import BENCHES, Run, named, runs
 from bench.record import RAW, REPOSITORY, RESULTS, SHARED_DATA
 from examples.pictures import make_pictures
@@ -65,15 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of a bench, or of one of its result files")
-    parser.add_argument("--all", action="store_true", help="run all of them")
-    parser.add_argument("--quick", action="store_true", help="run their short forms, which leave no results")
-    what = "ImageFolder trees; default: the shared ones, or made ones"
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=HelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="A bench, or one of its result files.")
+    parser.add_argument("--all", action="store_true", help="Run all of them.")
+    parser.add_argument("--quick", action="store_true", help="Run their short forms, which leave no results.")
+    what = "ImageFolder trees (default: the shared ones, or made ones)."
     parser.add_argument("--data", type=image_folder, nargs="+", metavar="PATH", help=what)
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="for the summaries")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="Where the summaries go.")
     return parser
 
 

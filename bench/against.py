@@ -6,7 +6,7 @@
 
 Each checkout runs its own `bench` and packages, with this Python; the C extension must have been built in both
 (`python setup.py build_ext --inplace`). A figure's name is its path in the bench's JSON, where the entries of a list
-are named by the words they hold. Given is new / old.
+are named by the words they hold. The ratio is new / old.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.against", __doc__)
-    parser.add_argument("checkout", type=Path, help="the other checkout, the old one")
+    parser.add_argument("checkout", type=Path, help="The checkout to compare with: the old one.")
     parser.add_argument("--rounds", type=arguments.count(), default=3)
-    figures = "which figures; default %(default)s"
+    figures = "Which figures are compared: those whose name this finds."
     parser.add_argument("--figures", type=pattern, default=r"median$", metavar="REGEX", help=figures)
-    parser.add_argument("command", nargs="+", help="-- MODULE [ARGUMENT ...]")
+    parser.add_argument("command", nargs="+", help="Behind --: the bench, as MODULE [ARGUMENT ...].")
     return parser
 
 

@@ -72,9 +72,11 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.agent", __doc__, pictures=True)
     parser.add_argument("--rounds", type=arguments.count(), default=5)
-    parser.add_argument("--mb", type=arguments.count(), default=1500, help="megabytes per round")
-    parser.add_argument("--window", type=arguments.count(PER_MESSAGE), default=64, help="files asked for and not there")
-    parser.add_argument("--readers", type=arguments.count(), default=2, help="threads of the agent that read files")
+    parser.add_argument("--mb", type=arguments.count(), default=1500, help="Megabytes that a round sends.")
+    parser.add_argument(
+        "--window", type=arguments.count(PER_MESSAGE), default=64, help="Files asked for and not yet received."
+    )
+    parser.add_argument("--readers", type=arguments.count(), default=2, help="Threads of the agent that read files.")
     return parser
 
 

@@ -16,11 +16,58 @@ from typing import Any, NoReturn
 
 from bench.bed import MIN_QUOTA_CORES, TestBedUnavailable, check_privileges, why_no_quota
 from bench.children import AGENT_CORE, LOADER_CORE
-from bench.record import SHARED_DATA, Output, short_command
+from bench.record import REPOSITORY, SHARED_DATA, Output, short_command
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.errors import PlanError
 
 DEFAULT_QUOTA_CORES = 1.0
+USUAL_HELP = {
+    "--rounds": "How often everything is measured; what is compared takes turns.",
+    "--repeat": "How often an epoch goes through the pictures.",
+    "--epochs": "How many epochs of each are measured, taking turns.",
+    "--batch-size": "Samples per batch.",
+    "--link-mbit": "Rate of the wire in Mbit/s; 0 for no limit.",
+    "--agent-cores": "CPU quota of the agent's host, in cores (default: 1 where there are quotas).",
+    "--workers": "Worker processes of the loader.",
+    "--policies": "The policies that are compared.",
+    "--parts": "The parts of this bench that are run.",
+    "--only": "The parts of this bench that are run.",
+    "--step-ms": "Length of the training step of a batch, in milliseconds.",
+    "--prefetch": "Batches that a worker of the loader prepares ahead; torch's own default is 2.",
+    "--mb": "Megabytes that a round sends.",
+    "--models": "The networks whose training steps are imitated.",
+    "--batch-sizes": "Samples per batch; each is measured.",
+    "--round-trips-ms": "Round trips of the wire in milliseconds; each is measured.",
+    "--trial-steps": "Steps of a window in which FastFlow tries something.",
+    "--clients": "Loaders that share the agent.",
+    "--seconds": "How long is measured, in seconds.",
+    "--settle": "Seconds that a loader has to settle before it is measured.",
+    "--jobs": "The training jobs that are measured.",
+    "--seed": "Seed of what is drawn.",
+    "--systems": "The loaders that are compared.",
+    "--peers": "The other loaders that are measured too; none may be named.",
+    "--peers-venv": "The environment in which the other loaders are installed.",
+}
+"""Help of options that mean the same in every bench that has them."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description, and says the default of every option that has one, in one way."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default, text = action.default, action.help or ""
+        if not action.option_strings or default is None or default is False or "default:" in text:
+            return text
+        return text if default == argparse.SUPPRESS else f"{text.removesuffix('.')} (default: {_shown(default)})."
+
+
+def _shown(default: object) -> str:
+    """A default as it would be typed; a path of this checkout relative to it."""
+    if isinstance(default, (list, tuple)):
+        return " ".join(map(_shown, default)) or "none"
+    if isinstance(default, Path) and default.is_relative_to(REPOSITORY):
+        return str(default.relative_to(REPOSITORY))
+    return (f"{default:g}" if isinstance(default, float) else str(default)).replace("%", "%%")
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,15 +84,17 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, module: str, text: str | None, pictures: bool = False) -> None:
-        super().__init__(
-            prog=f"python -m {module}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        super().__init__(prog=f"python -m {module}", description=text, formatter_class=HelpFormatter)
         self.module = module
         if pictures:
-            what = "an ImageFolder tree; default: the shared imagenet pictures"
+            what = "An ImageFolder tree (default: the shared imagenet pictures)."
             self.add_argument("--data", type=image_folder, metavar="PATH", help=what)
-        self.add_argument("--json", type=Path, metavar="OUT", help="write all that is measured")
-        self.add_argument("--summary", type=Path, metavar="OUT", help="write medians and spreads, as in bench/results")
+        self.add_argument("--json", type=Path, metavar="OUT", help="Write all that is measured to this file.")
+        self.add_argument("--summary", type=Path, metavar="OUT", help="Write medians and spreads to this file.")
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """As argparse's, with the usual help of an option that comes without its own."""
+        return super().add_argument(*names, **{"help": USUAL_HELP.get(names[0] if names else ""), **options})
 
     def refuse(self, name: str, rule: str, value: object, remedy: str) -> NoReturn:
         """End with a message about an argument.

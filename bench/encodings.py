@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.encodings", __doc__, pictures=True)
-    parser.add_argument("--epochs", type=arguments.count(), default=1, help="crops per file")
+    parser.add_argument("--epochs", type=arguments.count(), default=1, help="Crops per file.")
     return parser
 
 

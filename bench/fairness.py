@@ -117,8 +117,12 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.fairness", __doc__, pictures=True)
     parser.add_argument("--clients", type=arguments.count(2), default=64)
-    parser.add_argument("--seconds", type=arguments.count(), default=120, help="of all clients together")
-    parser.add_argument("--attack-seconds", type=arguments.count(), default=10, help="of each attacker")
+    parser.add_argument(
+        "--seconds", type=arguments.count(), default=120, help="How long all clients together are measured, in seconds."
+    )
+    parser.add_argument(
+        "--attack-seconds", type=arguments.count(), default=10, help="How long each attacker is measured, in seconds."
+    )
     return parser
 
 

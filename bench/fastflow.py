@@ -186,15 +186,20 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.fastflow", __doc__, pictures=True)
     add = parser.add_argument
-    add("--link-mbit", type=arguments.rate, default=0.0, help="0: not limited")
-    add("--agent-cores", type=arguments.quota, help="CPU quota of the agent; default: 1")
-    add("--repeat", type=arguments.count(), default=7, help="how often an epoch goes through the pictures")
+    add("--link-mbit", type=arguments.rate, default=0.0)
+    add("--agent-cores", type=arguments.quota)
+    add("--repeat", type=arguments.count(), default=7)
     add("--batch-size", type=arguments.count(), default=8)
-    add("--step-ms", type=arguments.not_negative, default=0.0, help="length of the training step of a batch")
+    add("--step-ms", type=arguments.not_negative, default=0.0)
     add("--trial-steps", type=arguments.count(), default=50)
-    add("--job-epochs", type=arguments.count(), default=3, help="by whose length the time of trials is told")
-    add("--rounds", type=arguments.count(), default=3, help="of splits and shares")
-    add("--shares", type=arguments.count(), default=10, help="how many steps the share goes up in (%(default)s)")
+    add(
+        "--job-epochs",
+        type=arguments.count(),
+        default=3,
+        help="Epochs of the job that the time of trials is compared with.",
+    )
+    add("--rounds", type=arguments.count(), default=3, help="How often splits and shares are measured.")
+    add("--shares", type=arguments.count(), default=10, help="Steps in which the offloaded share goes up to all.")
     return parser
 
 

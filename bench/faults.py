@@ -220,9 +220,9 @@ def parser() -> arguments.Parser:
     parser = arguments.Parser("bench.faults", __doc__, pictures=True)
     add = parser.add_argument
     add("--rounds", type=arguments.count(), default=3)
-    add("--repeat", type=arguments.count(), default=2, help="how often the pictures are gone through per epoch")
+    add("--repeat", type=arguments.count(), default=2)
     add("--batch-size", type=arguments.count(), default=16)
-    add("--workers", type=arguments.count(0), default=2, metavar="N", help="of the loader; default %(default)s")
+    add("--workers", type=arguments.count(0), default=2, metavar="N")
     return parser
 
 

@@ -74,11 +74,16 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.hotpath", __doc__, pictures=True)
     add = parser.add_argument
-    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited, and auto will not offload")
+    add(
+        "--link-mbit",
+        type=arguments.rate,
+        default=100.0,
+        help="Rate of the wire in Mbit/s. With 0, no limit, auto will not offload.",
+    )
     policy = arguments.policy("torch")
     add("--policies", nargs="+", type=policy, default=list(POLICIES), action=arguments.Distinct, metavar="NAME")
     add("--rounds", type=arguments.count(), default=3)
-    add("--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures")
+    add("--repeat", type=arguments.count(), default=3)
     add("--batch-size", type=arguments.count(), default=16)
     return parser
 

@@ -147,8 +147,8 @@ def summarise(rounds: list[dict[str, list[float]]]) -> list[Row]:
 def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.jpegcrop", __doc__, pictures=True)
-    parser.add_argument("--rounds", type=arguments.count(), default=5, help="times that every image is measured")
-    parser.add_argument("--seed", type=int, default=0, help="of the rectangles")
+    parser.add_argument("--rounds", type=arguments.count(), default=5, help="How often every image is measured.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the rectangles.")
     return parser
 
 

@@ -79,8 +79,8 @@ def parser() -> arguments.Parser:
         "--policies", type=arguments.policy(), nargs="+", default=list(POLICIES), action=arguments.Distinct, metavar="P"
     )
     add("--rounds", type=arguments.count(), default=5)
-    add("--repeat", type=arguments.count(), default=4, help="how often the pictures are gone through per epoch")
-    add("--mb", type=arguments.count(), default=500, help="megabytes per round of a stream")
+    add("--repeat", type=arguments.count(), default=4)
+    add("--mb", type=arguments.count(), default=500, help="Megabytes of files that a round streams.")
     return parser
 
 

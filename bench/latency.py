@@ -149,15 +149,20 @@ def parser() -> arguments.Parser:
     add = parser.add_argument
     several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
     add("--parts", default=list(PARTS), choices=PARTS, **several)
-    add("--link-mbit", type=arguments.above_zero, default=100.0, help="of the pictures' link")
+    add("--link-mbit", type=arguments.above_zero, default=100.0)
     add("--round-trips-ms", type=arguments.not_negative, default=[0.0, 10.0, 30.0, 100.0], metavar="MS", **several)
     add("--policies", type=arguments.policy(), default=["no-off", "auto"], metavar="NAME", **several)
     add("--peers", default=["http", "streaming"], choices=PEERS, nargs="*", action=arguments.Distinct, metavar="NAME")
     add("--peers-venv", type=Path, default=record.REPOSITORY / ".venv-peers", metavar="FOLDER")
     add("--rounds", type=arguments.count(), default=3)
-    add("--repeat", type=arguments.count(), default=4, help="how often an epoch of ours goes through the pictures")
+    add(
+        "--repeat",
+        type=arguments.count(),
+        default=4,
+        help="How often an epoch of our loader goes through the pictures.",
+    )
     add("--batch-size", type=arguments.count(), default=16)
-    add("--prefetch", type=arguments.count(2), default=16, help="batches that torch hands out ahead; its default is 2")
+    add("--prefetch", type=arguments.count(2), default=16)
     return parser
 
 

@@ -117,11 +117,11 @@ def parser() -> arguments.Parser:
     add = parser.add_argument
     several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
     add("--parts", default=list(BARS), choices=list(BARS), **several)
-    add("--link-mbit", type=arguments.above_zero, default=100.0, help="of the pictures' link")
+    add("--link-mbit", type=arguments.above_zero, default=100.0)
     add("--policies", type=arguments.policy(), default=["no-off", "auto"], metavar="NAME", **several)
     add("--workers", type=arguments.count(), default=[1, 2, 4], metavar="N", **several)
     add("--rounds", type=arguments.count(), default=3)
-    add("--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures")
+    add("--repeat", type=arguments.count(), default=3)
     add("--batch-size", type=arguments.count(), default=16)
     return parser
 

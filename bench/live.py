@@ -426,15 +426,18 @@ def parser() -> arguments.Parser:
     parser = arguments.Parser("bench.live", __doc__, pictures=True)
     add = parser.add_argument
     cases = list(CASES)
-    what = f"{', '.join(cases)}; {CHANGES}: those in which something changes; default: all"
+    what = f"Any of {', '.join(cases)}, or {CHANGES} for those in which something changes (default: all)."
     known = [*cases, CHANGES]
     add("--cases", nargs="+", default=cases, choices=known, action=arguments.Distinct, metavar="CASE", help=what)
-    add("--rounds", type=arguments.count(), default=1, help="of rank, and of the cases in which something changes")
     add(
-        "--patience", type=arguments.count(0), default=0, help="how often a run is done again when the machine was busy"
+        "--rounds",
+        type=arguments.count(),
+        default=1,
+        help="Rounds of rank, and of the cases in which something changes.",
     )
-    add("--minutes", type=arguments.above_zero, default=10.0, help="of steady")
-    add("--situations", type=arguments.count(), default=40, help="of verdict")
+    add("--patience", type=arguments.count(0), default=0, help="How often a run is repeated when the machine was busy.")
+    add("--minutes", type=arguments.above_zero, default=10.0, help="Length of steady in minutes.")
+    add("--situations", type=arguments.count(), default=40, help="Situations that verdict generates.")
     add("--batch-size", type=arguments.count(), default=16)
     return parser
 

@@ -80,9 +80,9 @@ def parser() -> arguments.Parser:
     add = parser.add_argument
     add("--only", nargs="+", default=list(SECTIONS), choices=SECTIONS, action=arguments.Distinct)
     add("--rounds", type=arguments.count(), default=5)
-    add("--repeat", type=arguments.count(), default=4, help="how often the pictures are gone through per epoch")
+    add("--repeat", type=arguments.count(), default=4)
     workers: dict[str, Any] = {"type": arguments.count(), "action": arguments.Distinct, "metavar": "N"}
-    add("--workers", nargs="+", default=[1, 2], help="of throughput", **workers)
+    add("--workers", nargs="+", default=[1, 2], **workers)
     return parser
 
 

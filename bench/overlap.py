@@ -198,15 +198,15 @@ def parser() -> arguments.Parser:
     add = parser.add_argument
     several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
     add("--link-mbit", type=arguments.above_zero, default=100.0)
-    add("--gradient-mb", type=arguments.above_zero, default=1.0, help="of parameters (%(default)s)")
+    add("--gradient-mb", type=arguments.above_zero, default=1.0, help="Megabytes of gradients that a step exchanges.")
     add("--policies", type=arguments.policy(), default=["no-off", "auto"], metavar="NAME", **several)
     add("--prefetch", type=arguments.count(), default=[1, 2, 4, 8], metavar="N", **several)
     add("--batch-size", type=arguments.count(), default=16)
     add("--step-ms", type=arguments.not_negative, default=20.0)
-    add("--steps", type=arguments.count(), default=60, help="measured, of each case")
-    add("--warm-steps", type=arguments.count(), default=20, help="before them")
-    add("--checkpoint-steps", type=arguments.count(), default=5, help="from one checkpoint to the next")
-    add("--limit-s", type=arguments.above_zero, default=1800.0, help="after which the ranks are given up")
+    add("--steps", type=arguments.count(), default=60, help="Steps of each case that are measured.")
+    add("--warm-steps", type=arguments.count(), default=20, help="Steps before them that are not.")
+    add("--checkpoint-steps", type=arguments.count(), default=5, help="Steps from one checkpoint to the next.")
+    add("--limit-s", type=arguments.above_zero, default=1800.0, help="Seconds after which the ranks are given up.")
     return parser
 
 

@@ -158,11 +158,11 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.planner", __doc__)
     add = parser.add_argument
-    add("--samples", type=arguments.count(), default=BARS_HOLD_UP_TO, help="rows of the table (%(default)s)")
+    add("--samples", type=arguments.count(), default=BARS_HOLD_UP_TO, help="Rows of the table, one per sample.")
     policies: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct, "metavar": "NAME"}
     add("--policies", type=arguments.policy(), default=list(POLICIES), **policies)
-    add("--repeats", type=arguments.count(), default=3, help="timed plans per policy (%(default)s)")
-    add("--seed", type=arguments.count(0), default=0, help="of the synthetic table (%(default)s)")
+    add("--repeats", type=arguments.count(), default=3, help="Plans per policy that are timed.")
+    add("--seed", type=arguments.count(0), default=0, help="Seed of the made-up table.")
     return parser
 
 

@@ -61,8 +61,20 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m bench.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = sorted(RESULTS.glob("*.json"))
-    parser.add_argument("files", nargs="*", type=result_file, default=known, metavar="FILE", help="result files")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "figures", help="folder for the figures")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=result_file,
+        default=known,
+        metavar="FILE",
+        help="Result files (default: those in bench/results).",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=REPOSITORY / "docs" / "figures",
+        help="Folder for the figures (default: docs/figures).",
+    )
     return parser
 
 

@@ -65,15 +65,20 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.policies", __doc__, pictures=True)
     add = parser.add_argument
-    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited")
-    add("--agent-cores", type=arguments.quota, help="CPU quota of the agent; default: 1")
-    add("--step-ms", type=arguments.not_negative, default=0.0, help="length of the training step of a batch")
-    add("--epochs", type=arguments.count(), default=3, help="measured rounds")
-    add("--repeat", type=arguments.count(), default=1, help="how often an epoch goes through the pictures")
+    add("--link-mbit", type=arguments.rate, default=100.0)
+    add("--agent-cores", type=arguments.quota)
+    add("--step-ms", type=arguments.not_negative, default=0.0)
+    add("--epochs", type=arguments.count(), default=3)
+    add("--repeat", type=arguments.count(), default=1)
     add("--batch-size", type=arguments.count(), default=16)
     policy = arguments.policy("torch")
     add("--policies", nargs="+", type=policy, default=list(POLICIES), action=arguments.Distinct, metavar="NAME")
-    add("--encodings", default="paper", choices=("paper", "auto"), help="of every policy but auto, which takes all")
+    add(
+        "--encodings",
+        default="paper",
+        choices=("paper", "auto"),
+        help="Encodings of every policy but auto, which takes all.",
+    )
     return parser
 
 

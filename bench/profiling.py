@@ -50,11 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.profiling", __doc__, pictures=True)
-    parser.add_argument("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited")
+    parser.add_argument("--link-mbit", type=arguments.rate, default=100.0)
     parser.add_argument("--rounds", type=arguments.count(), default=5)
-    parser.add_argument(
-        "--repeat", type=arguments.count(), default=3, help="how often an epoch goes through the pictures"
-    )
+    parser.add_argument("--repeat", type=arguments.count(), default=3)
     return parser
 
 

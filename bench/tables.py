@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="say which pages differ, and change none")
+    parser.add_argument("--check", action="store_true", help="Say which pages differ, and change none.")
     options = parser.parse_args(argv)
     other = [name for name in PAGES if not is_filled(REPOSITORY / name)]
     for name in other:

@@ -96,7 +96,7 @@ def parser() -> arguments.Parser:
     parser = arguments.Parser("bench.tail", __doc__, pictures=True)
     add = parser.add_argument
     add("--rounds", type=arguments.count(), default=7)
-    add("--repeat", type=arguments.count(), default=3, help="how often the pictures are gone through per epoch")
+    add("--repeat", type=arguments.count(), default=3)
     workers: dict[str, Any] = {"type": arguments.count(), "action": arguments.Distinct, "metavar": "N"}
     add("--workers", nargs="+", default=[1, 2], **workers)
     return parser

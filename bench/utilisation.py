@@ -61,14 +61,19 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.utilisation", __doc__, pictures=True)
     add = parser.add_argument
-    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited")
-    add("--agent-cores", type=arguments.quota, help="CPU quota of the agent; default: 1")
-    add("--ms-per-gmac", type=arguments.above_zero, default=3.8, help="step time (%(default)s)")
+    add("--link-mbit", type=arguments.rate, default=100.0)
+    add("--agent-cores", type=arguments.quota)
+    add(
+        "--ms-per-gmac",
+        type=arguments.above_zero,
+        default=3.8,
+        help="Milliseconds of a training step per 10^9 multiply-adds of the network.",
+    )
     several: dict[str, Any] = {"nargs": "+", "action": arguments.Distinct}
     add("--models", type=model, default=list(GMACS), metavar="NAME", **several)
     add("--batch-sizes", type=arguments.count(), default=[16, 64], metavar="N", **several)
-    add("--epochs", type=arguments.count(), default=2, help="measured rounds")
-    add("--repeat", type=arguments.count(), default=1, help="how often an epoch goes through the pictures")
+    add("--epochs", type=arguments.count(), default=2)
+    add("--repeat", type=arguments.count(), default=1)
     policy = arguments.policy("torch")
     add("--policies", type=policy, default=list(POLICIES), metavar="NAME", **several)
     return parser

@@ -109,7 +109,7 @@ def parser() -> arguments.Parser:
     parser = arguments.Parser("bench.workers", __doc__, pictures=True)
     add = parser.add_argument
     add("--rounds", type=arguments.count(), default=3)
-    add("--repeat", type=arguments.count(), default=5, help="how often the pictures are gone through per epoch")
+    add("--repeat", type=arguments.count(), default=5)
     add("--seconds", type=arguments.number(1, "of 1 or more"), default=15.0)
     add("--settle", type=arguments.number(0, "of 0 or more"), default=25.0)
     workers: dict[str, Any] = {"type": arguments.count(), "action": arguments.Distinct, "metavar": "N"}

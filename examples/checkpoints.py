@@ -72,13 +72,15 @@ def train(arguments: Sequence[str] | None = None, told: Callable[[int, float], o
         told: called with number and loss of every step.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="a folder of pictures, as ImageFolder takes it")
-    parser.add_argument("checkpoint", type=Path, help="the file to write, and to go on from if it is there")
-    parser.add_argument("--agent", help="tcp://host:port/export; without it files are read here")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("data", help="A folder of pictures, as ImageFolder takes it.")
+    parser.add_argument("checkpoint", type=Path, help="The file to write, and to go on from if it is there.")
+    parser.add_argument("--agent", help="Address of the agent's export: tcp://host:port/export (default: no agent).")
+    parser.add_argument("--epochs", type=int, default=2, help="Epochs to train (default: %(default)s).")
+    parser.add_argument(
+        "--every", type=int, default=100, help="Steps from one checkpoint to the next (default: %(default)s)."
+    )
+    parser.add_argument("--batch", type=int, default=32, help="Samples per batch (default: %(default)s).")
+    parser.add_argument("--workers", type=int, default=2, help="Worker processes of the loader (default: %(default)s).")
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)

@@ -38,12 +38,22 @@ MADE = Path(__file__).parents[1] / "demo-data"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="an ImageFolder tree; default: shared or made pictures")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of the wire; default %(default)s")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=1, help="loader workers; default %(default)s")
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), metavar="NAME")
+    parser.add_argument("--data", type=Path, help="An ImageFolder tree (default: shared or made pictures).")
+    parser.add_argument(
+        "--link-mbit", type=float, default=100.0, metavar="N", help="Rate of the wire in Mbit/s (default: 100)."
+    )
+    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="Epochs under each policy (default: 3).")
+    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="Samples per batch (default: 16).")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="Worker processes of the loader (default: 1)."
+    )
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        default=list(POLICIES),
+        metavar="NAME",
+        help="Policies to compare (default: {}).".format(" ".join(POLICIES)),
+    )
     options = parser.parse_args()
     data = (options.data or default_data()).resolve()
     transform = transforms.Compose(

@@ -57,10 +57,12 @@ def make_pictures(folder: Path, count: int, classes: int = 10, seed: int = 0, si
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("folder", type=Path, help="Where to write them: a folder per class.")
+    parser.add_argument("--count", type=int, default=300, help="Pictures to make (default: %(default)s).")
+    parser.add_argument(
+        "--classes", type=int, default=10, help="Classes that they are dealt out to (default: %(default)s)."
+    )
+    parser.add_argument("--seed", type=int, default=0, help="Equal seeds make equal pictures (default: %(default)s).")
     options = parser.parse_args()
     make_pictures(options.folder, options.count, options.classes, options.seed)
 

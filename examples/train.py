@@ -19,10 +19,12 @@ from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agent", help="tcp://host:port/export")
-    parser.add_argument("data", nargs="?", help="the same folder as mounted here; without it the agent lists the files")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("agent", help="Address of the agent's export: tcp://host:port/export.")
+    parser.add_argument(
+        "data", nargs="?", help="The same folder as mounted here. Without it the agent lists and reads all files."
+    )
+    parser.add_argument("--epochs", type=int, default=2, help="Epochs to train (default: %(default)s).")
+    parser.add_argument("--workers", type=int, default=2, help="Worker processes of the loader (default: %(default)s).")
     options = parser.parse_args()
 
     transform = transforms.Compose(

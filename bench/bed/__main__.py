@@ -42,10 +42,16 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.bed", __doc__)
     parser.add_argument(
-        "--link-mbit", type=arguments.rate, default=0.0, metavar="MBIT", help="0, the default: no limit"
+        "--link-mbit",
+        type=arguments.rate,
+        default=0.0,
+        metavar="MBIT",
+        help="Rate of the wire in Mbit/s; 0 for no limit (default: 0).",
     )
-    parser.add_argument("--seconds", type=arguments.above_zero, default=4.0, help="length of each measurement")
-    parser.add_argument("--clean", action="store_true", help="remove beds whose owner is dead, and do nothing else")
+    parser.add_argument(
+        "--seconds", type=arguments.above_zero, default=4.0, help="Seconds of each measurement (default: %(default)g)."
+    )
+    parser.add_argument("--clean", action="store_true", help="Remove beds whose owner is dead, and do nothing else.")
     return parser
 
 

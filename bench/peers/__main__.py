@@ -65,8 +65,8 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.peers", __doc__, pictures=True)
     add = parser.add_argument
-    add("--link-mbit", type=arguments.rate, default=100.0, help="0: not limited; default %(default)g")
-    add("--epochs", type=arguments.count(), default=3, help="measured rounds; default %(default)s")
+    add("--link-mbit", type=arguments.rate, default=100.0)
+    add("--epochs", type=arguments.count(), default=3)
     add("--batch-size", type=arguments.count(), default=16)
     systems = list(SYSTEMS)
     add("--systems", nargs="+", default=systems, choices=systems, action=arguments.Distinct, metavar="NAME")

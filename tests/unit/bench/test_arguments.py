@@ -121,6 +121,18 @@ def test_every_bench_is_among_them() -> None:
     assert {bench.module for bench in BENCHES} <= {name.removesuffix(".__main__") for name in WRONG}
 
 
+@pytest.mark.parametrize("module", WRONG)
+def test_every_option_is_explained_in_a_sentence_with_its_default(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        importlib.import_module(module).main(["--help"])
+    said = " ".join(capsys.readouterr().out.partition("\noptions:")[2].split())
+    told = re.split(r" (?=--[a-z]+[a-z-]* )", said)[2:]  # behind --help
+    assert told and all(re.search(r" [A-Z].*\.$", one) for one in told), told
+    assert not re.findall(r"default(?!: [^()]*\)\.| is )", " ".join(told)), told
+
+
 def test_a_policy_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused("bench.policies", ["--policies", "nonsense"], capsys)
     known = "no-off, all-off, resize-off, fastflow, fastflow-every, sophon, auto"
