@@ -67,7 +67,6 @@ _KEY_LIST_MORE = """example:
   sophon-agent key list
 """
 
-_Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _Group = argparse._ArgumentGroup
 
 
@@ -87,7 +86,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _command(commands: _Commands, name: str, short: str, text: str, more: str) -> argparse.ArgumentParser:
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, short: str, text: str, more: str
+) -> argparse.ArgumentParser:
     """One command, with its line in the list above it, its description, and what stands at the end of its help."""
     formatter = argparse.RawDescriptionHelpFormatter
     return commands.add_parser(name, help=short, description=text, epilog=more, formatter_class=formatter)
