@@ -79,4 +79,4 @@ def bind_refused(endpoint: str, error: Exception) -> AgentError:
         remedy = "choose another port, or end the program that listens there"
     else:
         remedy = "write 0.0.0.0 for all addresses of this host, or an address that `ip address` shows"
-    return AgentError(f"bind must be an address of this host with a free port, got {endpoint}: {why}; {remedy}")
+    return AgentError(f"--bind must be an address of this host with a free port, got {endpoint}: {why}; {remedy}")

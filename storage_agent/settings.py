@@ -76,10 +76,10 @@ class Settings:
                     "write it behind the agent's address"
                 )
         if not self.bind.startswith(("tcp://", "ipc://")):
-            raise ConfigError(f"bind must start with tcp:// or ipc://, got {self.bind!r}; {_BIND_LIKE}")
+            raise ConfigError(f"--bind must start with tcp:// or ipc://, got {self.bind!r}; {_BIND_LIKE}")
         port = self.bind.rsplit(":", 1)[-1]
         if self.bind.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) < 1 << 16):
-            raise ConfigError(f"bind must end with a port from 0 to 65535 or *, got {self.bind!r}; {_BIND_LIKE}")
+            raise ConfigError(f"--bind must end with a port from 0 to 65535 or *, got {self.bind!r}; {_BIND_LIKE}")
         if self.keys is None and not self.insecure and not is_private(self.bind):
             raise ConfigError(
                 f"an agent that other hosts can reach must have keys, got none for {self.bind}; add --keys FOLDER, or "
@@ -89,7 +89,8 @@ class Settings:
             raise ConfigError(f"--links-out must go with a Unix socket, got {self.bind}; serve the folder they lead to")
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+                option = name if name == "max_outstanding" else f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{option} must be at least 1, got {getattr(self, name)}")
         if self.limit_mbit is not None and not self.limit_mbit > 0:
             raise ConfigError(f"--limit-mbit must be above 0, got {self.limit_mbit}; leave it out for no limit")
         if not 1 <= self.max_file_nbytes <= MAX_PAYLOAD_NBYTES:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sophon_loader.wire.messages import Failed
+from storage_agent import log as log_module
 from storage_agent.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventLog, configure
 from storage_agent.tally import Tally
+
+EVENTS = {
+    "agent started", "agent stopping", "agent stopped", "agent insecure",
+    "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
+    "loader joined", "loader left", "pipeline registered", "request refused", "connection closed",
+    "reply dropped", "replies paused", "worker died", "JPEG files cross whole", "lines left out",
+}  # fmt: skip
 
 
 class Clock:
@@ -72,6 +82,19 @@ def test_a_value_ends_where_it_seems_to(lines: Callable[..., list[str]], value: 
     lines(level="info")
     EventLog(Clock()).info("reply dropped", what=value, reason="x")
     assert lines()[0].endswith(f" info reply dropped what={shown} reason=x")
+
+
+def test_every_event_is_known_and_its_facts_have_the_usual_names() -> None:
+    """Who watches the log looks for these words."""
+    found: dict[str, set[str]] = {}
+    for path in Path(log_module.__file__).parent.rglob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            first = call.args[0] if call.args else None
+            if name in ("info", "warning", "write", "Log") and isinstance(first, ast.Constant):
+                found.setdefault(str(first.value), set()).update(one.arg for one in call.keywords if one.arg)
+    assert set(found) == EVENTS
+    assert {fact for facts in found.values() for fact in facts} & {"client", "peer", "why", "meaning", "error"} == set()
 
 
 def test_an_event_as_json(lines: Callable[..., list[str]]) -> None:

@@ -32,8 +32,9 @@ def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
     ({"exports": {}}, "at least one export must be given, got none; add --export NAME=FOLDER"),
     *(({"bind": bind}, "bind must start with") for bind in ("", "127.0.0.1:5555", "udp://x:1", "http://x", "inproc://x")),
     *(({"bind": f"tcp://h{end}"}, "bind must end with a port") for end in ("", ":", ":99999", ":x", ":-1", ":65536")),
-    *(({name: n}, f"{name} must be at least 1, got {n}") for n in (0, -3)
-      for name in ("workers", "readers", "max_outstanding", "max_queued")),
+    *(({name: n}, f"{said} must be at least 1, got {n}") for n in (0, -3)
+      for name, said in (("workers", "--workers"), ("readers", "--readers"), ("max_outstanding", "max_outstanding"),
+                         ("max_queued", "--max-queued"))),
     *(({"limit_mbit": n}, f"--limit-mbit must be above 0, got {n}; leave it out") for n in (0.0, -1.0, math.nan)),
     *(({"max_file_nbytes": n}, "--max-file-mb must be from 1 to 1024, got") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
     ({"links_out": True}, "--links-out must go with a Unix socket, got tcp://"),
