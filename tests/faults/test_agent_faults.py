@@ -285,4 +285,4 @@ def test_an_address_that_is_taken(start_agent: StartAgent, tmp_path: Path, hardy
     for address in (hardy.endpoint, "tcp://192.0.2.1:5555", "tcp://nowhere.invalid:1"):
         done = _serve("--export", f"d={tmp_path}", "--bind", address)
         (line,) = done.stderr.splitlines()
-        assert done.returncode == 1 and line.startswith("sophon-agent: bind must be an address of this host")
+        assert done.returncode == 1 and line.startswith("sophon-agent: --bind must be an address of this host")
