@@ -65,12 +65,22 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.training", __doc__, pictures=True)
     add = parser.add_argument
-    add("--device", default="", help="default: this host's accelerator; without one nothing is measured")
-    add("--models", nargs="+", default=list(MODELS), action=arguments.Distinct, help="functions of torchvision.models")
+    add(
+        "--device",
+        default="",
+        help="Where the network trains (default: this host's accelerator; without one nothing is measured).",
+    )
+    add(
+        "--models",
+        nargs="+",
+        default=list(MODELS),
+        action=arguments.Distinct,
+        help="Networks that are trained: functions of torchvision.models.",
+    )
     links: dict[str, Any] = {"type": arguments.rate, "action": arguments.Distinct, "metavar": "MBIT"}
-    add("--links", nargs="+", default=list(LINKS_MBIT), help="Mbit/s; 0 for no limit", **links)
+    add("--links", nargs="+", default=list(LINKS_MBIT), help="Rates of the wire in Mbit/s; 0 for no limit.", **links)
     add("--batch-size", type=arguments.count(), default=256)
-    add("--repeat", type=arguments.count(), default=30, help="how often the pictures are gone through per epoch")
+    add("--repeat", type=arguments.count(), default=30)
     add("--rounds", type=arguments.count(), default=3)
     return parser
 
