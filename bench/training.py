@@ -16,6 +16,7 @@ epoch by epoch, after one epoch each to warm up.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
@@ -75,6 +76,7 @@ def parser() -> arguments.Parser:
         nargs="+",
         default=list(MODELS),
         action=arguments.Distinct,
+        type=network,
         help="Networks that are trained: functions of torchvision.models.",
     )
     links: dict[str, Any] = {"type": arguments.rate, "action": arguments.Distinct, "metavar": "MBIT"}
@@ -83,6 +85,15 @@ def parser() -> arguments.Parser:
     add("--repeat", type=arguments.count(), default=30)
     add("--rounds", type=arguments.count(), default=3)
     return parser
+
+
+def network(text: str) -> str:
+    """The name of a network of torchvision's."""
+    if text not in torchvision.models.list_models():
+        raise argparse.ArgumentTypeError(
+            f"must be a network of torchvision.models, got {text}; torchvision.models.list_models() names them"
+        )
+    return text
 
 
 def halves() -> tuple[set[int], set[int]]:

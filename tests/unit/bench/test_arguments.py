@@ -64,6 +64,7 @@ WRONG = {
         "--situations 0",
         "--batch-size 0",
     ),
+    "bench.training": ("--data nowhere", "--models nonsense", "--models resnet50 resnet50", "--links -1", "--rounds 0"),
     "bench.faults": ("--data nowhere", "--rounds 0", "--workers -1", "--repeat 0", "--batch-size 0"),
     "bench.planner": ("--samples 0", "--policies nonsense", "--repeats 0", "--seed -1"),
     "bench.jpegcrop": ("--data nowhere", "--rounds 0"),
