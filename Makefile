@@ -14,7 +14,7 @@ MINUTES ?= 5
 JOBS ?= 3
 # What starts no agent, and what starts many processes.
 UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
-WHOLE := tests/e2e tests/faults tests/property/test_held_batches.py
+WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
 
 .PHONY: test unit demo bench bed soak fuzz lint clean
 

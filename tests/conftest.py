@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.agents import Agent, StartAgent
     from tests.support.loaders import MakeLoader
 
-FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults", "fuzz")
+FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults", "fuzz", "pages")
 """Each is the marker of the tests in it."""
 
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
