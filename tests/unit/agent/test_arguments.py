@@ -57,9 +57,9 @@ def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureF
     assert said == Announcement("tcp://127.0.0.1:4711", {"d": str(tmp_path)}, made.workers, os.getpid())
 
 
-def test_the_guide_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
-    rows = {row[1]: row[2] for row in re.finditer(r"^\| `(--[a-z-]+)[^|]*\|[^|]*\| ([^|]*?) ?\|$", guide, re.MULTILINE)}
+def test_the_page_of_the_agent_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
+    rows = {row[1]: row[2] for row in re.finditer(r"^\| `(--[a-z-]+)[^|]*\|[^|]*\| ([^|]*?) ?\|$", page, re.MULTILINE)}
     with pytest.raises(SystemExit):
         program.main(["serve", "--help"])
     said = " ".join(capsys.readouterr().out.split())
