@@ -7,6 +7,7 @@ from typing import Any
 
 from bench import paper_tables
 from bench.catalogue import BENCHES
+from bench.gains import gains
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
 
 YES_NO = {True: "yes", False: "no", None: ""}
@@ -448,6 +449,7 @@ def peers_versions(results: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
+    "gains": gains,
     "benches": benches,
     "stamps": stamps,
     "policies": policies_of("policies"),

@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -118,6 +119,10 @@ class Page:
             patch.delenv("XDG_CONFIG_HOME", raising=False)
             bind = ("--bind", f"tcp://127.0.0.1:{self._port}")
             self._agent = Agent({}, *bind, *arguments, log=self._folder / "agent.log")
+        config = self._folder / "home" / ".config" / "sophon"
+        if (token := config / "agent" / "tokens" / "first").exists():  # what the lines do that it has printed
+            (config / "keys").mkdir(mode=0o700, exist_ok=True)
+            shutil.copy(token, config / "keys" / f"127.0.0.1:{self._port}")
 
     def _commands(self, text: str) -> tuple[int | str, str]:
         """Those of a block, after the agents that it starts."""

@@ -15,6 +15,10 @@ PAGES = sorted(
     for pattern in ("*.md", ".github/**/*.md", "bench/**/*.md", "docs/**/*.md", "examples/**/*.md", "tests/*.md")
     for path in ROOT.glob(pattern)
 )
+GUIDE = ("guide", "datasets", "transforms", "ranks", "resume", "agent", "report", "policies", "devices")
+LINES = {"README.md": 120, **{f"docs/{name}.md": 250 for name in GUIDE}}
+"""Longest that a page may be; `docs/frameworks.md` and `docs/for-agents.md` may be as long as they like."""
+COLUMNS = 120
 _FENCED = re.compile(r"^ *(`{3,}).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(`+)[^`].*?\1")
 _LINK = re.compile(
@@ -86,3 +90,12 @@ def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
 def test_headings_have_the_anchors_that_github_gives_them() -> None:
     text = '# Two, `words()` & more_\n## [A link](b.md)\n## Same\n### Same\n```\n# no heading\n```\n<a id="own"></a>'
     assert anchors_of(text) == {"two-words--more_", "a-link", "same", "same-1", "own"}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in (*LINES, "docs/frameworks.md", "docs/for-agents.md") if page in PAGES]
+)
+def test_a_page_is_short_and_so_are_its_lines(page: str) -> None:
+    lines = (ROOT / page).read_text().splitlines()
+    assert len(lines) <= LINES.get(page, len(lines))
+    assert not [f"{page}:{number}" for number, line in enumerate(lines, 1) if len(line) > COLUMNS]
