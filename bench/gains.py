@@ -15,7 +15,7 @@ LINES = (
 )
 """What limits, the result's name, and the policies before and after."""
 LOCAL = {
-    (2, "nothing"): "two cores that loader and agent share",
+    (2, "nothing"): "two cores, shared by loader and agent",
     (1, "gpu"): "the training step",
 }
 """Rows of `overhead` by workers and limit, and what limits there."""
