@@ -74,19 +74,23 @@ class Page:
         if self._agent is not None:
             self._agent.end()
 
-    def run(self) -> None:
+    def run(self) -> str:
         """Run all steps, and print what they print.
 
+        Returns:
+            all that they have printed.
         Raises:
             AssertionError: some failed; with what each has printed.
         """
-        failed = []
+        printed, failed = [], []
         for step in steps_of((ROOT / self.path).read_text()):
             status, output = self._run(step)
             print(f"--- {self.path}:{step.line} {step.kind} {step.argument}: {status}\n{output}")
+            printed.append(output)
             if status:
                 failed.append(f"{self.path}:{step.line}: {step.kind} ended with {status}\n{output}")
         assert not failed, "\n".join(failed)
+        return "\n".join(printed)
 
     def _run(self, step: Step) -> tuple[int | str, str]:
         """Its exit status, 0 if there is none, or what went wrong; and what it has printed."""
@@ -159,7 +163,7 @@ class Page:
         process.join(STEP_S)
         status = process.exitcode if process.exitcode is not None else f"not done within {STEP_S:g} s"
         if process.exitcode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid or 0, signal.SIGKILL)
             process.join()
         process.close()
         return status, output.read_text()
