@@ -1,4 +1,4 @@
-"""README's table: what the loader gains, and where it gains nothing."""
+"""README's table: what the loader gains, and where it gains nothing or loses."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 from bench.markdown import MISSING, Result, Results, middle, table
 
+NO_LIMIT = "no network limit"
 LINES = (
     ("**network of 100 Mbit/s, ImageNet files**", "long-epochs-imagenet", "no-off", "auto"),
     ("**network of 100 Mbit/s, photographs**", "long-epochs-photos", "no-off", "auto"),
-    ("**the loader's CPU, no limit on the network**", "cpu-bound", "torch", "auto"),
-    ("the same, and the agent only sends files", "cpu-bound", "torch", "no-off"),
+    ("**network of 500 Mbit/s, {device}**", "training", "no-off", "auto"),
+    (f"**the loader's one core, {NO_LIMIT}**", "cpu-bound", "torch", "auto"),
+    ("the same, nothing offloaded", "cpu-bound", "torch", "no-off"),
+    (f"the loader's eight cores, {NO_LIMIT}, {{device}}", "training", "torch", "auto"),
     ("network of 100 Mbit/s, agent with 0.05 cores", "policies-0.05-imagenet", "no-off", "auto"),
 )
 """What limits, the result's name, and the policies before and after."""
-LOCAL = {
-    (2, "nothing"): "two cores, shared by loader and agent",
-    (1, "gpu"): "the training step",
-}
-"""Rows of `overhead` by workers and limit, and what limits there."""
 BEFORE = {"no-off": "whole files", "torch": "`DataLoader`"}
+MODEL = "resnet50"
+SLOWER = "[Results](docs/results.md#a-real-gpu) say why there is a slower row."
 
 
 def gains(results: Results) -> str:
@@ -27,14 +27,26 @@ def gains(results: Results) -> str:
     rows = []
     for what, name, before, after in LINES:
         if (result := results.named(name)) is not None:
-            slow, fast = entry(result, before), entry(result, after)
-            rates = f"{middle(slow['images_per_s'], 0)} → {middle(fast['images_per_s'], 0)}"
-            rows.append((what, BEFORE[before], rates, times(fast["times_faster"]["median"]), f"`{name}.json`"))
+            slow, fast, gain = compared(result, before, after)
+            device = str(result.rows["settings"].get("device", "")).removeprefix("NVIDIA ")
+            rates = f"{middle(slow, 0)} → {middle(fast, 0)}"
+            rows.append((what.format(device=device), BEFORE[before], rates, times(gain), f"`{name}.json`"))
     if (result := results.named("overhead")) is not None:
-        found = {(one["workers"], one["limit"]): one for one in result.rows["throughput"] if one["policy"] == "auto"}
-        for which, what in LOCAL.items():
-            rows.append((what, BEFORE["torch"], "", times(found[which]["ratio"]["median"]), "`overhead.json`"))
-    return table(("what limits", "compared with", "images/s", "gain", "file"), rows) if rows else MISSING
+        found = result.rows["throughput"]
+        one = next(one for one in found if (one["policy"], one["workers"], one["limit"]) == ("auto", 1, "gpu"))
+        rows.append(("the training step", BEFORE["torch"], "", times(one["ratio"]["median"]), "`overhead.json`"))
+    lines = [table(("what limits", "compared with", "images/s", "gain", "file"), rows)] if rows else [MISSING]
+    return "\n\n".join([*lines, *([SLOWER] if "slower" in lines[0] else [])])
+
+
+def compared(result: Result, before: str, after: str) -> tuple[dict[str, float], dict[str, float], float]:
+    """Images per second (min, median, max) under two policies, and how many times those of the first the second has."""
+    if result.name != "training":
+        slow, fast = entry(result, before), entry(result, after)
+        return slow["images_per_s"], fast["images_per_s"], fast["times_faster"]["median"]
+    cases = [case for case in result.rows["cases"] if case["model"] == MODEL]
+    case = next(case for case in cases if bool(case["link_mbit"]) == (before == "no-off"))["summary"]
+    return case[before]["images_s"], case[after]["images_s"], case[after]["ratio"]["median"]
 
 
 def entry(result: Result, policy: str) -> dict[str, Any]:
@@ -51,4 +63,6 @@ def kb_per_image(result: Result, policy: str) -> float:
 
 def times(ratio: float) -> str:
     """A gain in words; within 2 % there is none."""
-    return "none" if abs(ratio - 1) < 0.02 else f"{ratio:.1f} times"
+    if abs(ratio - 1) < 0.02:
+        return "none"
+    return f"{ratio:.1f} times" + (", slower" if ratio < 1 else "")

@@ -162,8 +162,8 @@ class Page:
         process.start()
         process.join(STEP_S)
         status = process.exitcode if process.exitcode is not None else f"not done within {STEP_S:g} s"
-        if process.exitcode is None:
-            os.killpg(process.pid or 0, signal.SIGKILL)
+        if process.exitcode is None and process.pid is not None:
+            os.killpg(process.pid, signal.SIGKILL)
             process.join()
         process.close()
         return status, output.read_text()
