@@ -6,20 +6,19 @@ from typing import Any
 
 from bench.markdown import MISSING, Result, Results, middle, table
 
-NO_LIMIT = "no network limit"
 LINES = (
-    ("**network of 100 Mbit/s, ImageNet files**", "long-epochs-imagenet", "no-off", "auto"),
-    ("**network of 100 Mbit/s, photographs**", "long-epochs-photos", "no-off", "auto"),
-    ("**network of 500 Mbit/s, {device}**", "training", "no-off", "auto"),
-    (f"**the loader's one core, {NO_LIMIT}**", "cpu-bound", "torch", "auto"),
+    ("**100 Mbit/s, ImageNet files**", "long-epochs-imagenet", "no-off", "auto"),
+    ("**100 Mbit/s, photographs**", "long-epochs-photos", "no-off", "auto"),
+    ("**500 Mbit/s, {device}**", "training", "no-off", "auto"),
+    ("**one loader core, no network limit**", "cpu-bound", "torch", "auto"),
     ("the same, nothing offloaded", "cpu-bound", "torch", "no-off"),
-    (f"the loader's eight cores, {NO_LIMIT}, {{device}}", "training", "torch", "auto"),
-    ("network of 100 Mbit/s, agent with 0.05 cores", "policies-0.05-imagenet", "no-off", "auto"),
+    ("eight loader cores, {device}, no limit", "training", "torch", "auto"),
+    ("100 Mbit/s, agent with 0.05 cores", "policies-0.05-imagenet", "no-off", "auto"),
 )
 """What limits, the result's name, and the policies before and after."""
 BEFORE = {"no-off": "whole files", "torch": "`DataLoader`"}
 MODEL = "resnet50"
-SLOWER = "[Results](docs/results.md#a-real-gpu) say why there is a slower row."
+SLOWER = "[Results](docs/results.md#a-real-gpu) say why a row is slower."
 
 
 def gains(results: Results) -> str:
@@ -35,7 +34,7 @@ def gains(results: Results) -> str:
         found = result.rows["throughput"]
         one = next(one for one in found if (one["policy"], one["workers"], one["limit"]) == ("auto", 1, "gpu"))
         rows.append(("the training step", BEFORE["torch"], "", times(one["ratio"]["median"]), "`overhead.json`"))
-    lines = [table(("what limits", "compared with", "images/s", "gain", "file"), rows)] if rows else [MISSING]
+    lines = [table(("what limits", "instead of", "images/s", "gain", "file"), rows)] if rows else [MISSING]
     return "\n\n".join([*lines, *([SLOWER] if "slower" in lines[0] else [])])
 
 
