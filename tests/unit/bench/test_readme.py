@@ -32,9 +32,7 @@ def gain(name: str) -> float:
 
 def test_the_first_sentence_has_the_gains_of_both_picture_folders() -> None:
     low, high = gain("long-epochs-imagenet"), gain("long-epochs-photos")
-    assert (
-        f"{low:.1f} to {high:.0f} times the images per second over 100 Mbit/s" in README.partition("<picture>")[0]
-    )
+    assert f"{low:.1f} to {high:.0f} times the images per second over 100 Mbit/s" in README.partition("<picture>")[0]
 
 
 def test_the_thresholds_follow_from_measurements() -> None:
