@@ -12,13 +12,11 @@ LINES = (
     ("**500 Mbit/s, {device}**", "training", "no-off", "auto"),
     ("**one loader core, no network limit**", "cpu-bound", "torch", "auto"),
     ("the same, nothing offloaded", "cpu-bound", "torch", "no-off"),
-    ("eight loader cores, {device}, no limit", "training", "torch", "auto"),
     ("100 Mbit/s, agent with 0.05 cores", "policies-0.05-imagenet", "no-off", "auto"),
 )
 """What limits, the result's name, and the policies before and after."""
 BEFORE = {"no-off": "whole files", "torch": "`DataLoader`"}
 MODEL = "resnet50"
-SLOWER = "[Results](docs/results.md#a-real-gpu) say why a row is slower."
 
 
 def gains(results: Results) -> str:
@@ -34,8 +32,7 @@ def gains(results: Results) -> str:
         found = result.rows["throughput"]
         one = next(one for one in found if (one["policy"], one["workers"], one["limit"]) == ("auto", 1, "gpu"))
         rows.append(("the training step", BEFORE["torch"], "", times(one["ratio"]["median"]), "`overhead.json`"))
-    lines = [table(("what limits", "instead of", "images/s", "gain", "file"), rows)] if rows else [MISSING]
-    return "\n\n".join([*lines, *([SLOWER] if "slower" in lines[0] else [])])
+    return table(("what limits", "instead of", "images/s", "gain", "file"), rows) if rows else MISSING
 
 
 def compared(result: Result, before: str, after: str) -> tuple[dict[str, float], dict[str, float], float]:

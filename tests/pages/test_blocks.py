@@ -13,15 +13,11 @@ NAMES = ("README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorte
 PAGES = [name for name in NAMES if (ROOT / name).exists()]
 PRINTED = {"README.md": "96 of 96 samples preprocessed"}
 """What the blocks of a page must print, among more."""
-NOT_YET = {"docs/guide.md"}
-"""Pages that are being rewritten."""
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [one for one in PAGES if steps_of((ROOT / one).read_text())])
 def test_the_blocks_of_a_page_run(path: str, tmp_path: Path) -> None:
-    if path in NOT_YET:
-        pytest.skip("being rewritten")
     with Page(path, tmp_path) as page:
         assert PRINTED.get(path, "") in page.run()
 

@@ -172,8 +172,8 @@ class Play:
         self._totals = self._totals.scalars_with(now)
         self._seconds += 1.0
         self._awaited_s += max(0.0, 1.0 - rate / world.step)
-        now = Moment(self._seconds, self._totals, self._awaited_s, self._totals.samples)
-        self.live.progressed(now, math.inf)
+        moment = Moment(self._seconds, self._totals, self._awaited_s, self._totals.samples)
+        self.live.progressed(moment, math.inf)
         return rate
 
     def mean(self, world: World, windows: int) -> float:
