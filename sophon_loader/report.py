@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sophon_loader.decide.words import what_limits, what_more_brings
+from sophon_loader.figures import size
+from sophon_loader.report_rows import rows_of, title
 from sophon_loader.terminal import table
 from sophon_loader.workers.counters import NO_TOTALS, Totals
-
-_IF_ANY = ("passes", "workers", "corrupt", "malformed", "verified")
-"""Counters that the table leaves out while they are 0."""
-_ELSEWHERE = ("epoch", "policy", "offloading", "limits", "would_bring", "weighed")
-"""What the table tells in its title, in the summary or in the verdict."""
 
 
 @dataclass
@@ -98,7 +96,7 @@ class Report:
             return f"nothing offloaded: {self.why_not}"
         text = (
             f"{self.preprocessed} of {totals.samples} samples preprocessed at the agent; "
-            f"{_size(totals.wire_bytes)} sent instead of {_size(totals.read_bytes)}"
+            f"{size(totals.wire_bytes)} sent instead of {size(totals.read_bytes)}"
         )
         if totals.fallbacks:
             text += f"; {totals.fallbacks} files read on this host instead"
@@ -106,15 +104,9 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What limits and what more would bring, in a line; empty while nothing is known."""
-        if not self.limits:
-            return ""
-        (first, _), *others = self.limits.items()
-        text = f"{first} limits"
-        if others and others[0][1] > 0:
-            text += f", {others[0][0]} is busy for {others[0][1]:.0%} of the time"
-        gains = [f"{name}: {times - 1:+.0%}" for name, times in self.would_bring.items()]
-        return f"{text}; twice of each would bring {', '.join(gains)}" if gains else text
+        """What limits and what more would bring, in two sentences; empty while nothing is known."""
+        sentences = what_limits(self.limits), what_more_brings(self.would_bring) if self.limits else ""
+        return " ".join(filter(None, sentences))
 
     def snapshot(self) -> Report:
         """A copy that stays as it is while the epoch goes on."""
@@ -159,27 +151,6 @@ class Report:
         }
 
     def __str__(self) -> str:
-        rows = []
-        for name, value in self.as_dict().items():
-            empty = value in (None, "", [], {}) or (name, value) == ("ranks", 1) or (name in _IF_ANY and value == 0)
-            if name not in _ELSEWHERE and not empty:
-                rows.append((name.replace("_", " "), _text(value)))
-        epoch = "" if self.epoch is None else f"epoch {self.epoch}, "
-        return table(f"{epoch}policy {self.policy}", rows)
+        return table(title(self), rows_of(self))
 
     __repr__ = __str__
-
-
-def _size(nbytes: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.1f} {unit}"
-    return f"{nbytes} bytes"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return "\n".join(map(str, value))
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.figures import per_second
 from sophon_loader.main.epoch import EpochIterator
 
 MIN_REPLAY_S = 2.0
@@ -22,7 +23,8 @@ class Headspace:
 
     Example:
         >>> print(loader.headspace(step))
-        the step alone takes 812 images/s and gets 266: 3.1 times as many, if it were fed
+        The training step alone takes 812 samples/s and gets 266 samples/s: a faster loader would bring up to
+        3.1 times as many.
 
     Args:
         step_samples_s: samples/s of the step alone, on batches that are there already.
@@ -39,8 +41,8 @@ class Headspace:
 
     def __str__(self) -> str:
         return (
-            f"the step alone takes {self.step_samples_s:.4g} images/s and gets {self.loader_samples_s:.4g}: "
-            f"{self.times:.2g} times as many, if it were fed"
+            f"The training step alone takes {per_second(self.step_samples_s)} and gets "
+            f"{per_second(self.loader_samples_s)}: a faster loader would bring up to {self.times:.2g} times as many."
         )
 
 

@@ -47,9 +47,9 @@ TRIED_OF_AGENT = 1 / 32
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
 NO_CPU = "the agent has next to no CPU"
-HELD = "; for now files are asked for, because offloading gave less than that"
+HELD = "; for now the agent is asked for files, because offloading gave fewer samples/s than files promise"
 """What is said of a tariff that is not followed."""
-GUESSED = "; how much the wire bears is a guess, as nothing has waited for it yet"
+GUESSED = "; the network's speed is a guess, because nothing has waited for it yet"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
 

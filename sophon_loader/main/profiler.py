@@ -16,6 +16,7 @@ from sophon_loader.client.dry_runs import Prober
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
+from sophon_loader.decide.words import resource
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import cores_available
@@ -206,10 +207,11 @@ class Profiler:
         if self._stage_one_left or found is None:
             return ""
         if found.bottleneck != "io":
-            return f"stage 1: {found.bottleneck} limits ({found}): samples are not measured, and nothing is offloaded"
+            limiting = resource(found.bottleneck)
+            return f"stage 1: {limiting} limits ({found}): samples are not measured, and nothing is offloaded"
         self.samples.recording = True
         self.start_probing()
-        return f"stage 1: io limits ({found}): this epoch measures, without offloading"
+        return f"stage 1: the network limits ({found}): this epoch measures, without offloading"
 
     def tell(self, report: Report, epoch: EpochMeasure, totals: Totals, *, measured: bool) -> None:
         """Tell the report of an epoch, or of one pass of an endless one, what has been learnt from it.

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 
 from sophon_loader.decide.facts import Rates
+from sophon_loader.decide.words import resource
+from sophon_loader.figures import per_second
 
 
 @dataclass(frozen=True)
@@ -51,4 +53,4 @@ class Throughput:
         return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value:.0f}/s" for name, value in self.measured().items())
+        return ", ".join(f"{per_second(value)} by {resource(name)}" for name, value in self.measured().items())

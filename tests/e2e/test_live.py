@@ -104,7 +104,7 @@ def test_the_same_samples_from_the_first_epoch_on_and_fewer_bytes(make: Any, wor
     assert reports[0]["wire_bytes"] < reports[0]["file_bytes"]
     assert all(report["degraded"] == 0 for report in reports)
     last = reports[-1]
-    assert last["predicted_seconds"] > 0 and "-bound at " in last["plan_reason"]
+    assert last["predicted_seconds"] > 0 and " limits, at " in last["plan_reason"]
     assert last["limits"][last["bottleneck"]] == 1.0 and len(last["limits"]) >= 4
     assert {"loader_cores", "agent_cores"} <= set(last["rates"])
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.report import Report
+from sophon_loader.report_rows import rows_of
 from sophon_loader.workers.counters import NO_TOTALS, Statistics
 
 KEYS = {
@@ -58,9 +59,9 @@ def test_plain_data_is_a_copy() -> None:
 
 def test_the_table_shows_what_there_is_and_no_empty_rows() -> None:
     text = str(report())
-    for part in ("epoch 3", "sophon", "webp: 3", "12.5", "Lambda stays at the loader", "the wire is the bottleneck"):
+    for part in ("epoch 3", "sophon", "3 webp", "12.5 s", "Lambda stays at the loader", "the wire is the bottleneck"):
         assert part in text
-    assert "bottleneck  " not in str(Report(policy="no-off"))
+    assert "what limits" not in str(Report(policy="no-off"))
     assert repr(report()) == text
 
 
@@ -84,8 +85,8 @@ def test_one_sentence_says_what_was_offloaded(
     one = Report("auto", why_not, totals=replace(NO_TOTALS, samples=96, **counted))
     values = one.as_dict()
     assert (values["offloading"], values["summary"]) == (one.offloading, one.summary) == (offloading, summary)
-    first = " ".join(re.split(r"[\s│]+", str(one).split("┩")[1].split("seconds")[0])).strip()
-    assert first == f"summary {summary}"
+    first = " ".join(re.split(r"[\s│]+", re.split("┩|│ samples", str(one))[1])).strip()
+    assert first == f"result {summary}"
 
 
 @pytest.mark.parametrize(("nbytes", "says"), [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 KB"), (2e9, "2.0 GB")])
@@ -104,3 +105,75 @@ def test_a_snapshot_does_not_change_with_the_epoch() -> None:
     report.update(3, 1.0, NO_TOTALS)
     report.rates["wire_bytes_s"] = 2.0
     assert kept.epoch is None and kept.rates == {"wire_bytes_s": 1.0}
+
+
+FULL = Report(
+    "auto",
+    plan_reason="because",
+    notes=("Lambda stays at the loader", "another note"),
+    epoch=2,
+    seconds=1.545,
+    bottleneck="wire",
+    rates={
+        **{"gpu_samples_s": 907.894, "wire_bytes_s": 2_402_094.2, "loader_cores": 0.570, "agent_cores": 0.476},
+        **{"disk_samples_s": 12_345.6, "gpu_busy_share": 0.914},
+    },
+    throughput={"gpu": 907.894, "cpu": 110.168, "io": 32.339},
+    limits={"wire": 1.0, "loader-cpu": 0.78},
+    would_bring={"gpu": 1.0, "wire": 1.6, "loader-cpu": 1.04, "agent-cpu": 1.004},
+    predicted_seconds=1.456,
+    totals=replace(
+        NO_TOTALS, samples=120, file_bytes=8_958_854, wire_bytes=3_542_445, read_bytes=8_958_854, loader_cpu_s=0.675,
+        agent_cpu_s=0.288, upkeep_s=0.159, retries=1, fallbacks=2, degraded=3, corrupt=1, malformed=2, verified=17,
+        cuts={0: 112, 2: 8}, encodings={"file": 1, "roi-jpeg": 108, "jpegls": 8, "roi-lepton": 3},
+    ),
+    passes=1,
+    ranks=2,
+    workers=1,
+)  # fmt: skip
+ROWS = {
+    "result": "119 of 120 samples preprocessed at the agent; 3.5 MB sent instead of 9.0 MB; "
+    "2 files read on this host instead",
+    "samples": "120 in 1.5 s, 77.7 per second; 1 loader worker; 1 pass over the dataset complete",
+    "predicted time": "1.5 s per pass",
+    "what limits": "The network limits; the loader's CPU is busy 78 % of the time.",
+    "what would help": "Twice the network would bring 60 % more samples per second; twice the loader's CPU 4 %.",
+    "why this plan": "because",
+    "speeds": "network 2.4 MB/s, loader 0.57 cores, agent 0.48 cores, training step 908 samples/s, "
+    "agent's disk 12,346 samples/s, GPU busy 91 % of the time",
+    "without offloading": "at most 32.3 samples/s by the network, 110 by the loader's CPU, 908 by the training step",
+    "sent": "3.5 MB for files of 9.0 MB (40 %)",
+    "sent as": "108 roi-jpeg, 8 jpegls, 3 roi-lepton, 1 file",
+    "ops at the agent": "none for 112 samples, 2 for 8 samples (decoding is the first)",
+    "CPU time": "loader 0.68 s, agent 0.29 s (0.16 s of it besides reading, ops and encoding)",
+    "problems": "2 files read on this host, because the agent sent nothing usable\n1 sample requested more than once\n"
+    "3 samples came less prepared than requested\n1 message damaged on the way\n"
+    "2 messages from the agent unreadable, or against the protocol",
+    "checked": "17 samples computed on this host too: equal",
+    "ranks": "2; counts and speeds are sums, times those of the slowest rank, shares of time are means",
+    "notes": "Lambda stays at the loader\nanother note",
+}
+
+
+def test_every_row_in_words_and_in_the_order_of_questions() -> None:
+    assert list(rows_of(FULL)) == list(ROWS.items())
+    assert str(FULL).split("\n")[0].strip() == "epoch 2, policy auto, sum of 2 ranks"
+
+
+def test_the_table_has_no_name_of_a_field() -> None:
+    assert "_" not in str(FULL)
+
+
+def test_the_verdict_is_two_sentences() -> None:
+    assert FULL.as_dict()["verdict"] == FULL.verdict == f"{ROWS['what limits']} {ROWS['what would help']}"
+
+
+def test_a_row_of_which_nothing_is_known_is_left_out() -> None:
+    alone = Report("auto", "no agent was given", epoch=0, seconds=2.0, bottleneck="loader-cpu")
+    alone.totals = replace(NO_TOTALS, samples=8, file_bytes=1000, encodings={"file": 8}, cuts={0: 8})
+    assert dict(rows_of(alone)) == {
+        "result": "nothing offloaded: no agent was given",
+        "samples": "8 in 2 s, 4 per second",
+        "what limits": "The loader's CPU limits.",
+        "sent": "nothing: files of 1.0 KB were read on this host",
+    }

@@ -34,7 +34,9 @@ from sophon_loader.decide.facts import ChoiceTable, Facts
 from sophon_loader.decide.policies.common import measured
 from sophon_loader.decide.simplex import Vector
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Part, Prices, Tariff, Traffic
+from sophon_loader.decide.words import resource
 from sophon_loader.errors import PlanError
+from sophon_loader.figures import per_second, percent, size
 
 GAP = 1e-6
 """Relative gap between the bounds at which to stop."""
@@ -172,27 +174,27 @@ class Auto:
 def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: ChoiceTable) -> str:
     files = float(table.wire_bytes[:, 0].sum(dtype=np.float64))
     sent = (
-        f"{wire_bytes / files:.0%} of the files' bytes"
+        f"{percent(wire_bytes / files)} of the files' bytes"
         if files
-        else f"{wire_bytes / 1e3 / table.samples:.4g} KB per sample"
+        else f"{size(wire_bytes / table.samples)} per sample"
     )
     return (
-        f"{base.bottleneck}-bound at {_per_s(table, base.seconds)} without offloading, "
-        f"{predicted.bottleneck}-bound at {_per_s(table, predicted.seconds)} with it, "
-        f"sending {sent}"
+        f"without offloading {resource(base.bottleneck)} limits, at {_per_s(table, base.seconds)}; "
+        f"with it {resource(predicted.bottleneck)} limits, at {_per_s(table, predicted.seconds)}, and {sent} are sent"
     )
 
 
 def _why_not(base: EpochTime, best_s: float, table: ChoiceTable) -> str:
+    now, best = _per_s(table, base.seconds), _per_s(table, best_s)
+    gain = "would not change that" if now == best else f"would give at best {best}"
     return (
-        f"{base.bottleneck}-bound at {_per_s(table, base.seconds)} without offloading, "
-        f"at best {_per_s(table, best_s)} with it: nothing is offloaded"
+        f"without offloading {resource(base.bottleneck)} limits, at {now}, and offloading {gain}: nothing is offloaded"
     )
 
 
 def _per_s(table: ChoiceTable, seconds: float) -> str:
     """How fast that is: a table of some samples says nothing of the seconds of an epoch."""
-    return f"{table.samples / seconds:.4g} samples/s" if seconds > 0 else "any rate"
+    return per_second(table.samples / seconds) if seconds > 0 else "any rate"
 
 
 def _prices_of(column: Column) -> Prices | None:

@@ -14,6 +14,7 @@ its argument. `next_trial` says what to measure next, None that enough is known;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +27,7 @@ from sophon_loader.decide.plan import Plan, spread, uniform_plan
 from sophon_loader.decide.policies.common import choice_at, same_for_all
 from sophon_loader.decide.policy import Trial
 from sophon_loader.errors import PlanError
+from sophon_loader.figures import percent
 
 BOTTLENECK_RATIO = 1.3
 """gpu / local above which the paper sees a prep stall."""
@@ -111,7 +113,7 @@ class FastFlow:
         best = self._best(trials, facts)
         if best is None or best.share in (0.0, 1.0) or _find_check(trials, best.choice) is not None or self._published:
             return None
-        return self._mix(facts, best, f"check of {best.choice} on {best.share:.0%} of the samples")
+        return self._mix(facts, best, f"check of {best.choice} on {percent(best.share)} of the samples")
 
     def decide(self, trials: Sequence[Trial], facts: Facts) -> Plan:
         """The plan that the trials support; nothing is offloaded unless the check trial, if made, beat the local one.
@@ -130,20 +132,22 @@ class FastFlow:
             return self._nothing(facts, "no trial has been run")
         ratio = facts.rates.gpu_samples_s / local.samples_s
         if ratio <= BOTTLENECK_RATIO:
-            return self._nothing(facts, f"gpu / local is {ratio:.2f}, not above {BOTTLENECK_RATIO}")
+            return self._nothing(facts, f"{_room(ratio)}, not more than {BOTTLENECK_RATIO} times")
         best = self._best(trials, facts)
         if best is None or best.share == 0.0:
             return self._nothing(facts, "no candidate promises more than the local pipeline")
-        where = f"{best.choice} on {best.share:.0%} of the samples"
+        where = f"{best.choice} on {percent(best.share)} of the samples"
         if self._published:
-            return self._mix(facts, best, f"gpu / local is {ratio:.2f}; {where}, unchecked{facts.caveats()}")
+            return self._mix(facts, best, f"{_room(ratio)}; {where}, not checked by a trial{facts.caveats()}")
         check = _find(trials, best.choice) if best.share == 1.0 else _find_check(trials, best.choice)
         if check is None:
-            return self._nothing(facts, f"{best.choice} has not been checked at its share")
+            return self._nothing(facts, f"{best.choice} has not been checked on its share of the samples")
         gain = check.samples_s / local.samples_s
         if gain < MIN_GAIN:
-            return self._nothing(facts, f"{best.choice} ran {gain:.2f} times as fast as local when checked")
-        reason = f"gpu / local is {ratio:.2f}; {where} ran {gain:.2f} times as fast as local{facts.caveats()}"
+            return self._nothing(
+                facts, f"{best.choice} ran {gain:.2f} times as fast as the local pipeline when checked"
+            )
+        reason = f"{_room(ratio)}; {where} ran {gain:.2f} times as fast as the local one{facts.caveats()}"
         return self._mix(facts, best, reason)
 
     def plan(self, facts: Facts) -> Plan:
@@ -153,7 +157,7 @@ class FastFlow:
             PlanError: a cut of the constructor lies past `facts.max_cut`.
         """
         if facts.table is None:
-            return self._nothing(facts, "neither trials nor a profile yet")
+            return self._nothing(facts, "there are neither trials nor a profile yet")
         missing = [str(choice) for choice in self._candidates(facts) if facts.table.index(choice) is None]
         if missing:
             return self._nothing(facts, f"the profile has no {', '.join(missing)}")
@@ -192,6 +196,13 @@ class FastFlow:
 
     def _nothing(self, facts: Facts, why: str) -> Plan:
         return same_for_all(self.name, facts, FILE, f"{why}: nothing is offloaded")
+
+
+def _room(ratio: float) -> str:
+    """How many times as fast the GPU could go, in words."""
+    if math.isinf(ratio):
+        return "the training step is not known to limit"
+    return f"the training step could take {ratio:.2f} times what the local pipeline gives"
 
 
 def _find(trials: Sequence[Trial], choice: Choice) -> Trial | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sophon_loader.decide.facts import FILE, Facts
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.common import choice_at, same_for_all
+from sophon_loader.figures import counted
 
 
 class NoOff:
@@ -19,7 +20,7 @@ class NoOff:
 
     def plan(self, facts: Facts) -> Plan:
         """Every sample crosses the wire as its file."""
-        return same_for_all(self.name, facts, FILE, "asked to offload nothing")
+        return same_for_all(self.name, facts, FILE, "this policy offloads nothing")
 
 
 class AllOff:
@@ -32,7 +33,8 @@ class AllOff:
         """Every sample is cut at `facts.max_cut`."""
         if facts.max_cut == 0:
             return same_for_all(self.name, facts, FILE, "the agent can run none of the ops: nothing is offloaded")
-        return same_for_all(self.name, facts, choice_at(facts, facts.max_cut), f"all cut at {facts.max_cut}")
+        why = f"the agent runs the first {counted(facts.max_cut, 'op')} of every sample"
+        return same_for_all(self.name, facts, choice_at(facts, facts.max_cut), why)
 
 
 class ResizeOff:
@@ -47,6 +49,7 @@ class ResizeOff:
         if cut is None:
             return same_for_all(self.name, facts, FILE, "no op crops or resizes: nothing is offloaded")
         if cut > facts.max_cut:
-            why = f"the agent reaches stage {facts.max_cut}, the resize ends at {cut}: nothing is offloaded"
+            why = f"the agent can run {counted(facts.max_cut, 'op')}, and the resize is op {cut}: nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
-        return same_for_all(self.name, facts, choice_at(facts, cut), f"all cut at {cut}, after the resize")
+        why = f"the agent runs the first {counted(cut, 'op')} of every sample, up to the resize"
+        return same_for_all(self.name, facts, choice_at(facts, cut), why)

@@ -32,6 +32,7 @@ from sophon_loader.decide.facts import (
 )
 from sophon_loader.decide.plan import Plan
 from sophon_loader.decide.policies.common import measured, same_for_all, unprofiled
+from sophon_loader.decide.words import resource
 from sophon_loader.errors import PlanError
 
 
@@ -66,17 +67,20 @@ class Sophon:
         table = measured(facts)
         base = time_without_offloading(table, facts.rates)
         if base.bottleneck != "wire":
-            why = f"the bottleneck is {base.bottleneck}, not the wire: nothing is offloaded"
+            why = f"{resource(base.bottleneck)} limits, not the network: nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
         if facts.offered_cores < OFFLOADS_FROM_CORES:
-            why = f"the agent has next to no CPU, {facts.offered_cores:.2g} cores: nothing is offloaded"
+            why = f"the agent has next to no CPU ({facts.offered_cores:.2g} cores): nothing is offloaded"
             return same_for_all(self.name, facts, FILE, why)
         smallest = smallest_choices(table)
         order = by_efficiency(table, smallest)
         taken, stop = _greedy(table, facts.rates, smallest, order)
         chosen = np.zeros(facts.samples, dtype=np.uint8)
         chosen[order[:taken]] = smallest[order[:taken]]
-        reason = f"wire-bound without offloading; offloads {taken} of {len(order)} samples that shrink, {stop}"
+        reason = (
+            f"without offloading the network limits; of {len(order)} samples that shrink {taken} are offloaded, "
+            f"and {stop}"
+        )
         return Plan(
             self.name,
             table.choices,
@@ -163,9 +167,9 @@ def _greedy(
             # Up to here the wire was the largest term and fell with each sample; only this one can be too much.
             worse = float(rest[end]) > before
             last = _with(now, wire[end], loader[end], agent[end]).bottleneck
-            return low + end + (not worse), f"then {last} is the bottleneck"
+            return low + end + (not worse), f"then {resource(last)} limits"
         now = _with(now, wire[-1], loader[-1], agent[-1])
-    return len(order), "the wire stays the bottleneck"
+    return len(order), "the network still limits"
 
 
 def _with(time: EpochTime, wire_s: np.float64, loader_s: np.float64, agent_s: np.float64) -> EpochTime:

@@ -50,7 +50,7 @@ def test_a_part_of_a_file_was_made_at_the_agent(root: Path, make: Any) -> None:
 
 
 def test_a_policy_that_offloads_nothing(make: Any) -> None:
-    assert summary_of(make(policy="no-off")) == "policy no-off: asked to offload nothing"
+    assert summary_of(make(policy="no-off")) == "policy no-off: this policy offloads nothing"
 
 
 def test_no_agent(make: Any) -> None:
@@ -87,7 +87,7 @@ def test_an_agent_that_is_gone(root: Path, policy: str) -> None:
             said = summary_of(loader)
     loader.close()
     if policy == "no-off":
-        assert said == "policy no-off: asked to offload nothing"
+        assert said == "policy no-off: this policy offloads nothing"
     else:
         assert said == f"the agent at {agent.address()} did not answer for {FILES} of {FILES} samples"
 

@@ -15,6 +15,7 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, Choice, Facts, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
+from sophon_loader.decide.words import capitalised, resource
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
@@ -236,7 +237,7 @@ def test_what_limits_is_told_before_choices_have_been_weighed(
     report = Report("auto")
     driven.live.tell(report)
     assert report.bottleneck == limits and report.limits[limits] == 1.0
-    assert report.verdict.startswith(f"{limits} limits, ") and "twice" not in report.verdict
+    assert report.verdict.startswith(f"{capitalised(resource(limits))} limits; ") and "Twice" not in report.verdict
     assert not (report.throughput or driven.live.would_bring() or driven.live.weighed())
 
 
@@ -330,7 +331,7 @@ def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
     disk_bytes_s = driven.live.conditions.disk_bytes_s
     assert 1e6 < disk_bytes_s < 2e6
     assert next(iter(driven.live.limits())) == "agent-disk" and driven.live.limits()["gpu"] < 0.1
-    assert " agent-disk-bound at" in driven.live.tariff.reason
+    assert "the agent's disk limits, at " in driven.live.tariff.reason
     assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
     found = driven.live.would_bring()
     assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)

@@ -15,8 +15,10 @@ from torchvision import transforms as v1
 from sophon_loader.client.address import Address
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies import Sophon
+from sophon_loader.decide.words import resource
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.figures import per_second
 from sophon_loader.main import profiler as module
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.profiling.probes import ProbeRequest
@@ -67,7 +69,7 @@ def test_samples_are_measured_only_if_the_first_steps_say_that_io_limits(
     assert profiler.in_stage_one and not profiler.samples.recording
     assert [profiler.first_steps(FIRST) for _ in range(2)] == ["", ""]
     said = profiler.first_steps(FIRST)
-    assert said.startswith(f"stage 1: {limits} limits (io {wire_bytes_s / 3000:.0f}/s, cpu ")
+    assert said.startswith(f"stage 1: {resource(limits)} limits ({per_second(wire_bytes_s / 3000)} by the network, ")
     assert profiler.samples.recording is (limits == "io") and not profiler.in_stage_one
     profiler.make_ready()
     assert profiler.in_stage_one is (limits != "io"), "another epoch may show another limit"

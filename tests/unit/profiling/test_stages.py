@@ -15,7 +15,9 @@ def test_rates_as_samples_per_second() -> None:
     found = Throughput.of(Rates(500.0, 12e6, 2.0, 1.0), samples=50, file_bytes=5e6, loader_cpu_s=0.5)
     assert found == Throughput(gpu=500.0, io=120.0, cpu=200.0)
     assert found.measured() == {"gpu": 500.0, "io": 120.0, "cpu": 200.0}
-    assert str(found) == "gpu 500/s, io 120/s, cpu 200/s"
+    assert str(found) == (
+        "500 samples/s by the training step, 120 samples/s by the network, 200 samples/s by the loader's CPU"
+    )
 
 
 def test_what_is_not_known_does_not_limit() -> None:

@@ -31,7 +31,7 @@ def test_without_a_table(name: str, choice: Choice) -> None:
     [
         ("all-off", facts_without_table(max_cut=0, resize_cut=None), "the agent can run none of the ops"),
         ("resize-off", facts_without_table(resize_cut=None), "no op crops or resizes"),
-        ("resize-off", facts_without_table(max_cut=1), "the agent reaches stage 1, the resize ends at 2"),
+        ("resize-off", facts_without_table(max_cut=1), "the agent can run 1 op, and the resize is op 2"),
     ],
 )
 def test_what_cannot_be_offloaded_is_not_and_says_so(name: str, facts: Facts, text: str) -> None:

@@ -15,6 +15,7 @@ from sophon_loader.decide import FILE, Choice, ChoiceTable, Plan, Rates, policy_
 from sophon_loader.decide.facts import OFFLOADS_FROM_CORES
 from sophon_loader.decide.policies import sophon as module
 from sophon_loader.decide.policies.sophon import by_efficiency, smallest_choices
+from sophon_loader.decide.words import resource
 from tests.support.decide_tables import Nested, facts_of, random_table, table_of
 
 INF = math.inf
@@ -52,15 +53,15 @@ def test_equal_efficiency_goes_by_index() -> None:
 def test_another_bottleneck_means_no_offloading(rates: Rates, name: str) -> None:
     plan = plan_of([[100, 1]], [[1, 2]], rates, loader=[[1, 0]])
     assert plan.counts() == {FILE: 1}
-    assert f"the bottleneck is {name}, not the wire" in plan.reason
+    assert f"{resource(name)} limits, not the network" in plan.reason
 
 
 @pytest.mark.parametrize(
     ("agent_s", "taken", "wire_s", "agent_cpu_s", "why"),
     [
-        (20, 8, 200, 160, "the wire stays the bottleneck"),
-        (35, 7, 225, 245, "then agent-cpu is the bottleneck"),  # 250 and 210 before: the last one still pays
-        (40, 6, 250, 240, "then agent-cpu is the bottleneck"),  # one more would make it 225 and 280
+        (20, 8, 200, 160, "the network still limits"),
+        (35, 7, 225, 245, "then the agent's CPU limits"),  # 250 and 210 before: the last one still pays
+        (40, 6, 250, 240, "then the agent's CPU limits"),  # one more would make it 225 and 280
     ],
 )
 def test_it_stops_when_the_wire_no_longer_leads(
@@ -69,14 +70,14 @@ def test_it_stops_when_the_wire_no_longer_leads(
     plan = plan_of([[100, 50]] * 8, [[0, agent_s]] * 8, Rates(INF, 2, INF, 1))
     assert np.flatnonzero(plan.chosen).tolist() == list(range(taken))
     assert (plan.predicted.wire_s, plan.predicted.agent_cpu_s) == (wire_s, agent_cpu_s)
-    assert f"offloads {taken} of 8 samples that shrink, {why}" in plan.reason
+    assert f"of 8 samples that shrink {taken} are offloaded, and {why}" in plan.reason
 
 
 def test_it_stops_at_the_gpu() -> None:
     plan = plan_of([[100, 50]] * 10, [[0, 0.001]] * 10, Rates(0.0125, 1, INF, INF))
     assert plan.predicted.gpu_s == 800
     assert plan.predicted.wire_s == 800  # no longer the largest alone
-    assert "then gpu is the bottleneck" in plan.reason
+    assert "then the training step limits" in plan.reason
 
 
 def plain_greedy(table: ChoiceTable, rates: Rates) -> NDArray[np.uint8]:
@@ -104,7 +105,7 @@ def test_an_agent_with_next_to_no_cpu_counts_as_one_with_none() -> None:
     assert sophon.plan(replace(facts, offered_cores=OFFLOADS_FROM_CORES)).counts() == {PIXELS: 8}
     plan = sophon.plan(replace(facts, offered_cores=0.9 * OFFLOADS_FROM_CORES))
     assert plan.counts() == {FILE: 8}
-    assert "the agent has next to no CPU, 0.054 cores: nothing is offloaded" in plan.reason
+    assert "the agent has next to no CPU (0.054 cores): nothing is offloaded" in plan.reason
 
 
 @pytest.mark.parametrize("agent_cores", [0.02, 0.1, 0.5, 5])

@@ -1,0 +1,52 @@
+"""Figures as people read them: few digits, and the unit that fits."""
+
+from __future__ import annotations
+
+_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3))
+
+
+def percent(share: float) -> str:
+    """A share of 1, in whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def size(nbytes: float) -> str:
+    """Bytes, in the largest unit of which there is at least one."""
+    for unit, scale in _SIZES:
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def number(value: float) -> str:
+    """Three digits, or all that are before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def per_second(samples_s: float) -> str:
+    """A rate of samples."""
+    return f"{number(samples_s)} samples/s"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, in milliseconds, seconds, minutes or hours, to two or three digits."""
+    if seconds < 0.0995:
+        return f"{1000 * seconds:.3g} ms" if seconds else "0 s"
+    if seconds < 99.5:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        whole = round(seconds)
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """A number of things: "1 sample", "2 samples".
+
+    Args:
+        count: how many.
+        singular: of the noun.
+        plural: where that is not `singular` and an s.
+    """
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

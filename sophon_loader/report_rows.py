@@ -1,0 +1,148 @@
+"""The rows of a report's table, as a user asks: what happened, what limits, what would help, details.
+
+What is empty or 0 has no row. Programs read `Report.as_dict()` instead, whose names and values stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
+from sophon_loader.figures import counted, duration, number, per_second, percent, size
+
+if TYPE_CHECKING:
+    from sophon_loader.report import Report
+    from sophon_loader.workers.counters import Totals
+
+
+def title(report: Report) -> str:
+    """What stands above the table."""
+    epoch = "" if report.epoch is None else f"epoch {report.epoch}, "
+    ranks = "" if report.ranks == 1 else f", sum of {report.ranks} ranks"
+    return f"{epoch}policy {report.policy}{ranks}"
+
+
+def rows_of(report: Report) -> list[tuple[str, str]]:
+    """The rows that have something to tell.
+
+    Args:
+        report: of an epoch.
+
+    Returns:
+        What, and its value.
+    """
+    return [(what, value) for what, value in _rows(report) if value]
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    totals = report.totals
+    held_up = "" if report.bottleneck is None else f"{capitalised(resource(report.bottleneck))} limits."
+    predicted = report.predicted_seconds
+    yield "result", report.summary
+    yield "samples", _samples(report)
+    yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
+    yield "what limits", what_limits(report.limits) or held_up
+    yield "what would help", what_more_brings(report.would_bring)
+    yield "why this plan", report.plan_reason
+    yield "speeds", _speeds(report.rates)
+    yield "without offloading", _throughput(report.throughput)
+    yield "sent", _sent(totals)
+    yield "sent as", _sent_as(totals)
+    yield "ops at the agent", _cuts(totals.cuts)
+    yield "CPU time", _cpu_time(totals)
+    yield "problems", "\n".join(_problems(totals))
+    yield "checked", _verified(totals.verified)
+    yield "ranks", _ranks(report.ranks)
+    yield "notes", "\n".join(report.notes)
+
+
+def _samples(report: Report) -> str:
+    count, seconds = report.totals.samples, report.seconds
+    if not count:
+        return ""
+    text = f"{count:,} in {duration(seconds)}, {number(count / seconds)} per second" if seconds else f"{count:,}"
+    if report.workers:
+        text += f"; {counted(report.workers, 'loader worker')}"
+    if report.passes:
+        text += f"; {counted(report.passes, 'pass', 'passes')} over the dataset complete"
+    return text
+
+
+def _speeds(rates: Mapping[str, float]) -> str:
+    """What a plan is made with, in the units of each."""
+    told = {
+        "wire_bytes_s": lambda value: f"network {size(value)}/s",
+        "loader_cores": lambda value: f"loader {value:.2g} cores",
+        "agent_cores": lambda value: f"agent {value:.2g} cores",
+        "gpu_samples_s": lambda value: f"training step {per_second(value)}",
+        "disk_samples_s": lambda value: f"agent's disk {per_second(value)}",
+        "gpu_busy_share": lambda value: f"GPU busy {percent(value)} of the time",
+    }
+    others = [f"{name.replace('_', ' ')} {number(value)}" for name, value in rates.items() if name not in told]
+    return ", ".join([write(rates[name]) for name, write in told.items() if name in rates] + others)
+
+
+def _throughput(samples_s: Mapping[str, float]) -> str:
+    """What each part could do by itself."""
+    first, *others = [name for name in ("io", "cpu", "gpu") if name in samples_s] or [""]
+    if not first:
+        return ""
+    rest = "".join(f", {number(samples_s[name])} by {resource(name)}" for name in others)
+    return f"at most {per_second(samples_s[first])} by {resource(first)}{rest}"
+
+
+def _sent(totals: Totals) -> str:
+    if not totals.file_bytes:
+        return ""
+    files = size(totals.file_bytes)
+    if not totals.wire_bytes:
+        return f"nothing: files of {files} were read on this host"
+    return f"{size(totals.wire_bytes)} for files of {files} ({percent(totals.wire_bytes / totals.file_bytes)})"
+
+
+def _sent_as(totals: Totals) -> str:
+    """How often each encoding was used, most often first; nothing where all samples are files."""
+    if not set(totals.encodings) - {"file"}:
+        return ""
+    falling = sorted(totals.encodings.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {name}" for name, count in falling)
+
+
+def _cuts(cuts: Mapping[int, int]) -> str:
+    """How many ops ran at the agent; nothing where none did."""
+    if not set(cuts) - {0}:
+        return ""
+    parts = [f"{cut or 'none'} for {counted(count, 'sample')}" for cut, count in sorted(cuts.items())]
+    return f"{', '.join(parts)} (decoding is the first)"
+
+
+def _cpu_time(totals: Totals) -> str:
+    spent = {"loader": totals.loader_cpu_s, "agent": totals.agent_cpu_s}
+    text = ", ".join(f"{where} {duration(seconds)}" for where, seconds in spent.items() if seconds)
+    if totals.upkeep_s:
+        text += f" ({duration(totals.upkeep_s)} of it besides reading, ops and encoding)"
+    return text
+
+
+def _problems(totals: Totals) -> Iterator[str]:
+    if totals.fallbacks:
+        yield f"{counted(totals.fallbacks, 'file')} read on this host, because the agent sent nothing usable"
+    if totals.retries:
+        yield f"{counted(totals.retries, 'sample')} requested more than once"
+    if totals.degraded:
+        yield f"{counted(totals.degraded, 'sample')} came less prepared than requested"
+    if totals.corrupt:
+        yield f"{counted(totals.corrupt, 'message')} damaged on the way"
+    if totals.malformed:
+        yield f"{counted(totals.malformed, 'message')} from the agent unreadable, or against the protocol"
+
+
+def _verified(count: int) -> str:
+    return f"{counted(count, 'sample')} computed on this host too: equal" if count else ""
+
+
+def _ranks(count: int) -> str:
+    if count == 1:
+        return ""
+    return f"{count}; counts and speeds are sums, times those of the slowest rank, shares of time are means"
