@@ -1,9 +1,11 @@
-"""docs/failures.md says what the code does: defaults, limits, exceptions and files are those of the code."""
+"""What the pages on failures and limits say is what the code does: defaults, limits, exceptions, texts and files."""
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,17 +20,32 @@ from storage_agent import frontend
 from storage_agent.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "failures.md").read_text()
+FAILURES, AGENT, LIMITS_PAGE = (
+    (ROOT / "docs" / name).read_text() for name in ("failures.md", "failures-agent.md", "limits.md")
+)
+PAGES = FAILURES + AGENT + LIMITS_PAGE
 NOT_OURS = {"ValueError", "ConnectionError", "FileNotFoundError", "PermissionError", "OSError", "RuntimeError",
             "IndexError", "OffloadWarning"}  # fmt: skip
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
+def section(page: str, heading: str) -> str:
+    """What stands below a heading, up to the next one of its rank, with its line breaks as spaces outside of tables."""
+    return page.split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+def in_one_line(text: str) -> str:
+    """A text whose lines were broken to fit the page."""
+    return re.sub(r"\s+", " ", text)
+
+
 def rows(heading: str) -> dict[str, list[str]]:
-    """The table below a heading: first cell -> the others."""
-    part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line[:2] == "| "]
-    return {cells[0]: cells[1:] for cells in found[2:]}
+    """All tables below a heading of docs/limits.md: first cell -> the others."""
+    lines = [line for line in section(LIMITS_PAGE, heading).splitlines() if line[:2] == "| "]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {
+        cells[0]: cells[1:] for cells in found if cells[0] != "---" and cells[-1] not in ("where", "what it bounds")
+    }
 
 
 def number(text: str) -> float:
@@ -54,7 +71,7 @@ LIMITS = {
     "one text field": limits.MAX_TEXT_LENGTH,
     "listing, unpacked": connection.MAX_LISTING_NBYTES,
     "ops": limits.MAX_OPS,
-    "times samples are asked for again while none comes": patience.MAX_RESENDS,
+    "times samples are requested again while none comes": patience.MAX_RESENDS,
     "times a pipeline is registered again": requests.MAX_REGISTRATIONS,
     "pause of an agent that was given up": revival.FIRST_PAUSE_S,
     "unanswered requests per connection": Settings.max_outstanding,
@@ -71,16 +88,16 @@ def test_a_limit_is_that_of_the_code(what: str) -> None:
 
 
 def test_the_text_has_the_numbers_of_the_code() -> None:
-    table = " ".join(" ".join([key, *cells]) for key, cells in rows("The agent, seen from a loader worker").items())
+    text, limits_text = in_one_line(section(AGENT, "The agent, seen from a loader worker")), in_one_line(LIMITS_PAGE)
     options = OffloadOptions()
-    doubled = [patience.MAX_RESENDS, options.resend_after_s * (2 ** (patience.MAX_RESENDS + 1) - 1)]
-    assert f"for {absence.LOST_TIMES} `resend_after_s` and {absence.LOST_SHARE * 100:g} % of the time" in table
-    assert f"a pause of {requests.PAUSE_S:g} s" in table and f"up to {requests.MAX_PAUSE_S:g} s until" in table
-    assert f"registered again {requests.MAX_REGISTRATIONS} times" in table
-    assert f"files alone, for {requests.FILES_ONLY_S:g} s" in table
-    assert f"left alone for {revival.FIRST_PAUSE_S:g} s" in table and f"up to {revival.MAX_PAUSE_S:g} s. Once" in table
-    assert f"after {absence.LOST_TIMES * options.resend_after_s:g} s where the files are mounted here" in PAGE
-    assert f"else after {doubled[1]:g} s" in PAGE
+    longest_s = options.resend_after_s * (2 ** (patience.MAX_RESENDS + 1) - 1)
+    assert f"for {absence.LOST_TIMES} `resend_after_s` and {absence.LOST_SHARE * 100:g} % of the time" in text
+    assert f"a pause of {requests.PAUSE_S:g} s" in text and f"up to {requests.MAX_PAUSE_S:g} s until" in text
+    assert f"registered again {requests.MAX_REGISTRATIONS} times" in text
+    assert f"files alone, for {requests.FILES_ONLY_S:g} s" in text
+    assert f"left alone for {revival.FIRST_PAUSE_S:g} s" in text and f"up to {revival.MAX_PAUSE_S:g} s. Once" in text
+    assert f"after {absence.LOST_TIMES * options.resend_after_s:g} s where the files are mounted here" in limits_text
+    assert f"else after {longest_s:g} s" in limits_text
 
 
 def test_every_file_that_holds_a_limit_exists() -> None:
@@ -92,7 +109,37 @@ def test_every_file_that_holds_a_limit_exists() -> None:
 
 def test_every_exception_exists() -> None:
     named = set(
-        re.findall(r"`([A-Z]\w+(?:Error|Busy|Unreachable|Mismatch|Export|Missing|Unreadable|Warning|Message))`", PAGE)
+        re.findall(r"`([A-Z]\w+(?:Error|Busy|Unreachable|Mismatch|Export|Missing|Unreadable|Warning|Message))`", PAGES)
     )
     assert {"AgentUnreachable", "ConfigError", "SampleMissing"} <= named
     assert {one for one in named - NOT_OURS if not hasattr(errors, one)} == set()
+
+
+SHOWN = [one for one in re.findall(r"`([^`]*)`", in_one_line(PAGES)) if " must " in one and "<name>" not in one]
+_A_VALUE = re.compile(r"\.\.\.|\[|\]|tcp://|\b\d+\b|'\w+'|, got|\bs(?=[;,])")
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_every_error_that_is_shown_is_one_of_the_code(shown: str) -> None:
+    """What stands for a value, "..." and figures, may be anything there."""
+    pieces = [piece.strip(" ,;'()") for piece in _A_VALUE.split(shown)]
+    assert any(pieces) and all(piece in _words_of_the_code() for piece in pieces if len(piece) > 3)
+
+
+@cache
+def _words_of_the_code() -> str:
+    """All texts of both packages, with the values in them left out."""
+    found = []
+    for path in (path for package in ("sophon_loader", "storage_agent") for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(part.value if isinstance(part, ast.Constant) else "" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return in_one_line(" ".join(found)).replace("`", "")
+
+
+@pytest.mark.parametrize("page", [FAILURES, AGENT, LIMITS_PAGE], ids=["failures", "failures-agent", "limits"])
+def test_a_page_can_be_read_at_one_sitting(page: str) -> None:
+    lines = page.splitlines()
+    assert len(lines) <= 250 and max(map(len, lines)) <= 120
