@@ -66,7 +66,7 @@ class Token:
         checksum, keys = packed[:_CHECKSUM_NBYTES], packed[_CHECKSUM_NBYTES:]
         if len(keys) != 3 * KEY_NBYTES or _checksum(keys) != checksum:
             raise ConfigError(
-                f"key must be a text that begins with {PREFIX} and has been copied whole, got {origin} that is not; "
+                f"key must begin with {PREFIX} and be copied whole, got {origin}, which is not such a key; "
                 "copy it once more from the file that `sophon-agent key add` names"
             )
         server, public, secret = (keys[at : at + KEY_NBYTES] for at in range(0, len(keys), KEY_NBYTES))
@@ -130,11 +130,11 @@ def read_private(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_MAX_FILE_NBYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"a file of keys must be readable, got {path}: {error}") from error
+        raise ConfigError(f"a key file must be readable, got {path}: {error}") from error
     if mode & 0o077:
         raise ConfigError(
-            f"a file of keys must be readable by its owner alone, got {path} with mode {mode & 0o777:o}; "
-            f"chmod 600 {path}"
+            f"a key file must be readable by its owner alone, got {path} with mode {mode & 0o777:o}; "
+            f"run `chmod 600 {path}`"
         )
     return text
 
@@ -145,11 +145,11 @@ def _read(given: str, name: str) -> Token:
     path = Path(os.path.expanduser(given))
     if not path.is_file():
         # Only what looks like a path is shown: else it may be a secret that was mistyped.
-        what = "which is no file" if path.exists() else "which is not there"
+        what = "which is not a file" if path.exists() else "which does not exist"
         got = f"{str(path)!r}, {what}" if given and ("/" in given or "." in given or path.exists()) else "neither"
         raise ConfigError(
-            f"{name} must be a text that begins with {PREFIX}, or the path of a file that holds one, got {got}; copy "
-            "the file that `sophon-agent key add NAME` makes at the agent to this host, and give its path here"
+            f"{name} must be a text that begins with {PREFIX}, or the path of a file with such a text, got {got}; run "
+            "`sophon-agent key add NAME` at the agent, copy the file that it makes to this host, and give its path"
         )
     return _read_file(path)
 

@@ -21,6 +21,7 @@ from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host import cores_available
+from sophon_loader.logs import log_line
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
@@ -48,55 +49,57 @@ log = logging.getLogger(__name__)
 
 
 class OffloadingDataLoader(OwnedDataLoader[T_co]):
-    """A DataLoader whose samples are preprocessed partly by a `storage_agent` next to the files.
+    """A DataLoader whose samples are partly preprocessed by a `storage_agent` next to the files.
 
-    Takes every argument of `torch.utils.data.DataLoader`, and:
+    It takes every argument of `torch.utils.data.DataLoader`, and these:
 
     Args:
-        agent: where the files are served: `"tcp://fileserver:5555/imagenet"`, `"local"` or a `LocalAgent` (starts one
-            on this host for as long as the loader lives; without a paced link, what would cross as a file is read by
-            the loader itself, and `"auto"` does not wait for it to start, nor starts it where the loader's processes
-            may use every core), or None (no agent: files are read on this host).
-        policy: `"auto"` (the cheapest plan for wire, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
+        agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`; `"local"` or a `LocalAgent`, an
+            agent on this host that lives as long as the loader; or None for no agent. `"local"` reads plain files
+            itself (unless the link is paced); under `"auto"` the loader does not wait for it, and does not start it
+            if the loader's own processes may use every core.
+        policy: `"auto"` (the cheapest plan for network, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"fastflow-every"`, `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and
             `plan(facts)`, or with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).
-        encodings: what may be used on the wire, under every policy: `"auto"` (every lossless one), `"paper"` (file,
-            pixels, array), or a list of names; `file` always may.
-        seed: of all random numbers of the pipeline. Default: what DataLoader would draw as its base seed, so that
-            `torch.manual_seed` or `generator` reproduce a run.
-        profile: a file: a profile that it holds is reused when dataset, pipeline, agent and versions match, else the
-            first epoch measures and saves one there; under `"auto"` that is of some samples.
-        tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and their like) run: `"loader"`, with each
-            sample; `"device"`, on the current accelerator, or the CPU if there is none, with whole batches, which come
-            to it as bytes and are then left there; or a device. `report()` says why, if that cannot be done.
-        num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer where some are idle; at
-            most two per core. They change within an epoch (not under policies that plan for each sample) or between
-            two. The attribute is their number now. A dataset that cannot be offloaded has one per core.
-        device_prefetch: batches that are copied to the accelerator, targets too, and finished there ahead of the step.
-        shard: deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each once in an epoch,
-            in equal steps; the last two batches of an epoch may be shorter.
+        encodings: forms in which values may be sent, under every policy: `"auto"` (every lossless one), `"paper"`
+            (file, pixels, array), or a list of names. `file` is always allowed.
+        seed: seed of all random numbers of the pipeline. Default: DataLoader's base seed, so that `torch.manual_seed`
+            or `generator` reproduce a run.
+        profile: path of a file for measurements. It is reused if dataset, pipeline, agent and versions match; else the
+            first epoch measures (under `"auto"`, some samples) and saves them there.
+        tail: where the last ops (ToTensor, ConvertImageDtype, Normalize and the like) run. `"loader"`: with each
+            sample. `"device"`: with whole batches, on the current accelerator, or on the CPU if there is none; batches
+            travel there as bytes, and stay there. Or a device. `report()` says why, if it cannot be done.
+        num_workers: also `"auto"`: a few at first, more while that makes loading faster, fewer if some are idle, at
+            most two per core. They change within an epoch, or between epochs under policies that plan for each sample.
+            The attribute is the current number. A dataset that cannot be offloaded gets one per core.
+        device_prefetch: number of batches that are copied to the accelerator, with their targets, and finished there
+            ahead of the step.
+        shard: True deals the samples out to the ranks of `torch.distributed`, in place of a sampler: each sample once
+            per epoch, in equal steps. The last two batches of an epoch may be shorter.
         options: limits and time-outs.
-        snapshot_every_n_steps: of torchdata's StatefulDataLoader; without effect: `state_dict()` is exact at any step.
+        snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader, and ignored: `state_dict()` is exact at
+            every step.
 
-    A dataset that cannot be offloaded runs exactly as in DataLoader; `report()` says why. For one that can, sample i of
-    epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are, because each op draws its
-    random numbers from (seed, epoch, sample index, its occurrence in the epoch, op position).
+    A dataset that cannot be offloaded is loaded exactly as by DataLoader; `report()` says why. For any other dataset,
+    sample i of epoch e is the same tensor whatever the agent, the policy, num_workers and batch_size are. For that,
+    each op draws its random numbers from (seed, epoch, sample index, occurrence in the epoch, op position).
 
     A copy (pickled, deep, or in another process) goes on where the original stands, with workers and a local agent of
-    its own. Every argument is an attribute of the same name, so that frameworks which make a loader anew from an old
-    one's attributes make the same; none can be set later.
+    its own. Every argument is an attribute of the same name, so that frameworks can make an equal loader from them;
+    none can be assigned later.
 
     Raises:
         ConfigError: an argument that cannot work. Errors of the agent come when an iteration begins, or with its next
-            batch where the agent was not waited for.
+            batch if the loader did not wait for the agent.
 
     Example:
         loader = OffloadingDataLoader(ImageFolder("/mnt/imagenet/train", transform), batch_size=256, shuffle=True,
                                       num_workers=8, agent="tcp://fileserver:5555/imagenet")
 
     Warns:
-        OffloadWarning: once, when an agent is given and nothing is offloaded, when files are read here because the
-            agent is silent, or when the loader goes without having been iterated over.
+        OffloadWarning: once, if an agent is given and nothing is offloaded, if files are read here because the agent
+            is silent, or if the loader goes without having been iterated over.
     """
 
     _is_kept = False
@@ -185,16 +188,17 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._is_kept or self._engine is None or (self._settings.agent is None and self._settings.tail is None):
             return False
         raise ConfigError(
-            "an OffloadingDataLoader must be prepared by sophon_loader's Accelerator, got accelerate's own, with which "
-            "all files would be read here; write `from sophon_loader.integrations.accelerate import Accelerator`"
+            "an OffloadingDataLoader must be prepared by sophon_loader's Accelerator, got accelerate's own, which "
+            "would read all files on this host; write `from sophon_loader.integrations.accelerate import "
+            "Accelerator`"
         )
 
     @property
     def bs(self) -> int:
         """What fastai's `to_distributed` asks a loader for first; an AttributeError that says why there is none."""
         raise AttributeError(
-            "fastai's to_distributed must be given loaders of fastai's class, got an OffloadingDataLoader; leave it "
-            "out, wrap the model in DistributedDataParallel and give the loader shard=True"
+            "fastai's to_distributed must be given loaders of fastai's class, got an OffloadingDataLoader; instead, "
+            "wrap the model in DistributedDataParallel and give the loader shard=True"
         )
 
     def _take_apart(self, *, warn: bool = True) -> None:
@@ -214,15 +218,15 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self._engine.close()
         self._engine = self._inner = None
         device = self._settings.tail
-        untouched = () if device is None else (f"no op runs on {device}: the dataset cannot be taken apart",)
+        untouched = () if device is None else (f"no op runs on {device}, because the dataset cannot be taken apart",)
         self._plain_report = Report(self._settings.policy.name, NO_AGENT if self._settings.agent is None else why)
         if isinstance(self.num_workers, AutoWorkers):  # whose number its random numbers depend on
             self.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
-            untouched = (*untouched, f"num_workers is {self.num_workers}, by the cores, and stays so")
+            untouched = (*untouched, f"num_workers is {self.num_workers}, from the number of cores, and stays at that")
         self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
-        log.info("runs as a plain DataLoader: %s", why)
+        log.info(log_line("plain DataLoader", reason=why))
         if warn and self._settings.agent is not None:
-            warn_user(f"nothing is offloaded: {why}")
+            warn_user(f"Nothing is offloaded: {why}.")
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
@@ -316,25 +320,25 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         try:
             unlike = unlike_its_parts(self._engine.data, self._place.order)
         except NotTried as why:
-            self._run_plainly(f"the dataset could not be compared with its parts: {why}")
+            self._run_plainly(f"the dataset could not be compared with its parts, because {why}")
             return
         if unlike is not None:
             self._run_plainly(unlike)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch` (they count up by themselves); tells a sampler that wants to know."""
+        """Make the next iteration epoch `epoch`, also for a sampler with `set_epoch`; epochs count up by themselves."""
         self._place.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands: a few KB, to be kept with the model's state, in the middle of an epoch as well.
+        """Where this loader stands, also in the middle of an epoch: a few KB to save with the model's state.
 
-        A loader over the same dataset that is given it goes on with the batch that would have come next, bit by bit; it
-        may have other workers, batches, policy, encodings, agent, and with `shard=True` be one of more or fewer ranks.
-        What has been prefetched, and not delivered, does not count. See docs/determinism.md.
+        A loader over the same dataset that loads this state goes on with the very batch that would have come next. It
+        may have other workers, batches, policy, encodings or agent, and with `shard=True` other ranks. Batches that
+        were prefetched and not delivered come again. See docs/determinism.md.
 
         Raises:
             ConfigError: the sampler draws in a way that cannot be repeated, an iterable dataset does not say where it
-                stands, or `in_order` is False with `shard=True` or a dataset whose copies in workers have states.
+                stands, or `in_order` is False with `shard=True` or with a dataset whose copies in workers have states.
         """
         offloadable = self._engine is not None
         persisting = self.persistent_workers and (self._inner if offloadable else self._iterator) is not None
@@ -345,28 +349,27 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a loader stood when it gave this state: the next iteration is the rest of that epoch.
 
-        `len()` of the loader, and of that iterator, stays that of a whole epoch, as in torchdata's loader.
-
-        Sets the generators from which the order is drawn to what they were; torch's global one, if it is that.
+        `len()` of the loader and of that iterator stays that of a whole epoch, as in torchdata's loader. The generators
+        from which the order is drawn are set back, torch's global one too if the order is drawn from it.
 
         Raises:
-            ConfigError: a state of another dataset, seed or sampler. That a sampler does not give the same indices
-                again is raised by the next iteration.
+            ConfigError: the state is of another dataset, seed or sampler. If the sampler does not repeat its indices,
+                the next iteration raises it.
         """
         self._place.load(state_dict, self.num_workers)
         self._end_workers()
 
     def measure(self, step: Callable[[Any], object] | None = None) -> Report:
-        """Measure before training: one pass over the data, and what was learnt goes for the epochs to come.
+        """Measure before training, in one pass over the data whose results serve the epochs to come.
 
-        A policy that plans for each sample offloads nothing in it. `auto` needs no such pass; it measures as it goes.
-        The report's `throughput` is SOPHON's stage 1: samples/s of GPU, I/O and CPU by themselves.
+        Policies that plan for each sample offload nothing in it. `auto` needs no such pass; it measures while it runs.
+        The report's `throughput` is SOPHON's stage 1: samples/s that GPU, I/O and CPU could do, each by itself.
 
         Args:
-            step: the training step, called with every batch, so that the GPU's rate is measured too. Use a copy of the
-                model if its weights must not change.
+            step: the training step, called with every batch, so that the GPU is measured too. Use a copy of the model
+                if its weights must not change.
 
-        Leaves the epoch count and the generator's state as they were.
+        The epoch count and the generator's state stay as they were.
         """
         if self._engine is None:
             return self.report()
@@ -387,35 +390,36 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         return self.report()
 
     def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
-        """How many images/s the training step alone could take, replaying batches, against what it gets.
+        """How many samples/s the training step alone could take, measured by replaying batches, and how many it gets.
 
         Args:
             step: the training step, called with every batch. Use a copy of the model if its weights must not change.
-            batches: held at a time, all in memory; what it gets is measured over as many.
+            batches: number of batches to hold in memory and replay; what the step gets is measured over as many.
 
-        Leaves the epoch count and the generator's state as they were.
+        The epoch count and the generator's state stay as they were.
 
         Raises:
-            ConfigError: no agent or dataset to offload, or an epoch of too few batches.
+            ConfigError: the dataset cannot be offloaded, or an epoch has too few batches.
         """
         with self._aside():
             found = self._iterate()
             if not isinstance(found, EpochIterator):
                 raise ConfigError(
-                    "a dataset that can be offloaded must be given to measure with; report() says why not"
+                    f"headspace() needs a dataset that can be offloaded, got a {type(self.dataset).__name__}; "
+                    "print(loader.report()) says what it lacks"
                 )
             return measured_headspace(found, step, batches, self._lag)
 
     def report(self, all_ranks: bool = False) -> Report:
-        """What the last epoch did (or the running one so far); prints as a table, `.as_dict()` for machines.
+        """What the last epoch did, or the running one so far: prints as a table, `.as_dict()` is plain data.
 
         Args:
-            all_ranks: the sum over the ranks of `torch.distributed`, of this rank's last epoch. Any rank may ask when
-                it has ended; in the middle of one all must, at the same step. A rank that tells nothing is waited for
-                30 s and left out, with a note. A plain DataLoader counts nothing that could be added up.
+            all_ranks: True for the sum over the ranks of `torch.distributed`, of this rank's last epoch. After its end,
+                any rank may ask; before it, all must, at the same step. A rank that tells nothing is left out after
+                30 s, with a note. A plain DataLoader counts nothing that could be added up.
 
-        Where a framework iterates over a loader that it has made of this one, that is of its epochs, and a note says
-        so; those of copies in other processes are reported there only.
+        If a framework iterates over a loader that it has made from this one, the report is of that loader's epochs,
+        and a note says so. Epochs of copies in other processes are reported there only.
 
         Raises:
             ConfigError: `all_ranks` without an initialised `torch.distributed`.
@@ -427,7 +431,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         return self._use.report(self._settings, self._engine, all_ranks=all_ranks)
 
     def close(self) -> None:
-        """End this loader's workers and its local agent now, not when it is collected."""
+        """End this loader's workers and its local agent now, not when Python collects it."""
         self._end_workers()
         self._use.note()
         if self._engine is not None:

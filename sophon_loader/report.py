@@ -17,31 +17,31 @@ class Report:
     """The last epoch of a loader, or the running one so far.
 
     Args:
-        policy: its name.
+        policy: name of the policy.
         why_not: why nothing was offloaded, or on some of several ranks nothing; "" otherwise.
         plan_reason: why the policy chose as it did.
-        notes: what a user should know: ops that stay at the loader, versions that differ.
-        epoch: its number; None before its first batch.
-        seconds: since it began, or as long as it took.
-        bottleneck: the resource that holds it up: "gpu", "wire", "loader-cpu", "agent-cpu" or "agent-disk".
-            Under `auto` while the epoch runs, else once it has ended. None until it is known, and before the loader has
-            seen 20 training steps; so are `limits` and `would_bring` empty.
-        rates: what is planned with: samples/s, bytes/s and cores; those that are not known to limit are left out.
-        throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the wire) and `cpu` (the loader's) could do
-            by themselves, if nothing was offloaded; those that are known.
-        limits: by resource the share of the time for which it is busy, as far as is known: the busiest first. Under
-            `auto` a wire is left out until it has held something up.
-        would_bring: how many times as many images/s twice of each resource would give, by the cost model.
-        weighed: what the choices of the samples of late take on average, by choice: bytes on the wire, CPU seconds at
-            the agent, and those that are left to the loader. "pixels@2" is the value behind the second op, as it is.
-        predicted_seconds: what the cost model expected; None if the costs were not known.
-        totals: what was counted.
-        passes: how often this iteration has delivered as many samples as the dataset has, and went on; each time the
-            loader learns and plans anew. `bottleneck` is then that of the last pass, `predicted_seconds` of one.
-        ranks: of which this is the sum. Then counters are sums, and so are the rates that all of them know (cores that
-            several ranks of a host share count for each); times are those of the slowest; `limits`, `would_bring` and
-            `weighed` are means.
-        workers: of the loader, as they were last; 0 where the main process loads.
+        notes: what a user should know, for example ops that stay at the loader, or versions that differ.
+        epoch: number of the epoch; None before the first batch.
+        seconds: time since the epoch began, or its whole time.
+        bottleneck: the resource that limits: "gpu" (the training step), "wire" (the network), "loader-cpu", "agent-cpu"
+            or "agent-disk". Under `auto` it is told while the epoch runs, else at its end. None before it is known, and
+            before the loader has seen 20 training steps; `limits` and `would_bring` are then empty.
+        rates: what plans are made with: samples/s, bytes/s and cores. A rate that is not known to limit is left out.
+        throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the network) and `cpu` (the loader's) could
+            do, each by itself and without offloading; those that are known.
+        limits: by resource, the share of the time for which it is busy; the busiest first. Under `auto` the network is
+            left out until something has waited for it.
+        would_bring: by resource, how many times as many samples/s twice of it would give, by the cost model.
+        weighed: by choice, its mean cost over recent samples: bytes on the network, CPU seconds at the agent, and CPU
+            seconds left to the loader. "pixels@2" is the value after two ops, as it is.
+        predicted_seconds: what the cost model expected; None if costs were not known.
+        totals: the counters.
+        passes: how often this iteration has delivered as many samples as the dataset has, and went on. At each pass the
+            loader learns and plans anew; `bottleneck` is then that of the last pass, `predicted_seconds` of one.
+        ranks: number of ranks that this is the sum of. Counters are sums, and so are rates that all ranks know (cores
+            that ranks of one host share count once per rank). Times are those of the slowest rank. `limits`,
+            `would_bring` and `weighed` are means.
+        workers: number of the loader's workers at the end; 0 where the main process loads.
 
     Example:
         >>> print(loader.report())  # a table
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def preprocessed(self) -> int:
-        """Samples that the agent worked on: it ran ops, cut out a part of the file or wrote it in fewer bytes."""
+        """Samples that the agent worked on: it ran ops, cut a part out of the file, or wrote it in fewer bytes."""
         return sum(count for encoding, count in self.totals.encodings.items() if encoding != "file")
 
     @property
@@ -109,7 +109,7 @@ class Report:
         return " ".join(filter(None, sentences))
 
     def snapshot(self) -> Report:
-        """A copy that stays as it is while the epoch goes on."""
+        """A copy that does not change while the epoch goes on."""
         return replace(self, rates=dict(self.rates), limits=dict(self.limits), would_bring=dict(self.would_bring))
 
     def as_dict(self) -> dict[str, Any]:

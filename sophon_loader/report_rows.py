@@ -5,7 +5,7 @@ What is empty or 0 has no row. Programs read `Report.as_dict()` instead, whose n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
@@ -71,7 +71,7 @@ def _samples(report: Report) -> str:
 
 def _speeds(rates: Mapping[str, float]) -> str:
     """What a plan is made with, in the units of each."""
-    told = {
+    told: dict[str, Callable[[float], str]] = {
         "wire_bytes_s": lambda value: f"network {size(value)}/s",
         "loader_cores": lambda value: f"loader {value:.2g} cores",
         "agent_cores": lambda value: f"agent {value:.2g} cores",

@@ -66,12 +66,12 @@ def _lacking(text: object) -> str:
     if not isinstance(text, str):
         return "; write it as a text"
     if text.strip() != text or any(character.isspace() for character in text):
-        return ", with white space in it; leave that out"
+        return ", which has white space in it; remove that"
     if not text.startswith("tcp://"):
         scheme, separator, rest = text.rpartition("://")
         rest = rest or "fileserver:5555/imagenet"
         if separator:
-            return f", whose {scheme}:// is not spoken by agents; write tcp://{rest}"
+            return f", but agents do not speak {scheme}://; write tcp://{rest}"
         return f": it lacks tcp://; write tcp://{re.sub('^tcp:?/+', '', rest)}"
     host, _, export = text.removeprefix("tcp://").partition("/")
     name, _, port = host.rpartition(":")
@@ -81,4 +81,4 @@ def _lacking(text: object) -> str:
         return f", whose port is {port}; a port is from 1 to 65535, by default 5555"
     if not export.strip("/"):
         return ": it lacks the export; add the NAME of --export NAME=FOLDER: " + text.rstrip("/") + "/NAME"
-    return ", with an empty part; the part behind the port is the name of an export"
+    return ", which has an empty part; what follows the port is the name of an export"

@@ -77,7 +77,10 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
             if full_s is None and found.queues:
                 full_s = arrived_s
     if not arrivals or not arrivals[-1][1]:
-        raise AgentUnreachable(f"agent {connection.address} must send files, got none within {_BURST_MAX_S:g} s")
+        raise AgentUnreachable(
+            f"agent {connection.address} must send files to measure the network with, got none within "
+            f"{_BURST_MAX_S:g} s"
+        )
     return _rate_of(arrivals, started_s, grown_s)
 
 

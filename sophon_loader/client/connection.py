@@ -300,9 +300,9 @@ class Connection(Link):
                 last = f"{answer[0]}"
             if self._damaged == MAX_DAMAGED:
                 raise CorruptMessage(
-                    f"messages must arrive as they were sent, got {1 + MAX_DAMAGED} damaged ones about the same "
-                    f"{type(self._question[0]).__name__} to or from {self.address}, the last: {last}; look for what "
-                    "changes bytes on the way to the agent"
+                    f"messages must arrive undamaged, got {1 + MAX_DAMAGED} damaged ones for one "
+                    f"{type(self._question[0]).__name__} to {self.address}, the last: {last}; find what changes bytes "
+                    "on the way to the agent and back (a proxy or a tunnel, for example)"
                 )
             self._damaged += 1
             time.sleep(DAMAGED_PAUSE_S * 2**self._damaged)
@@ -329,12 +329,12 @@ class Connection(Link):
         self._watch()
         if unknown := unknown_host(self.address.endpoint):
             return AgentUnreachable(
-                f"agent must be at a host that this one knows, got {unknown}; correct the name in {self.address}, or "
-                "use the host's address"
+                f"the agent's host must have a name that is known here, got {unknown}; correct the name in "
+                f"{self.address}, or use the host's IP address"
             )
         return self._handshakes.error() or AgentUnreachable(
-            f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; is "
-            "`sophon-agent serve` running there, and bound to an address that this host reaches?"
+            f"an agent must answer at {self.address.endpoint}, got nothing within {timeout_s:g} s; see that "
+            "`sophon-agent serve` runs there, bound to an address that this host can reach"
         )
 
     def _unexpected(self, answer: Message) -> SophonError:

@@ -49,18 +49,18 @@ class Handshakes:
                 f"{file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
             if _MISMATCH in self._failed:
-                return KeyRefused(f"key must be given for {endpoint}, whose agent has keys, got none; {remedy}")
+                return KeyRefused(f"key must be given, because the agent at {endpoint} has keys, got none; {remedy}")
             return AgentUnreachable(
-                f"an agent must answer at {endpoint}, got connections that are closed at once: something else listens "
-                f"there, or an agent that has keys; for that one, {remedy}"
+                f"an agent must answer at {endpoint}, got connections that are closed at once; either something else "
+                f"listens there, or an agent that has keys: then {remedy}"
             )
         if any(event == zmq.EVENT_HANDSHAKE_FAILED_AUTH for event, _ in self._failed):
             return KeyRefused(
-                f"key must be one that the agent at {endpoint} lets in, got {token.origin}, which it does not know "
-                "(any more); `sophon-agent key list` there shows those that it does"
+                f"key must be one that the agent at {endpoint} knows, got {token.origin}, which was never added there "
+                "or has been removed; `sophon-agent key list` there shows the keys that it knows"
             )
         return KeyRefused(
-            f"key must be of the agent at {endpoint}, got {token.origin}, which is of another agent, or the agent "
-            "serves without keys; make a token there (`sophon-agent key add NAME`), or leave the key out where the "
-            "agent has none: as long as a key is given, nothing crosses unencrypted"
+            f"key must belong to the agent at {endpoint}, got {token.origin}; either it belongs to another agent: then "
+            "make a token there (`sophon-agent key add NAME`); or the agent serves without keys: then leave the key "
+            "out, since with a key the loader never connects unencrypted"
         )

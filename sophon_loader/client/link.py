@@ -104,7 +104,9 @@ class Link:
             socket.connect(self.address.endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise AgentUnreachable(f"agent must be a reachable address, got {self.address}: {error}") from error
+            raise AgentUnreachable(
+                f"agent must be an address that can be connected to, got {self.address}: {error}"
+            ) from error
 
     def renew(self) -> None:
         """Make the connection anew; what is on its way, in either direction, is lost.
@@ -118,7 +120,7 @@ class Link:
             self._socket.close()
             self._open()
         except zmq.ZMQError as error:
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
+            raise AgentUnreachable(f"agent {self.address} must stay connected, got: {error}") from error
         self.reconnects += 1
 
     def _find_out_soon(self, options: OffloadOptions) -> None:
@@ -162,9 +164,9 @@ class Link:
                 self.renew()
                 self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again as error:
-            raise AgentUnreachable(f"agent {self.address} must take messages, but its queue is full") from error
+            raise AgentUnreachable(f"agent {self.address} must accept messages, got a full queue") from error
         except zmq.ZMQError as error:  # closed, at the end of this process
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
+            raise AgentUnreachable(f"agent {self.address} must stay connected, got: {error}") from error
 
     def receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
         """The next message and its payload (b"" for kinds without), or None after `timeout_s`.
@@ -181,7 +183,7 @@ class Link:
                 frames = self._frames()
                 timeout_s = end_s - now_s()
         except zmq.ZMQError as error:  # closed, at the end of this process
-            raise AgentUnreachable(f"agent {self.address} must be connected: {error}") from error
+            raise AgentUnreachable(f"agent {self.address} must stay connected, got: {error}") from error
         if not frames:
             if now_s() >= self._renew_at_s:
                 self.renew()

@@ -71,7 +71,9 @@ class LocalAgentProcess:
             said = self._awaited.heard(wait_s)
             self._address = None if said is None else Address(said.endpoint, EXPORT)
         elif (status := self._process.poll()) is not None:  # a worker could not import its ops, say
-            raise AgentUnreachable(f"an agent must start, but it ended with status {status}")
+            raise AgentUnreachable(
+                f"an agent must start, got one that ended with status {status}; its own words are on standard error"
+            )
         return self._address
 
     @property

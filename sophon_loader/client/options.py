@@ -11,31 +11,29 @@ from sophon_loader.errors import ConfigError
 
 @dataclass(frozen=True)
 class OffloadOptions:
-    """Limits and time-outs; the defaults suit a training job on a local network.
+    """Limits and time-outs of the loader; the defaults suit a training job on a local network.
 
     Args:
-        window: most samples that one loader worker may have unanswered. It has up to 64, and more only where the way to
-            the agent is so long that it takes more to keep it full.
-        window_nbytes: most bytes that those may come to, by the mean of what has come; with what has come and still
-            waits for its turn in the worker's memory.
-        connect_timeout_s: how long the first answer of an agent may take before the loader gives up.
-        heartbeat_s: silence after which the agent is asked whether it is alive.
-        dead_after_s: silence after which it counts as gone; then files are read below the dataset's root if
-            they are there, else the sample fails.
-        resend_after_s: no sample, from an agent that says something, after which they are asked for again, then
-            after 2, 4 and 8 times as long, and then it counts as gone; where the files are below the root, sooner.
-        traffic_weight: share of the agent's cores that `auto` may use to save traffic where that costs no time, 0 to 1;
-            0: nothing is offloaded that makes no epoch shorter.
-        cost_per_gb: seconds of training that a gigabyte less on the wire is worth to `auto`: its price, by that of a
-            second of the job. A link that is billed may then be spared at the cost of time.
-        verify: share of the samples from the agent that are computed here, too, and compared bit for bit, 0 to 1; which
-            ones depends on nothing but their random numbers. Above 0, the first 16 of a run come on top where the files
-            are here. 0: none.
-        reuse_batch_memory: whether workers make batches in shared memory that is used again and again. False: every
-            batch goes to the main process as torch's DataLoader sends it, which takes more CPU time.
-        key: what opens connections to an agent that has keys: the token that it made, or the path of the file with it.
-            None: the environment variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT`, if there is
-            one.
+        window: upper bound on unanswered samples per loader worker. More than 64 are used only if the way to the agent
+            is long enough to need them.
+        window_nbytes: upper bound on their bytes, estimated from the mean reply, together with the bytes that were
+            received and not yet used.
+        connect_timeout_s: seconds to wait for the agent's first answer.
+        heartbeat_s: seconds of silence until the agent is asked whether it is alive.
+        dead_after_s: seconds of silence until the agent counts as gone. Files are then read below the dataset's root;
+            if they are not there, the sample fails.
+        resend_after_s: seconds without a sample from a live agent before requests are sent again; doubled each time,
+            three times, then the agent counts as gone. Sooner if the files are below the dataset's root.
+        traffic_weight: share of the agent's cores, 0 to 1, that `auto` may use to save traffic where that costs no
+            time. With 0 it offloads only what makes an epoch shorter.
+        cost_per_gb: seconds of training that you would trade for one gigabyte less traffic, under `auto`. Example: a
+            link at $0.09 per GB and a job at $3 per hour: 108. The epoch may then take longer.
+        verify: share of the agent's samples, 0 to 1, that are computed here too and compared bit by bit; which ones
+            depends on their random numbers only. If above 0 and the files are here, the first 16 of a run are added.
+        reuse_batch_memory: whether workers put batches into shared memory that is used again. With False, batches
+            travel as in torch's DataLoader, which takes more CPU time.
+        key: for an agent that has keys: the token that it made, or the path of the file with it. None: the environment
+            variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
 
     Example:
         >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
@@ -61,7 +59,7 @@ class OffloadOptions:
         for name, what in (("window", "samples"), ("window_nbytes", "bytes")):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} must be a whole number of {what} from 1 on, got {value!r}")
+                raise ConfigError(f"{name} must be a whole number of {what}, at least 1, got {value!r}")
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
@@ -69,26 +67,32 @@ class OffloadOptions:
         for name in ("traffic_weight", "verify"):
             value = getattr(self, name)
             if not (_is_number(value) and 0 <= value <= 1):
-                raise ConfigError(f"{name} must be a share from 0 to 1, got {value!r}")
+                raise ConfigError(f"{name} must be a number from 0 to 1, got {value!r}; 0.1 stands for 10 %")
         if not (_is_number(self.cost_per_gb) and 0 <= self.cost_per_gb < math.inf):
-            raise ConfigError(f"cost_per_gb must be seconds from 0 on, got {self.cost_per_gb!r}")
+            raise ConfigError(
+                f"cost_per_gb must be a number of seconds, at least 0, got {self.cost_per_gb!r}; 0 means that traffic "
+                "is free"
+            )
         if not isinstance(self.reuse_batch_memory, bool):
             raise ConfigError(
-                f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; False has torch's "
-                "DataLoader send the batches"
+                f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; with False, "
+                "batches travel as in torch's DataLoader"
             )
         if self.key is not None and not isinstance(self.key, str):
-            raise ConfigError(f"key must be a token or the path of its file, got a {type(self.key).__name__}")
+            raise ConfigError(
+                f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"
+            )
 
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """An agent on this host that the loader starts, and ends with itself; `agent="local"` is one with the defaults.
+    """An agent on this host that the loader starts, and that ends with it; `agent="local"` is one with the defaults.
 
     Args:
-        workers: its worker processes; None for one per core.
-        limit_mbit: paces its replies to this many Mbit/s, for demos; files then cross, too. None for no limit.
-        ops: modules that it imports for their `register_op` calls.
+        workers: number of its worker processes; None for one per core.
+        limit_mbit: rate of its replies in Mbit/s, to imitate a slow network: files then come from it too. None for no
+            limit.
+        ops: names of modules that it imports, because they call `register_op`.
 
     Example:
         >>> LocalAgent(workers=2, ops=("my_ops",)).limit_mbit is None
@@ -104,12 +108,14 @@ class LocalAgent:
 
     def __post_init__(self) -> None:
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
-            raise ConfigError(f"workers must be a number of processes from 1 on or None, got {self.workers!r}")
+            raise ConfigError(
+                f"workers must be a whole number of processes, at least 1, got {self.workers!r}; None is one per core"
+            )
         limit = self.limit_mbit
         if limit is not None and not (_is_number(limit) and 0 < limit < math.inf):
-            raise ConfigError(f"limit_mbit must be a positive number of Mbit/s or None, got {limit!r}")
+            raise ConfigError(f"limit_mbit must be a positive number of Mbit/s, got {limit!r}; None is no limit")
         if not isinstance(self.ops, (tuple, list)) or not all(isinstance(name, str) for name in self.ops):
-            raise ConfigError(f"ops must be a tuple of module names, got {self.ops!r}; write ('my_ops',), for example")
+            raise ConfigError(f"ops must be a tuple of module names, got {self.ops!r}; for example, write ('my_ops',)")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

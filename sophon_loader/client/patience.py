@@ -163,7 +163,7 @@ class Patience:
         first_s = min(LOST_S, self._after_s) if self._lost else self._after_s
         again = self._idle_s - self._asked_s >= first_s * 2**self._resends
         if self._idle_s >= max(self.left_s, self._after_s) or (again and self._resends == MAX_RESENDS):
-            return self.give_up(f"got no sample for {self._idle_s:.3g} s, though it says something")
+            return self.give_up(f"got no sample for {self._idle_s:.3g} s, although it still talks")
         if again:
             self._resends += 1
             self._asked_s, self._lost = self._idle_s, False

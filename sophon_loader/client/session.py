@@ -25,6 +25,7 @@ from sophon_loader.errors import (
     WireError,
 )
 from sophon_loader.host import now_s
+from sophon_loader.logs import log_line
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
@@ -36,7 +37,6 @@ MAX_TOLD = 20
 """Messages that cannot be used of which the log tells; the report counts them all."""
 _WAIT_S = 0.1
 """How long to wait for a message before looking at the time-outs again."""
-_GONE = "is asked for nothing for now"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class Session:
             left_s: for how long it may be waited for in vain; inf where nothing can be had without it.
         """
         if gone != self._requests.gone:
-            log.warning("the agent at %s %s", self.terms.address, _GONE if gone else "answers again")
+            facts = {"agent": self.terms.address, **({"reason": "found gone before"} if gone else {})}
+            log.warning(log_line("agent given up" if gone else "agent answers again", **facts))
         self._requests.trust(gone=gone, left_s=left_s)
 
     @property
@@ -205,7 +206,7 @@ class Session:
 
     def _note_gone(self) -> None:
         self.gave_up_s = now_s()
-        log.warning("the agent at %s %s: %s", self.terms.address, _GONE, self._requests.patience.why)
+        log.warning(log_line("agent given up", agent=self.terms.address, reason=self._requests.patience.why))
 
     def _note_fresh(self, message: Message) -> None:
         """Count what the way of a reply took that has just come."""
@@ -235,19 +236,19 @@ class Session:
         else:
             self.malformed += 1
         if self.corrupt + self.malformed <= MAX_TOLD:
-            log.warning("a message of the agent at %s cannot be used: %s", self.terms.address, error)
+            log.warning(log_line("message unusable", agent=self.terms.address, reason=error))
         self._do(self._requests.unusable(error.request, str(error), now_s(), damaged=damaged))
 
     def _take(self, message: Message, payload: Payload) -> None:
         if is_corrupt(message):
-            self._do_without(CorruptMessage(f"the agent says that it has been sent a damaged one: {message}"))
+            self._do_without(CorruptMessage(f"the agent says that it received a damaged message: {message}"))
             return
         if isinstance(message, Failed) and not message.ids:
             self._refused(message)
             return
         if isinstance(message, Sample) and message.encoding not in self._allowed:
             error = MalformedMessage(
-                f"an agent must answer in an encoding that was allowed, one of {sorted(self._allowed)}, got "
+                f"an agent must answer in an allowed encoding, one of {sorted(self._allowed)}, got "
                 f"{reprlib.repr(message.encoding)} from {self.terms.address}"
             )
             error.request = message.id

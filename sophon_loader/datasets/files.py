@@ -16,10 +16,10 @@ from sophon_loader.pipeline.chain import decode
 
 
 class ImageFiles(Dataset[Any]):
-    """The `__getitem__` of a dataset of image files: `(transform(image), target(index))`, the image as PIL RGB.
+    """Base class for a dataset of image files that can be offloaded.
 
-    Derive from it, and give `root`, `__len__`, `key(index)` and `target(index)` as `OffloadableDataset` says them; then
-    it can be offloaded.
+    A class of yours that derives from it has `root`, `__len__`, `key(index)` (the file's path below `root`) and
+    `target(index)` (its label). `dataset[index]` is then `(transform(image), target(index))`, the image as PIL RGB.
 
     Example:
         class Birds(ImageFiles):
@@ -49,18 +49,18 @@ class ImageFiles(Dataset[Any]):
 
 
 class FileDataset(ImageFiles):
-    """Image files and their labels, as a table lists them.
+    """A dataset of image files and their labels, from two lists.
 
     Args:
         root: the folder that holds all files.
-        files: their paths, relative to `root` with `/`, or absolute and below it.
-        targets: their labels in the same order: a list, an array, a tensor, a column of a data frame. Integers in an
-            array are given as int.
+        files: paths of the files, relative to `root` with `/`, or absolute and below `root`.
+        targets: labels in the same order: a list, an array, a tensor or a column of a data frame. Integers of an array
+            become int.
         transform: PIL RGB image -> what the training loop gets.
-        target_transform: label -> what it gets.
+        target_transform: label -> what the training loop gets.
 
     Raises:
-        ConfigError: not as many labels as files, or a path that is not below `root`.
+        ConfigError: labels and files differ in number, or a path is not below `root`.
 
     Example:
         table = pandas.read_csv("/data/birds/labels.csv")
@@ -91,22 +91,22 @@ class FileDataset(ImageFiles):
         return len(self.shared_keys)
 
     def key(self, index: int) -> str:
-        """The path of a file, relative to `root`."""
+        """The path of sample `index`, relative to `root`."""
         return self.shared_keys[self._row(index)]
 
     def target(self, index: int) -> Any:
-        """Its label, as the training loop gets it."""
+        """The label of sample `index`, as the training loop gets it."""
         label = self.label(self._row(index))
         return label if self.target_transform is None else self.target_transform(label)
 
     @property
     def targets(self) -> list[Any]:
-        """All labels, before `target_transform`; made anew at each access."""
+        """All labels before `target_transform`; a new list at each access."""
         return [self.label(row) for row in range(len(self))]
 
     @property
     def source(self) -> Source:
-        """What of it can be offloaded."""
+        """What can be offloaded of this dataset."""
         return Source(self.root, self.shared_keys, self.label)
 
     def _row(self, index: int) -> int:

@@ -29,7 +29,8 @@ def checked_key(key: Any, name: str, row: int) -> str:
         )
     if key.startswith("/"):
         raise ConfigError(
-            f"{name.format(row)} must be a path relative to root, got the absolute {key!r}; leave out the root"
+            f"{name.format(row)} must be a path relative to root, got the absolute path {key!r}; remove the root from "
+            "it"
         )
     if ".." in key.split("/"):
         raise ConfigError(

@@ -48,7 +48,7 @@ class Locations:
         key = self._below_common_root(index)
         if not key.startswith(self._inner):
             raise ConfigError(
-                f"key must be below {self._inner} as those before it, got {key!r}; export the folder above"
+                f"key must be below {self._inner}, as the keys before it are, got {key!r}; export the folder above that"
             )
         return self._folder + key[len(self._inner) :]
 
@@ -111,5 +111,8 @@ def _below(source: Source, base: str | None, address: Address) -> str:
     else:
         path = os.path.relpath(source.address.folder or ".", address.folder or ".")
     if path.split("/")[0] == "..":
-        raise ConfigError(f"agent must be an address that holds {source.address}, got {address}; leave out its folder")
+        raise ConfigError(
+            f"agent must be an address whose folder holds {source.address}, got {address}; leave the folder out of "
+            "the address"
+        )
     return "" if path == "." else f"{path}/"

@@ -14,10 +14,10 @@ Transform = Callable[[Any], Any]
 
 @runtime_checkable
 class OffloadableDataset(Protocol):
-    """A map-style dataset of image files that says where they lie.
+    """What a map-style dataset of image files must have to be offloaded.
 
-    `dataset[i]` must be `(transform(image), target(i))`, `image` being the file `root/key(i)` as PIL RGB. `key` and
-    `target` are called in the loader's workers, so they must not depend on what a worker does.
+    `dataset[i]` must equal `(transform(image), target(i))`, where `image` is the file `root/key(i)` as PIL RGB. The
+    loader's workers call `key` and `target`, so these must not depend on anything that changes in a worker.
 
     Example:
         class Pairs(torch.utils.data.Dataset):
@@ -47,7 +47,7 @@ class OffloadableDataset(Protocol):
         """The path of sample `index` relative to `root`, with `/`."""
 
     def target(self, index: int) -> Any:
-        """Its label, as the training loop gets it."""
+        """The label of sample `index`, as the training loop gets it."""
 
 
 class Keys(Protocol):

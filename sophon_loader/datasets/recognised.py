@@ -74,27 +74,29 @@ class Rule:
             paths, labels = self.parts(dataset)
             keys = keys_below(paths, root)
         except AttributeError as error:
-            raise NotOffloadable(f"{name} has no {error.name}, as the releases have that are known here") from error
+            raise NotOffloadable(f"{name} lacks {error.name}, which all releases known here have") from error
         except ValueError as error:
-            raise NotOffloadable(f"{name} has samples that do not lie below its root {root}") from error
+            raise NotOffloadable(f"{name} has samples outside its root {root}") from error
         return Source(root, keys, targets_of(labels), promised=self.compared)
 
     def _check(self, dataset: Any, name: str) -> None:
         if why := self.refuses(dataset):
             raise NotOffloadable(f"{name} {why}")
         if self.joint and type(dataset.transforms) not in (type(None), StandardTransform):
-            raise NotOffloadable(f"{name} has `transforms` that see image and label together")
+            raise NotOffloadable(
+                f"{name} has `transforms`, which take image and label together; use transform= and target_transform="
+            )
         opens = self._opens(dataset)
         if opens is None and not _begins_with_rgb(dataset.transform):
             raise NotOffloadable(
-                f"{name} opens each picture in the mode of its file and not as RGB; begin its transform with "
+                f"{name} opens each picture in its file's own mode, not as RGB; begin its transform with "
                 "torchvision.transforms.v2.RGB(), or use sophon_loader.FileDataset"
             )
         # The default one opens a file by the other, unless torchvision is told to use accimage.
         if opens is not pil_loader and (opens not in (None, default_loader) or get_image_backend() != "PIL"):
             raise NotOffloadable(
-                f"{name} does not use torchvision's default loader with Pillow; leave out its loader=, and put what "
-                "that does besides into the transform"
+                f"{name} does not use torchvision's default loader with Pillow; leave out its loader=, and move what "
+                "else that does into the transform"
             )
 
     def _opens(self, dataset: Any) -> Any:
@@ -163,7 +165,7 @@ def _columns(names: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> Sequ
 
 def _only(allowed: Sequence[str], kinds: Sequence[str]) -> str:
     others = [kind for kind in kinds if kind not in allowed]
-    return "" if kinds and not others else f"gives targets that are no classes, of the types {list(kinds)}"
+    return "" if kinds and not others else f"gives targets other than classes: {list(kinds)}"
 
 
 _PET_LABELS = {"category": "_labels", "binary-category": "_bin_labels"}
@@ -203,7 +205,7 @@ def _timm_parts(dataset: Any) -> tuple[Sequence[Any], Any]:
 
 def _timm_refuses(dataset: Any) -> str:
     if type(dataset.reader).__name__ != "ReaderImageFolder":
-        return f"reads by a {type(dataset.reader).__name__} and not from a folder"
+        return f"reads with a {type(dataset.reader).__name__}, not from a folder"
     if dataset.load_bytes or dataset.input_img_mode != "RGB":
         return "gives bytes, or pictures of another mode than RGB"
     return "" if getattr(dataset, "additional_features", None) is None else "gives additional features"

@@ -24,8 +24,8 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`; the folder holds one subfolder per class.
-        transform, target_transform: as ImageFolder's.
+        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class.
+        transform, target_transform: as for ImageFolder.
         options: time-outs, and the key if the agent has keys.
 
     Example:
@@ -33,12 +33,12 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         dataset = RemoteImageFolder(address, transform)
         loader = OffloadingDataLoader(dataset, batch_size=256, shuffle=True, agent=address)
 
-    Has `classes`, `class_to_idx`, `samples`, `targets` and `imgs` as ImageFolder has them, in the same order; the paths
-    in `samples` start with the agent's address. Indexing it fetches one file and works without OffloadingDataLoader.
+    It has ImageFolder's `classes`, `class_to_idx`, `samples`, `targets` and `imgs`, in the same order; the paths in
+    `samples` start with the agent's address. `dataset[i]` fetches one file, and works without OffloadingDataLoader.
 
     Raises:
         ConfigError: the address is malformed.
-        AgentUnreachable, UnknownExport, SampleMissing: the listing cannot be had.
+        AgentUnreachable, UnknownExport, SampleMissing: the agent does not list the files.
         FileNotFoundError: no classes, or a class without images (as ImageFolder).
     """
 
@@ -69,7 +69,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         except SampleMissing as error:
             told = what_is_there(self.address, self.options)
             raise SampleMissing(
-                f"agent must name a folder of the export, got {self.address}: {told or error}"
+                f"agent must name a folder that the export has, got {self.address}: {told or error}"
             ) from None
         finally:
             connection.close()

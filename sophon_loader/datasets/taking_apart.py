@@ -40,7 +40,7 @@ def _parts(dataset: Any) -> _Parts:
             chosen = np.asarray(dataset.indices, dtype=np.int64).reshape(-1)
             return sources, of[chosen], rows[chosen]
         except (TypeError, ValueError, IndexError) as error:
-            raise NotOffloadable(f"a Subset has indices that its dataset does not have: {error}") from error
+            raise NotOffloadable(f"a Subset has indices outside its dataset: {error}") from error
     if type(dataset) is ConcatDataset:
         return _joined([_parts(part) for part in dataset.datasets])
     source, length = _source(dataset)
@@ -55,7 +55,7 @@ def _joined(parts: list[_Parts]) -> _Parts:
         rows.append(its_rows)
         sources += more
     if len(sources) > np.iinfo(np.int16).max:
-        raise NotOffloadable(f"a ConcatDataset of {len(sources)} folders is more than {np.iinfo(np.int16).max}")
+        raise NotOffloadable(f"a ConcatDataset has {len(sources)} folders, and {np.iinfo(np.int16).max} is the limit")
     return sources, np.concatenate(of).astype(np.int16), np.concatenate(rows)
 
 
@@ -75,10 +75,10 @@ def _why(dataset: Any) -> str:
     lacking = [text for member, text in members.items() if not hasattr(dataset, member)]
     what = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if lacking[1:] else lacking) or "a length"
     remedy = (
-        f"it lacks {what} (sophon_loader.OffloadableDataset); for files in a list there is sophon_loader.FileDataset"
+        f"it lacks {what} (see sophon_loader.OffloadableDataset); for a list of files, use sophon_loader.FileDataset"
     )
     if own := own_parts(dataset):
         # A recipe that many have copied gives the path as well.
-        more = "; what it gives besides image and label can be a part of the label: targets=[(label, path), ...]"
+        more = "; put what it gives besides image and label into the label: targets=[(label, path), ...]"
         return f"{name} has a {own[0]} of its own; {remedy}{more if own[0] == '__getitem__' else ''}"
-    return f"{name} is not an ImageFolder or another dataset that is known by its class; {remedy}"
+    return f"{name} is not an ImageFolder, nor another class that is known here; {remedy}"

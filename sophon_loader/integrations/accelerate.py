@@ -77,10 +77,15 @@ def offloading(prepared: Any, **own: Any) -> Any:
         >>> loader = offloading(trainer_s_loader, agent="tcp://fileserver:5555/imagenet")
     """
     if not isinstance(prepared, _ADAPTED):
-        raise ConfigError(f"a loader must be one that accelerate has prepared, got a {type(prepared).__name__}")
+        raise ConfigError(
+            f"a loader must be one that accelerate has prepared, got a {type(prepared).__name__}; give it what "
+            "prepare() returned"
+        )
     if left := sorted(set(own) - _OWN_OF_PREPARED):
         known = ", ".join(name for name in OWN if name in _OWN_OF_PREPARED)
-        raise ConfigError(f"{', '.join(left)} must be left to accelerate, which has made the batches; give it {known}")
+        raise ConfigError(
+            f"{', '.join(left)} must be left to accelerate, which has made the batches; only {known} may be given"
+        )
     return _over_ours(prepared, like=prepared.base_dataloader, **own)
 
 
@@ -105,7 +110,9 @@ def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
     kind: Any = OffloadingDataLoader
     if isinstance(like, OffloadingDataLoader):
         if like.shard:
-            raise ConfigError("shard must be False where accelerate deals the samples out, got True; leave it out")
+            raise ConfigError(
+                "shard must be False where accelerate deals the samples out to the ranks, got True; leave it out"
+            )
         kind, own = type(like), {name: getattr(like, name) for name in _OWN_OF_PREPARED} | own
     ours: OffloadingDataLoader[Any]
     ours = kind(made.dataset, **order, **{name: getattr(like, name) for name in _OF_TORCH}, **own)

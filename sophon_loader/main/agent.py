@@ -16,6 +16,7 @@ from sophon_loader.datasets.locations import common_root
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError
 from sophon_loader.host import cores_available
+from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import Agreement, Handshake, proposed
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
@@ -71,7 +72,7 @@ class Joining:
         found = self._handshake.agreement(wait_s)
         if found is None:
             return None
-        log.info("agreed with the agent at %s on the encodings %s", address, ", ".join(found.encodings))
+        log.info(log_line("agent agreed", agent=address, encodings=",".join(found.encodings)))
         return self._complete(found)
 
     def close(self) -> None:
@@ -133,8 +134,8 @@ class Agent:
         if not self.files_here or self._base is None or cores > processes:
             return ""
         return (
-            f"no agent was started: the {processes} processes of the loader may use all {cores:g} cores of this host, "
-            "so it could gain nothing, and files are read by the loader itself"
+            f"no agent was started, because it could gain nothing: the loader's {processes} processes may use all "
+            f"{cores:g} cores of this host, and read the files themselves"
         )
 
     def agree(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Agreement:
@@ -206,9 +207,11 @@ class Agent:
     def _started(self, settings: LocalAgent) -> LocalAgentProcess:
         if self._process is None:
             if self._base is None:
-                raise ConfigError("agent='local' must have a dataset on this host, got a RemoteImageFolder")
+                raise ConfigError(
+                    "agent='local' must have a dataset on this host, got a RemoteImageFolder; give the agent's address"
+                )
             self._process = LocalAgentProcess(self._base, settings)
-            log.info("started an agent on this host, process %d", self._process.pid)
+            log.info(log_line("local agent started", pid=self._process.pid))
         return self._process
 
     def close(self) -> None:

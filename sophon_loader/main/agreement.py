@@ -20,6 +20,7 @@ from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
 from sophon_loader.host import now_s
+from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
@@ -168,7 +169,7 @@ class Handshake:
 def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
     here, there = software(), welcome.software
     both = ", ".join(f"{name} {here[name]} here and {there.get(name)} there" for name in differ)
-    return [f"no op runs at the agent, because its pixels could differ: {both}"]
+    return [f"no op runs at the agent, because its pixels could differ ({both}); make the two hosts alike in that"]
 
 
 def _notes_on_switches(
@@ -178,17 +179,18 @@ def _notes_on_switches(
         return []
     here = software()
     each = [
-        f"{name} is {here[name]} here and {welcome.software.get(name, USUAL.get(name))} there (say {remedy_for(name)})"
+        f"{name} is {here[name]} here and {welcome.software.get(name, USUAL.get(name))} there (remedy: "
+        f"{remedy_for(name)})"
         for name in differ
     ]
-    return [f"no op of torch's runs at the agent, because its numbers could differ: {', '.join(each)}"]
+    return [f"no op of torch runs at the agent, because its numbers could differ: {', '.join(each)}"]
 
 
 def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
     return [
         f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
         + (_OR_OTHER_TORCH if ops == chain.pillow_stages else "")
-        + "; start it with --ops and the module that registers it"
+        + "; start the agent with --ops and the module that registers it"
         for ops, chain in zip(known, chains, strict=True)
         if ops < chain.describable
     ]
@@ -199,7 +201,7 @@ def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -
         return []  # the loader's own note says so
     if "roi-jpeg" not in welcome.encodings:
         return [f"the agent does not offer roi-jpeg; `sophon-agent status {address.endpoint}` says why"]
-    return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ, too"]
+    return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ too"]
 
 
 @dataclass(frozen=True)
@@ -248,11 +250,11 @@ def _looked_for(
             fitting.append((folder, locations, found))
     if len(fitting) > 1:
         raise ConfigError(
-            f"the address must say which folder is the dataset's, got {address}, where each of "
-            f"{', '.join(folder for folder, *_ in fitting)} has its files; add one of them to the address"
+            f"the address must say which folder is the dataset's, got {address}, where several folders have its "
+            f"files: {', '.join(folder for folder, *_ in fitting)}; add one of them to the address"
         )
     for folder, locations, found in fitting:
-        log.info("the dataset's folder at %s is %s", address, folder)
+        log.info(log_line("folder found", agent=address, folder=folder))
         return locations, found
     return usual, first
 
@@ -275,9 +277,9 @@ def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> Non
     for key, path, nbytes in here:
         if nbytes == OUTSIDE:
             raise ConfigError(
-                f"files must lie inside the export, got {key!r}, at the agent a link that leaves {found.root} "
-                f"(here {os.path.realpath(path)}); export the folder that holds what the links lead to, or put the "
-                "files in place of the links"
+                f"files must lie inside the export, got {key!r}, which at the agent is a link that leaves {found.root} "
+                f"(on this host it leads to {os.path.realpath(path)}); export a folder that also holds the files "
+                "that links lead to, or replace the links by the files"
             )
     missing = [(key, path) for key, path, nbytes in here if nbytes == NO_FILE]
     if here and len(missing) == len(here):
@@ -285,14 +287,14 @@ def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> Non
         told = what_is_there(terms.address, terms.options)
         raise ConfigError(
             f"the address must name the dataset's folder, got {terms.address}, whose export is {found.root}"
-            f"{told and ': '}{told}; it has no {key!r}, which is {path} on this host, nor any other file that was "
-            "looked for; if the dataset is a folder of the export, add it to the address: tcp://host:port/export/folder"
+            f"{told and ': '}{told}; it has no {key!r} ({path} on this host), nor any other file that was looked for; "
+            "if the dataset is a folder of the export, add it to the address: tcp://host:port/export/folder"
         )
     if missing:
         key, path = missing[0]
         raise ConfigError(
-            f"the export must hold all files of the dataset, got none for {key!r} in {found.root} at {terms.address}, "
-            f"which is {path} on this host, though others are there; bring the agent's copy up to date"
+            f"the export must hold all files of the dataset, got no {key!r} in {found.root} at {terms.address} "
+            f"({path} on this host), though others are there; bring the agent's copy up to date"
         )
     for key, path, nbytes in here:
         if os.path.getsize(path) == nbytes:
@@ -302,7 +304,7 @@ def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> Non
         if differ is not None:
             raise ConfigError(
                 f"the export must hold the same files, got {key!r} with {differ[1]} bytes in {found.root} at "
-                f"{terms.address} and {differ[0]} bytes in {path} on this host; both must be copies of the same data"
+                f"{terms.address} and {differ[0]} bytes in {path} on this host; make both copies of the same data"
             )
 
 

@@ -62,7 +62,7 @@ def _odd_index(order: Order | None) -> str | None:
     except TypeError:
         is_integer = False
     if not is_integer:
-        return f"indices must be integers for a dataset that is taken apart, and the sampler gives {kind_of(first)}"
+        return f"the sampler must give integers to a dataset that is taken apart, and gives {kind_of(first)}"
     return None
 
 
@@ -100,11 +100,11 @@ def _difference(owner: Any, source: Source, transforms: Transforms, row: int) ->
         targets = [_outcome(label) for _ in range(2)]
     if isinstance(theirs, _Raised):
         fails = isinstance(parts[0], _Raised) or isinstance(targets[0], _Raised)
-        return None if fails else f"{name} raises {theirs.text}, its file, transform and target do not"
+        return None if fails else f"{name} raises {theirs.text}, while its file, transform and target do not"
     if isinstance(parts[0], _Raised):
-        return f"transform raises {parts[0].text} for the file of {name}, which itself does not"
+        return f"transform raises {parts[0].text} for the file of {name}, while {name} itself does not"
     if type(theirs) is not tuple or len(theirs) != 2:
-        return f"{name} is {kind_of(theirs)} and not a tuple of image and target"
+        return f"{name} is {kind_of(theirs)}, not a tuple of image and target"
     for position, (what, (one, again)) in enumerate((("transform(image)", parts), (f"target({row})", targets))):
         # One that is not the same twice under the same seeds has random numbers of its own.
         steady = difference(one, again) is None

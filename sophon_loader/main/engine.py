@@ -15,6 +15,7 @@ from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
+from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import own_address
 from sophon_loader.main.epoch import Epoch
@@ -136,7 +137,7 @@ class Engine:
         asked = agent is not None and not alone and not isinstance(settings.policy, NoOff)
         if asked and not self._warned_of_ops and (why := no_op_for_agents(divided.chains)):
             self._warned_of_ops = True
-            warn_user(f"no op runs at the agent: {why}")
+            warn_user(f"No op runs at the agent: {why}.")
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
@@ -171,7 +172,7 @@ class Engine:
             agreement = self._joining.agreement()
         except Exception as error:
             self._refused = f": {error}"
-            self._know(replace(self.run, alone=f"there is no agent: {error}"))
+            self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
             self.close()
             raise
         if agreement is not None:
@@ -282,7 +283,7 @@ class Engine:
         if before is None or now.plan is not before.plan:
             assert self._plan is not None and self.run.agreement is not None, "plans are made to be followed"
             self._plan.set(now.plan, self.run.agreement.encodings)
-            log.info("epoch %d follows %s: %s", epoch.number, now.plan.policy, now.plan.reason)
+            log.info(log_line("plan followed", epoch=epoch.number, policy=now.plan.policy, reason=now.plan.reason))
         epoch.report.plan_reason = now.plan.reason
         epoch.report.predicted_seconds = now.predicted.seconds * epoch.share if now.predicted else None
 
@@ -299,16 +300,16 @@ class Engine:
         if live is not None and live.progressed(now, self.step_clock.of_device_s):
             live.tell(epoch.report, judging=self.step_clock.judges)
         if totals.fallbacks > totals.refused:
-            self._warn_once("does not answer, or not with what can be used: files are read on this host until it does")
+            self._warn_once("does not answer, or sends nothing usable. Files are read on this host until it does")
         if totals.refused:
             self._warn_once(
-                "answers, but cannot read a file that this host can: such files are read here (see the log)"
+                "answers, but cannot read a file that this host can read. Such files are read here (the log names them)"
             )
 
     def _warn_once(self, what: str) -> None:
         if what not in self._warned_of:
             self._warned_of.add(what)
-            warn_user(f"the agent at {self._agent} {what}; report() counts them as fallbacks")
+            warn_user(f"The agent at {self._agent} {what}; report() counts them as fallbacks.")
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -352,8 +353,12 @@ class Engine:
         self._end_epoch(epoch, whole=True)
         if self._reports is not None:
             self._reports.tell(epoch.iteration, self.report())
-        log.info("epoch %d: %d samples in %.3g s, bottleneck %s", epoch.number, epoch.delivered, epoch.report.seconds,
-                 epoch.report.bottleneck)  # fmt: skip
+        told = epoch.report
+        log.info(
+            log_line(
+                "epoch ended", epoch=epoch.number, samples=epoch.delivered, seconds=told.seconds, limits=told.bottleneck
+            )
+        )
 
     def _end_epoch(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""

@@ -22,8 +22,8 @@ STARVED_SHARE, STARVED_S = 0.1, 1.0
 """An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any
 epoch have none behind them."""
 STARVED_NOTE = (
-    "the look-ahead is shorter than the way to the agent: workers waited for replies and had no further batch to ask "
-    "for; a larger prefetch_factor, or more workers, would keep more on its way"
+    "the look-ahead is too short for the distance to the agent: workers waited for replies and had no further batch to "
+    "request; use a larger prefetch_factor or more workers"
 )
 
 

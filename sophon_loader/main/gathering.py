@@ -64,8 +64,8 @@ class Gathering:
             self._missing -= found.keys()
             if self._missing and not self._epochs and self._samples.coverage < 1:
                 warn_user(
-                    f"ranks {sorted(self._missing)} have not told what they measured within {WAIT_S:g} s: samples that "
-                    "only they have met are planned as average ones until they do, or until this rank meets them"
+                    f"Ranks {sorted(self._missing)} have not told what they measured within {WAIT_S:g} s. Samples "
+                    "that only they have seen are planned as average ones, until they tell or this rank sees them."
                 )
         self._epochs += 1
         if self._epochs == KEPT_EPOCHS:

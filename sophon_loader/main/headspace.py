@@ -75,7 +75,7 @@ def measured_headspace(batches: EpochIterator, step: Callable[[Any], object], he
     _synchronise()
     if not kept:
         raise ConfigError(
-            f"an epoch must have more than {skipped + 1} batches to measure with, got fewer; use a smaller batch_size"
+            f"headspace() needs an epoch of more than {skipped + 1} batches, got fewer; use a smaller batch_size"
         )
     fed_s = time.perf_counter() - started_s
     return Headspace(_replayed(kept, step), counted / fed_s)

@@ -27,9 +27,8 @@ _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
 
 _IN_A_THREAD = (
-    "num_workers should be at least 1 where a thread other than the main one iterates, got 0: the ops draw from random "
-    "generators that all threads of a process share, so one worker process loads the samples; give num_workers=1 to "
-    "say so yourself"
+    "One worker process loads the samples, because num_workers=0 is not safe outside the main thread: the ops draw "
+    "from random generators that all threads of a process share. Give num_workers=1 to choose this yourself."
 )
 
 

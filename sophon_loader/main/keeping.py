@@ -88,7 +88,7 @@ class ProfileFile:
             rates = replace(rates, wire_bytes_s=float(found.figures["wire_bytes_s"]))
             samples.load(found.arrays)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return f"the profile at {self.path} does not fit: {error!r}"
+            return f"the profile at {self.path} does not fit ({error!r})"
         self._saved_coverage = samples.coverage
         return Kept(calibration, rates)
 
@@ -117,7 +117,7 @@ class ProfileFile:
             return found
         figures = found.figures.get("live")
         if not isinstance(figures, dict) or not all(_is_figure(value) for value in figures.values()):
-            return f"the profile at {self.path} is of a policy that plans for each sample"
+            return f"the profile at {self.path} is one of a policy that plans for each sample"
         return KeptLive(figures, found.arrays)
 
     def save_live(self, kept: KeptLive) -> str:
@@ -157,9 +157,9 @@ class TrialFile:
             trials = [Trial(Choice(*choice), *figures) for choice, *figures in found["trials"]]
             gpu_samples_s = float(found["gpu_samples_s"] or math.inf)
         except (OSError, ValueError, TypeError, LookupError, RecursionError, PlanError) as error:
-            return f"the trials at {self.path} are damaged: {error!r}"
+            return f"the trials at {self.path} are damaged ({error!r})"
         if not trials or not gpu_samples_s > 0:
-            return f"the trials at {self.path} are damaged: they must have a trial and a rate above 0"
+            return f"the trials at {self.path} are damaged (no trial, or a rate that is not above 0)"
         return KeptTrials(tuple(trials), gpu_samples_s)
 
     def save(self, kept: KeptTrials) -> str:

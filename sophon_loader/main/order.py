@@ -28,8 +28,8 @@ _WATCHED = 4
 _AT_A_TIME = 4096
 """Indices that are skipped at a time."""
 REMEDY = (
-    "give it a generator of its own (as an attribute), let it draw all its indices at once, or give it state_dict() "
-    "and load_state_dict()"
+    "give the sampler a generator of its own (as an attribute), let it draw all its indices at once, or give it "
+    "state_dict() and load_state_dict()"
 )
 
 
@@ -291,7 +291,7 @@ class _SamplerReading(Reading):
             before = take()
             entry = next(entries, _END)
             for name in _changed(before, take()) & set(GENERATORS):
-                self.unrepeatable = f"a sampler that draws from the global generator of {name} between batches"
+                self.unrepeatable = f"which draws from the global generator of {name} between batches"
         if entry is not _END:
             yield entry
             yield from _rest(entries)
@@ -318,8 +318,8 @@ class _SamplerReading(Reading):
                     break
             else:
                 raise ConfigError(
-                    f"the sampler must give the {start.samples} indices again that it gave before the state was taken, "
-                    f"got others from {self._order.kind}; {REMEDY}"
+                    f"the sampler must repeat the {start.samples} indices that it gave before the state was taken, "
+                    f"got other ones from {self._order.kind}; {REMEDY}"
                 )
         yield from chain(first, rest)
 

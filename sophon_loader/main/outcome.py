@@ -107,7 +107,7 @@ def why_nothing(found: Circumstances, report: Report) -> str:
     if (silent or found.offloads) and (why := _failure(found.agent, report, gone=found.gone)):
         return why
     late = f"{found.agent} was ready after {found.ready_after} of {samples} samples; " if found.ready_after else ""
-    end = f"; {found.agent} found the file cheaper for each sample" if found.offloads and not found.ready_after else ""
+    end = f"; for every sample {found.agent} found the file cheaper" if found.offloads and not found.ready_after else ""
     return f"{late}policy {report.policy}: {report.plan_reason.removesuffix(': nothing is offloaded')}{end}"
 
 

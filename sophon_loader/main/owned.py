@@ -28,8 +28,8 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def _next_data(self) -> Any:
         if self._owner_pid != os.getpid():
             raise ConfigError(
-                f"an iterator over workers must be read in the process that began it, {self._owner_pid}, got process "
-                f"{os.getpid()}, forked from that; begin another one there with iter(loader)"
+                f"an iterator over workers must be read in the process that began it ({self._owner_pid}), got process "
+                f"{os.getpid()}, a fork of that; call iter(loader) in the fork"
             )
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
         """What has come from the workers. When that fails, a batch is lost, which must not be waited for."""
         if self._lost is not None:
-            raise NoRoom(f"workers must be started anew, by another iteration, after: {self._lost}")
+            raise NoRoom(f"workers must be restarted after an error, got: {self._lost}; begin another iteration")
         try:
             return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
         except Exception as error:

@@ -171,13 +171,13 @@ class Place:
             return self.next_epoch, order.start
         if not in_turn and (isinstance(order, ShardOrder) or self.copies.told):
             raise ConfigError(
-                "in_order must be True for a state in the middle of an epoch, got False, with shard=True, or with a "
-                "dataset that has a state in each worker: which of them had which batch is then chance; take states "
-                "between epochs"
+                "in_order must be True for a state in the middle of an epoch where shard=True or each worker's dataset "
+                "has a state, got False; take states between epochs: without order, chance decides which worker has "
+                "which batch"
             )
         if reading.unrepeatable:
             raise ConfigError(
-                f"sampler must give the same order again for a state in the middle of an epoch, got {order.kind}, "
+                f"sampler must be able to repeat its order for a state in the middle of an epoch, got {order.kind}, "
                 f"{reading.unrepeatable}; {REMEDY}"
             )
         return order.epoch, reading.position
@@ -205,16 +205,28 @@ class Place:
             return
         if not isinstance(state, dict) or state.get("version") != _VERSION or "drawn" not in state:
             raise ConfigError(
-                f"state must be what state_dict() of an OffloadingDataLoader gave, got {_shortly(state)}; a state of "
-                "another class, or of a later release, cannot be loaded"
+                f"state must come from state_dict() of an OffloadingDataLoader of this release or an earlier one, got "
+                f"{_shortly(state)}; load such a state"
             )
-        _same("dataset must have as many samples", state["length"], len(dataset), "load the state of a run over it")
-        _same("sampler must be of the class", state["sampler"], _kind(order), "give the loader the sampler that it had")
+        _same(
+            "dataset must have as many samples",
+            state["length"],
+            len(dataset),
+            "load a state that was taken over this dataset",
+        )
+        _same(
+            "sampler must be of the same class",
+            state["sampler"],
+            _kind(order),
+            "give the loader the sampler that it had",
+        )
         if self._given_seed is not None and state["seed"] is not None:
-            _same("seed must be", state["seed"], self._given_seed, "give the loader that seed, or none")
+            _same("seed must be the same", state["seed"], self._given_seed, "give the loader that seed, or none")
         own, copies = state.get("dataset"), state.get("copies")
         if own is not None or copies is not None:
-            rule = f"num_workers must be, for a {type(dataset).__name__}, each of whose copies has a state of its own,"
+            rule = (
+                f"num_workers must, because each copy of a {type(dataset).__name__} has a state of its own, be the same"
+            )
             _same(rule, len(copies["states"]) if copies else 0, workers, "give the loader as many")
         for one in _told_epochs(order):
             if state["sampler_epoch"] is not None:
@@ -248,9 +260,9 @@ def _iterable_state(dataset: Any, workers: int) -> dict[str, Any]:
     """Such a dataset alone knows where it stands; workers have copies of it, which this process does not see."""
     if workers or not keeps_state(dataset):
         raise ConfigError(
-            "dataset must be map-style, or have state_dict() and load_state_dict() and be read with num_workers=0, for "
-            f"a state; got {type(dataset).__name__} with num_workers={workers}; torchdata's StatefulDataLoader asks "
-            "workers for theirs"
+            "a state needs a map-style dataset, or one with state_dict() and load_state_dict() and num_workers=0, "
+            f"got {type(dataset).__name__} with num_workers={workers}; torchdata's StatefulDataLoader can ask workers "
+            "for their states"
         )
     return {"version": _VERSION, "dataset": dataset.state_dict()}
 
@@ -263,8 +275,8 @@ def _own_state(dataset: Any) -> Any:
 def _load_iterable_state(dataset: Any, state: Any) -> None:
     if not isinstance(state, dict) or "dataset" not in state or not hasattr(dataset, "load_state_dict"):
         raise ConfigError(
-            f"state must be one of a loader over such a {type(dataset).__name__}, got {_shortly(state)}; load it into "
-            "a loader over what it was taken of"
+            f"state must come from a loader over a {type(dataset).__name__}, got {_shortly(state)}; load it into a "
+            "loader over the dataset that it was taken from"
         )
     dataset.load_state_dict(state["dataset"])
 
@@ -278,7 +290,7 @@ def _kind(order: Order) -> str:
 
 def _same(rule: str, theirs: Any, ours: Any, remedy: str) -> None:
     if theirs != ours:
-        raise ConfigError(f"{rule} as when the state was taken, {theirs}, got {ours}; {remedy}")
+        raise ConfigError(f"{rule} as when the state was taken ({theirs}), got {ours}; {remedy}")
 
 
 def _shortly(state: Any) -> str:

@@ -133,12 +133,12 @@ class ToldReports:
             return _report(told["report"]) if told["iteration"] >= iteration else None
 
         found = self._ranks.gather(look, REPORTS_WAIT_S)
-        notes = [f"rank {rank} tells of epoch {one.epoch}" for rank, one in found.items() if one.epoch != report.epoch]
+        notes = [f"rank {rank} reports epoch {one.epoch}" for rank, one in found.items() if one.epoch != report.epoch]
         silent = [str(rank) for rank in self._ranks.others if rank not in found]
         if silent:
             notes.append(
-                f"left out, as they have told nothing of this epoch within {REPORTS_WAIT_S:g} s: ranks "
-                f"{', '.join(silent)}; what has not ended is told only by ranks that ask for all ranks, too"
+                f"the sum is without ranks {', '.join(silent)}, which told nothing of this epoch within "
+                f"{REPORTS_WAIT_S:g} s; before its end a rank tells only if it calls report(all_ranks=True) too"
             )
         whole = summed([report, *found.values()])
         return replace(whole, notes=(*whole.notes, *notes))
@@ -219,8 +219,8 @@ def needs_group() -> None:
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         raise ConfigError(
-            "all_ranks must be False without an initialised torch.distributed, got True; call it between "
-            "init_process_group() and destroy_process_group(), or leave it out for the report of this process"
+            "all_ranks must be False while torch.distributed is not initialised, got True; call report() between "
+            "init_process_group() and destroy_process_group(), or leave all_ranks out for this process's report"
         )
 
 

@@ -10,6 +10,7 @@ import logging
 from sophon_loader.client.connection import Connection
 from sophon_loader.errors import PipelineError, SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
 from sophon_loader.host import now_s
+from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import BUILD_S, Agreement
 from sophon_loader.workers.absence import Absence
 
@@ -63,11 +64,11 @@ class Revival:
             if self._connection is not None and self._answered(self._connection, agreement):
                 absence.back(self._began_s)
                 self.close()
-                log.info("the agent at %s answers again", agreement.terms.address)
+                log.info(log_line("agent answers again", agent=agreement.terms.address))
         except SophonError as error:
             self.close()
             self._due_s = now_s() + self._pause_s
-            log.info("the agent is tried again in %g s: %s", self._pause_s, error)
+            log.info(log_line("agent still gone", next_try_s=self._pause_s, reason=error))
 
     def _answered(self, connection: Connection, agreement: Agreement) -> bool:
         """Whether the agent has built the pipeline and sent the file, or has said what is wrong with these.

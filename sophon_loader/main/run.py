@@ -25,8 +25,8 @@ from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.terms import SharedTerms
 
 _NOTE_ON_INFO = (
-    "{} may look at a picture's metadata (EXIF, ICC profile), so that crosses with the picture, and no file is cut to "
-    "its crop; if the op looks at pixels alone, say so: register_op(..., reads_info=False)"
+    "{} may look at a picture's metadata (EXIF, ICC profile), so metadata is sent with each picture, and no file is "
+    "cut to its crop; if the op looks at pixels alone, say so with register_op(..., reads_info=False)"
 )
 
 
@@ -85,12 +85,12 @@ class Run:
             notes.append(self.alone)
         elif self.late is not None and self.agreement is None:
             notes.append(
-                "the agent is being started: until it answers, files are read by the loader itself; for short epochs "
-                "start one before (sophon-agent serve), and give its address"
+                "the agent is starting, and until it answers the loader reads the files itself; for short epochs, "
+                "start one beforehand (sophon-agent serve) and give its address"
             )
         if self.agreement is not None:
             if set(PLAIN).isdisjoint(self.agreement.encodings):
-                notes.append("no value crosses as it is: neither pixels nor array is among the encodings allowed")
+                notes.append("no value is sent as it is, because encodings= allows neither pixels nor array")
             notes += self.agreement.notes
         return (*notes, *self.profiler.notes)
 
@@ -131,7 +131,7 @@ def _notes_on_local_ops(chain: Chain) -> list[str]:
     """Why the ops that agents do not run have to stay here, if there are any."""
     position = chain.describable
     return [
-        f"{op.label} and what follows it stays at the loader: {why_local(op, first=position == 1)}"
+        f"{op.label} and the ops behind it stay at the loader: {why_local(op, first=position == 1)}"
         for op in chain.ops[position : position + 1]
     ]
 

@@ -148,6 +148,6 @@ def _row(index: Any) -> int:
         return as_int(index)
     except TypeError:
         raise ConfigError(
-            f"indices of the sampler must be integers where its first one is, got {short(index)}; give integers, or "
+            f"indices of the sampler must all be integers if the first one is, got {short(index)}; give integers, or "
             "use torch's DataLoader"
         ) from None

@@ -41,8 +41,8 @@ def drawn_seed(generator: torch.Generator | None, about: str) -> int:
         return int(store.get(name))
     except RuntimeError as error:
         raise ConfigError(
-            f"seed must be drawn by rank 0 within {RANK_0_WAIT_S:g} s, got none from it for {about}; give every rank "
-            "the same seed=, or see why rank 0 does not iterate over such a loader"
+            f"rank 0 must draw a seed for {about} within {RANK_0_WAIT_S:g} s, got none; give every rank the same "
+            "seed=, or find out why rank 0 does not iterate over such a loader"
         ) from error
 
 

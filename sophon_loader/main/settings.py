@@ -64,11 +64,11 @@ class Settings:
         """
         if options is not None and not isinstance(options, OffloadOptions):
             raise ConfigError(
-                f"options must be an OffloadOptions, got {options!r}; write OffloadOptions(window=...), for example"
+                f"options must be an OffloadOptions, got {options!r}; for example, write OffloadOptions(window=64)"
             )
         options = options or OffloadOptions()
         if agent is not None and encodings == "auto" and not native.available:
-            warn_user(f"JPEG files cross whole, because roi-jpeg is not offered: {native.reason}")
+            warn_user(f"JPEG files are sent whole, because roi-jpeg is not available: {native.reason}.")
         return Settings(
             _checked_agent(agent, options),
             policy_named(policy),
@@ -98,7 +98,8 @@ def _only_one(agents: Any) -> str:
         raise ConfigError(f"agent must be one address, got {agents!r}; for no agent, write agent=None or leave it out")
     if len(agents) != 1:
         raise ConfigError(
-            f"agent must be one address for now, got {len(agents)}: {list(agents)}; give the first of them"
+            f"agent must be one address, because several are not supported yet, got {len(agents)}: {list(agents)}; "
+            "give one"
         )
     return str(agents[0])
 
@@ -106,12 +107,12 @@ def _only_one(agents: Any) -> str:
 def _checked_encodings(encodings: Any) -> tuple[str, ...]:
     """In the order of the catalogue."""
     known = encoding_names()
-    rule = f"encodings must be 'auto', 'paper' or a list out of {known}, got {encodings!r}"
+    rule = f"encodings must be 'auto', 'paper' or a list of names out of {known}, got {encodings!r}"
     if encodings == "auto":
         return known
     allowed = PAPER_ENCODINGS if encodings == "paper" else encodings
     if isinstance(allowed, str):
-        raise ConfigError(f"{rule}; to allow one alone, write [{encodings!r}]")
+        raise ConfigError(f"{rule}; to allow a single one, write [{encodings!r}]")
     if not isinstance(allowed, (list, tuple, set, frozenset)) or not set(allowed) <= set(known):
         raise ConfigError(f"{rule}; leave it out to allow all")
     return tuple(name for name in known if name in allowed)
@@ -127,7 +128,7 @@ def _checked_seed(seed: Any) -> int | None:
 
 def _checked_depth(depth: Any) -> int:
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
-        raise ConfigError(f"device_prefetch must be a number of batches, got {depth!r}; 2 is enough, 0 is none")
+        raise ConfigError(f"device_prefetch must be a whole number of batches, got {depth!r}; 2 is enough, 0 is off")
     return depth
 
 

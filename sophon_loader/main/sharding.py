@@ -89,8 +89,8 @@ class ShardSampler(DistributedSampler[int]):
             return torch.arange(len(self._data))
         if self.run_seed is None:
             raise ConfigError(
-                "the order of a loader with shard=True must be read by that loader, which draws its seed, got another "
-                "reader before its first epoch; leave shard=True out where a framework makes loaders of its own"
+                "a sampler of shard=True must be read by its own loader first, which draws its seed, got another "
+                "reader before the first epoch; leave shard=True out where a framework makes loaders of its own"
             )
         generator = torch.Generator()
         generator.manual_seed(op_seed(self.run_seed.draw(self.epoch, _ORDER), 0))
@@ -134,7 +134,7 @@ def shard_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: bool 
         return sampler
     if sampler is not None or batch_sampler is not None or isinstance(dataset, IterableDataset):
         what = "an iterable dataset" if isinstance(dataset, IterableDataset) else "a sampler"
-        raise ConfigError(f"shard must be False for {what}, got True; leave out either of them")
+        raise ConfigError(f"shard must be False with {what}, got True; leave one of the two out")
     return ShardSampler(dataset, bool(shuffle))
 
 

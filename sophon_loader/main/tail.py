@@ -99,7 +99,7 @@ def split(chains: Sequence[Chain], collate_fn: Any, device: torch.device | None)
     try:
         heads, ops = _parted(chains, collate_fn)
     except _NotMoved as reason:
-        return Split(tuple(chains), collate_fn, notes=(f"no op runs on {device} batch by batch: {reason}",))
+        return Split(tuple(chains), collate_fn, notes=(f"no op runs on {device}, because {reason}",))
     return Split(heads, collate_fn, channels_last, Tail(ops, device))
 
 
@@ -109,11 +109,11 @@ class _NotMoved(Exception):
 
 def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...], tuple[Op, ...]]:
     if collate_fn is not default_collate:
-        raise _NotMoved("batches must be made by torch's default_collate")
+        raise _NotMoved("batches are not made by torch's default_collate")
     starts = [_start(chain) for chain in chains]
     tails = [chain.ops[start:] for chain, start in zip(chains, starts, strict=True)]
     if len({description_of(tail) for tail in tails}) != 1:
-        raise _NotMoved("the pipelines of all parts of the dataset must end in the same ops")
+        raise _NotMoved("the pipelines of the dataset's parts end in different ops")
     heads = [
         # At the place of the op that makes the tensor, so that no op's position changes, nor what it draws.
         Chain((*chain.ops[:start], replace(_PIXELS, label=chain.ops[start].label)))
@@ -138,13 +138,13 @@ def _start(chain: Chain) -> int:
         start -= 1
     elif start == len(ops) or not _takes_pixels(ops[start]):
         raise _NotMoved(
-            "the pipeline must end in torchvision's ToTensor, PILToTensor or ToImage, with nothing behind it but "
-            "Normalize, ConvertImageDtype, ToDtype, ToPureTensor and ops registered with on_batches=True; "
-            f"{ops[start - 1].label} stands in the way"
+            f"{ops[start - 1].label} stands in the way: the pipeline must end in torchvision's ToTensor, PILToTensor "
+            "or ToImage, and behind that may come only Normalize, ConvertImageDtype, ToDtype, ToPureTensor and ops "
+            "registered with on_batches=True"
         )
     turns = [op for op in ops[:start] if op.makes is not None]
     if turns and turns[-1].makes == "tensor":
-        raise _NotMoved(f"{ops[start].label} must be given an image, got the tensor that {turns[-1].label} has made")
+        raise _NotMoved(f"{ops[start].label} gets the tensor that {turns[-1].label} has made, and must get an image")
     return start
 
 

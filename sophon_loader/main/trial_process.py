@@ -61,7 +61,7 @@ def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | N
     except OSError as error:
         os.close(ours)
         os.close(theirs)
-        raise NotTried(f"no process could be started for it: {error}") from error
+        raise NotTried(f"no process for that could be started: {error}") from error
     if pid == 0:
         _be_the_copy(look, theirs, wait_s)
     os.close(theirs)
@@ -72,10 +72,10 @@ def tried_apart(look: Callable[[], str | None], wait_s: float = 60.0) -> str | N
         os.close(ours)
         ended = _end(pid, kill=said is None)
     if not said:
-        raise NotTried(f"the process for it {f'took longer than {wait_s:g} s' if said is None else ended}")
+        raise NotTried(f"the process that compares {f'took longer than {wait_s:g} s' if said is None else ended}")
     text = said[1:].decode(errors="replace")
     if said[:1] == _RAISED:
-        raise NotTried(f"the process for it raised {text}")
+        raise NotTried(f"the process that compares raised {text}")
     return text if said[:1] == _FOUND else None
 
 

@@ -25,8 +25,8 @@ from sophon_loader.main.outcome import NO_EPOCH
 from sophon_loader.main.settings import Settings
 from sophon_loader.report import Report
 
-OF_ANOTHER = "of another loader over the same dataset: this one has not been iterated over"
-ELSEWHERE = "in this process; a copy of this loader, in another one, has a report of its own"
+OF_ANOTHER = "this is the report of another loader over the same dataset, because this one has not been iterated over"
+ELSEWHERE = "in this process; a copy of this loader in another process has a report of its own"
 
 
 class _Known:
@@ -185,8 +185,8 @@ def _is_replaced(datasets: set[int]) -> bool:
 
 def _say_unused(known: _Known) -> None:
     warnings.warn(
-        f"an OffloadingDataLoader with agent={known.agent!r} was never iterated over; a framework that made a "
-        "DataLoader of its own from this one's dataset reads all files itself: tell it to leave the loader as it is",
+        f"An OffloadingDataLoader with agent={known.agent!r} was never iterated over. A framework has probably made a "
+        "DataLoader of its own from this one's dataset, and that reads all files itself; tell it to keep this loader.",
         OffloadWarning,
         stacklevel=2,
     )

@@ -229,8 +229,8 @@ def asked_for(num_workers: Any, cores: float, *, iterable: bool) -> tuple[int, W
         raise ConfigError(f"num_workers must be an int or 'auto', got {num_workers!r}; write 'auto' to have it found")
     if iterable:
         raise ConfigError(
-            "num_workers must be an int for an iterable dataset, got 'auto': what comes out of one depends on how many "
-            "workers read it; choose a number"
+            "num_workers must be an int for an iterable dataset, got 'auto'; choose a number, because the samples of "
+            "such a dataset depend on how many workers read it"
         )
     workforce = Workforce(own_cores(cores), int(num_workers) if isinstance(num_workers, AutoWorkers) else None)
     return AutoWorkers(workforce.number), workforce

@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from sophon_loader.errors import PipelineError
+from sophon_loader.logs import log_line
 from sophon_loader.pipeline.op import OpType
 from sophon_loader.pipeline.torchvision_ops import op_types
 
@@ -39,7 +40,9 @@ def add_op_type(cls: type, op_type: OpType) -> None:
     """
     known = _BY_NAME.get(op_type.name)
     if known is not None and known.build is not op_type.build:
-        raise PipelineError(f"op name must be free, got {op_type.name!r}, taken by {known.build}")
+        raise PipelineError(
+            f"op name must not be in use, got {op_type.name!r}, which {known.build} has; choose another name"
+        )
     _BY_NAME[op_type.name] = op_type
     _BY_CLASS[cls] = op_type
 
@@ -95,6 +98,6 @@ def _timm_types() -> Collection[tuple[type, OpType]]:
     try:
         from sophon_loader.pipeline import timm_ops
     except ImportError as error:
-        log.info("no op of timm is known here: %s", error)
+        log.info(log_line("no ops of timm", reason=error))
         return ()
     return tuple(timm_ops.op_types())

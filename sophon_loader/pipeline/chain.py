@@ -266,7 +266,7 @@ def _check_growth(label: str, growth: Growth, value: Any, max_px: float) -> None
 def _check_px(label: str, px: float, max_px: float) -> None:
     if px > max_px:
         raise TooManyPixels(
-            f"an op must make at most {max_px:.0f} px here, {label} would make {px:.0f}; raise the agent's "
+            f"an op must make at most {max_px:.0f} px here, got {label}, which would make {px:.0f}; raise the agent's "
             "--max-megapixels"
         )
 

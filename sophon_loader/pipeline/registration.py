@@ -72,9 +72,9 @@ class Registration:
             raise PipelineError(f"a description must be bytes, got {type(description).__name__}")
         chain = replace(chain_from(description), max_px=max_px)
         if others := not_of_switches(differ):
-            why = f"the loader has agreed with an agent of other software: {', '.join(others)} differ from its own"
+            why = f"the loader agreed with an agent that had other software: {', '.join(others)} differ"
             return Registration(chain if DECODERS.issuperset(others) else Chain((DECODE,)), 0, why)
         if differ:
-            why = f"torch is set otherwise than at the loader: {', '.join(differ)}"
+            why = f"torch has other settings here than at the loader: {', '.join(differ)}"
             return Registration(chain, chain.pillow_stages, why)
         return Registration(chain, len(chain), f"this agent knows only the first {len(chain)} ops")

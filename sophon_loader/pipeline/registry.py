@@ -32,29 +32,29 @@ def register_op(
     on_batches: bool = False,
     reads_info: bool | None = None,
 ) -> None:
-    """Make a transform class of your own known, so that agents can run it.
+    """Register a transform class of yours, so that agents can run it.
 
-    Call it in a module that both sides import: the loader's program, and the agent through
-    `sophon-agent serve --ops package.module` or an entry point of the group `sophon_loader.ops`. Calls must leave the
-    object as it is: both sides call copies of it, in any order.
+    Call this in a module that both sides import: your training program, and the agent by
+    `sophon-agent serve --ops package.module` or an entry point of the group `sophon_loader.ops`. A call of the
+    transform must not change the object, because both sides call copies of it, in any order.
 
     Args:
-        name: a unique id, e.g. `"mylab.Solarize16"`.
-        cls: the class; called with the described parameters as keywords.
-        describe: object -> parameters. Default: each constructor parameter's attribute of the same name.
-        draws: the global generators that `__call__` draws from (subset of torch, numpy, python).
-        shrinks: True for a crop or resize; the policy `resize-off` cuts after the first of them.
-        makes: "tensor" if it turns a PIL image into a tensor, "image" if it turns a tensor into a PIL image.
-        on_batches: True if it does to a batch of tensors [N, C, H, W], on any device, bit for bit what it does to each
-            of them, so that the loader's `tail` may run it (for an op that makes a tensor: if it also does to uint8
-            pixels what it does to images). Such an op draws nothing.
-        reads_info: False if it looks at an image's pixels alone, True if it looks at its `info` too (EXIF, ICC
-            profile). Default: counts as True, with a note in `report()`: metadata then crosses the wire with images,
-            and no file is cut to what the first crop reads.
+        name: a unique name, for example `"mylab.Solarize16"`.
+        cls: the class. The agent makes objects of it with the described parameters as keywords.
+        describe: object -> parameters. Default: for each parameter of the constructor, the attribute of that name.
+        draws: global generators that `__call__` draws from, out of "torch", "numpy" and "python".
+        shrinks: True for a crop or resize. The policy `resize-off` offloads up to the first of them.
+        makes: "tensor" if the op turns a PIL image into a tensor, "image" if it turns a tensor into a PIL image.
+        on_batches: True if the op does to a batch of tensors [N, C, H, W], on any device, bit by bit what it does to
+            each tensor; the loader's `tail` may then run it. (An op that makes a tensor must also do to uint8 pixels
+            what it does to images.) Such an op draws nothing.
+        reads_info: False if the op looks at an image's pixels only, True if also at its `info` (EXIF, ICC profile).
+            Default: as True, with a note in `report()`. Metadata is then sent with each image, and no file is cut to
+            what the first crop reads.
 
     Raises:
-        PipelineError: the name is taken, `draws` names an unknown generator, `makes` is another word, or an op for
-            batches draws, makes an image or reads its info.
+        PipelineError: the name is in use, `draws` names an unknown generator, `makes` is another word, or an op for
+            batches draws random numbers, makes an image or reads its info.
 
     Example:
         >>> class Gamma:  # behind ToTensor
@@ -66,7 +66,9 @@ def register_op(
         >>> register_op("mylab.Gamma", Gamma, draws=(), on_batches=True)
     """
     if unknown := set(draws) - set(GENERATORS):
-        raise PipelineError(f"draws must be a subset of {GENERATORS}, got {sorted(unknown)}")
+        raise PipelineError(
+            f"draws must be a subset of {GENERATORS}, got {sorted(unknown)}; name the generators that the op draws from"
+        )
     if makes not in (None, "tensor", "image"):
         raise PipelineError(f"makes must be 'tensor', 'image' or None, got {makes!r}")
     if on_batches and (draws or makes == "image"):
@@ -74,7 +76,7 @@ def register_op(
             f"an op for batches must draw nothing and make no image, got draws={draws}, makes={makes!r}"
         )
     if on_batches and reads_info:
-        raise PipelineError("an op for batches must not read an image's info, got reads_info=True; a batch has none")
+        raise PipelineError("an op for batches must not read an image's info, got reads_info=True; a batch has no info")
     if on_batches or makes == "image":  # takes tensors, or does the same to pixels without anything else
         reads_info = bool(reads_info)
     rule = describe or attribute_parameters(cls)

@@ -14,7 +14,7 @@ from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, partial, v1.Lambda, v2.Lambda)
 _REGISTER = "register it at both ends (register_op)"
-_FIRST = "put it behind the ops that an agent shall run"
+_FIRST = "put it behind the ops that an agent is to run"
 
 
 def why_local(op: Op, *, first: bool) -> str:
@@ -26,7 +26,7 @@ def why_local(op: Op, *, first: bool) -> str:
     """
     reason, remedy = _reason(op)
     if first and isinstance(op.call, _FUNCTIONS):
-        remedy = f"leave it out if it converts to RGB, which has been done, {_FIRST}, or {remedy}"
+        remedy = f"leave it out if it only converts to RGB (the image is RGB already), {_FIRST}, or {remedy}"
     elif first:
         remedy = f"{_FIRST}, or {remedy}" if remedy else _FIRST
     return f"{reason}; {remedy}" if remedy else reason
@@ -36,18 +36,21 @@ def _reason(op: Op) -> tuple[str, str]:
     """Why, and what helps."""
     cls, unregistered = type(op.call), "the op is not registered"
     if op.spec is not None:
-        return "with it the description of the pipeline is too large for the wire", "give it smaller parameters"
+        return "with it, the description of the pipeline is too large to send", "give it smaller parameters"
     if isinstance(op.call, _FUNCTIONS):
-        reason = f"{unregistered}: it is a function, and no code crosses the wire"
-        return reason, "make it a class at the top of a module, and register that at both ends (register_op)"
+        reason = f"{unregistered}: it is a function, and code is never sent to an agent"
+        return reason, "make it a class at the top level of a module, and register that at both ends (register_op)"
     if op_type_of(op.call) is not None:
-        reason = "a parameter is a function or an op that is not registered, or the op was changed after it was made"
-        return reason, "give it plain values and registered ops"
+        reason = (
+            "one of its parameters is a function or an op that is not registered, or the op was changed after it was "
+            "made"
+        )
+        return reason, "give it plain values and registered ops only"
     if why := NOT_REGISTERED.get(_name_in_torchvision(cls)):
         return f"{unregistered}: it {why}", ""
     if "<locals>" in cls.__qualname__:
         reason = f"{unregistered}: its class is defined inside a function, where an agent cannot find it"
-        return reason, f"define it at the top of a module, and {_REGISTER}"
+        return reason, f"define it at the top level of a module, and {_REGISTER}"
     if (base := op_type_above(cls)) is not None:
         return f"{unregistered}: a class derived from {base.name} may do something else", _REGISTER
     return unregistered, _REGISTER

@@ -114,10 +114,7 @@ def load(path: Path, key: ProfileKey) -> StoredProfile | str:
     except _DAMAGE as error:
         # numpy's own words would advise to load it unsafely.
         detail = f" ({error})" if isinstance(error, OSError) and error.errno is not None else ""
-        return (
-            f"the profile at {path} must be a file that a loader has saved, got one that is damaged or another "
-            f"program's{detail}; all is measured anew"
-        )
+        return f"the profile at {path} is damaged or another program's file{detail}"
     wanted = asdict(key)
     differ = [name for name in wanted if found.get(name) != wanted[name]]
     if differ:

@@ -88,12 +88,18 @@ class Awaited:
             while selector.select(max(0.0, end_s - time.monotonic())):
                 chunk = os.read(self._stdout.fileno(), 4096)
                 if not chunk:
-                    raise AgentUnreachable(f"an agent must start, but it ended with status {self._process.wait()}")
+                    raise AgentUnreachable(
+                        f"an agent must start, got one that ended with status {self._process.wait()}; its own words "
+                        "are on standard error"
+                    )
                 self._said += chunk
                 if b"\n" in self._said:
                     return Announcement.parse(self._said.partition(b"\n")[0])
         if time.monotonic() >= self._end_s:
-            raise AgentUnreachable(f"an agent must start within {self._timeout_s:g} s, it said {self._said!r}")
+            raise AgentUnreachable(
+                f"an agent must start within {self._timeout_s:g} s, got no whole announcement, but {self._said!r}; "
+                "its own words are on standard error"
+            )
         return None
 
 

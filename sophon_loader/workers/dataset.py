@@ -19,6 +19,7 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
+from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed
@@ -119,9 +120,9 @@ class OffloadedDataset(Dataset[Any]):
     def __getitems__(self, ticket: Ticket) -> list[Any]:
         if self.draws and get_worker_info() is None and not in_main_thread():
             raise ConfigError(
-                "num_workers must be at least 1 where a thread other than the main one takes the batches, got 0: the "
-                "ops draw from random generators that all threads of a process share; give num_workers=1, or call "
-                "iter() in that thread, too"
+                "num_workers must be at least 1 where a thread other than the main one takes the batches, got 0; "
+                "give num_workers=1, or call iter() in that thread too: the ops draw from random generators that all "
+                "threads of a process share"
             )
         session, row, meter = self._of_this_process()
         if session is not None and self._looked_in != ticket.batch.iteration:
@@ -246,7 +247,7 @@ class OffloadedDataset(Dataset[Any]):
             return
         steps = [replace(one, reach=min(one.reach, one.chain.pillow_stages)) for one in self._steps]
         if steps != list(self._steps):
-            log.warning("no op of torch's runs at the agent for this worker: torch is set otherwise than in the loader")
+            log.warning(log_line("ops of torch kept here", reason="torch has other settings in this worker"))
             self._follow(self._terms, steps)
 
     def close(self) -> None:

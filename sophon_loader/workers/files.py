@@ -33,8 +33,8 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: st
     path = locations.path_here(wanted.sample)
     if path is None or root is None or (terms is not None and not os.path.isdir(root)):
         raise AgentUnreachable(
-            f"agent {agent_name(terms)} must answer, {why or 'got none'}; sample {wanted.sample} ({wanted.key!r}) "
-            f"cannot be read on this host either (root {root}); restart the agent and continue from the last checkpoint"
+            f"agent {agent_name(terms)} must answer, {why or 'got no agent'}; restart the agent and continue from the "
+            f"last checkpoint, since sample {wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
         )
     return read_regular(path)
 

@@ -14,6 +14,8 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import MalformedMessage, add_note, note_foreign
+from sophon_loader.figures import counted
+from sophon_loader.logs import log_line
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.pushdown import PartOfFile, run_from_file
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
@@ -92,9 +94,9 @@ class Finisher:
             agent = "no agent" if self._terms is None else f"agent {agent_name(self._terms)}"
             note = f"sample {reply.wanted.sample}, key {reply.wanted.key!r}, {agent}"
             if reply.unusable:
-                note += f"; nothing could be made of its answer: {reply.unusable}"
+                note += f"; its answer was unusable: {reply.unusable}"
             if reply.sample is not None and reply.sample.note:
-                note += f"; before, the agent said: {reply.sample.note}"
+                note += f"; the agent had said: {reply.sample.note}"
             add_note(error, note)
             raise
 
@@ -139,14 +141,14 @@ class Finisher:
             return data
         text = f"{failed.text} (sample {reply.wanted.sample}, agent {agent_name(self._terms)})"
         if data is None:
-            raise error_of(failed.failure, f"{text}; the dataset and the export must hold the same files")
-        self._tell(f"{text}; it is read here")
+            raise error_of(failed.failure, f"{text}; both hosts must hold the same files")
+        self._tell("file read here", sample=reply.wanted.sample, agent=agent_name(self._terms), reason=failed.text)
         return data
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, event: str, **facts: object) -> None:
         self._told += 1
         if self._told <= MAX_TOLD:
-            log.warning("%s", text)
+            log.warning(log_line(event, **facts))
 
     def _from_agent(self, reply: Reply, steps: Steps, draw: Draw, row: Row) -> Any:
         """All ops, some of which the agent has run; on the file, if nothing can be made of what it has sent."""
@@ -157,12 +159,12 @@ class Finisher:
             stage, value = self._received(reply, steps, draw)
         except MalformedMessage as error:
             row.add(malformed=1)
-            self._tell(f"sample {reply.wanted.sample} is had another way: {error}")
+            self._tell("answer unusable", sample=reply.wanted.sample, reason=error)
             unusable = replace(reply, sample=None, payload=b"", unusable=str(error))
             try:
                 return self._run_file(self._read(unusable, row), steps, draw, row)
             except Exception as second:
-                add_note(second, f"nothing could be made of the agent's answer: {error}")
+                add_note(second, f"the agent's answer was unusable: {error}")
                 raise
         self._sizes.compare(reply, agent_name(self._terms))
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
@@ -182,14 +184,16 @@ class Finisher:
         sample, agent = reply.sample, agent_name(self._terms)
         assert sample is not None
         if sample.cut > reply.wanted.cut:
-            raise MalformedMessage(f"agent must not go past cut {reply.wanted.cut}, got {sample.cut} from {agent}")
+            raise MalformedMessage(
+                f"agent must run at most {counted(reply.wanted.cut, 'op')}, got {sample.cut} from {agent}"
+            )
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if isinstance(value, PartOfFile):
                 return 2, steps.chain.run(value.data, 0, 2, draw, window=value.window)
         except Exception as error:  # the boundary to what somebody else has made
             raise MalformedMessage(
-                f"agent must send what {sample.encoding!r} is in docs/wire.md: {error} (from {agent})"
+                f"agent {agent} must send {sample.encoding!r} as docs/wire.md describes it, got: {error}"
             ) from error
         return sample.cut, value
 

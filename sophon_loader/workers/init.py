@@ -53,8 +53,8 @@ class WorkerInit:
 
     def _refuse(self, what: str) -> None:
         raise ConfigError(
-            f"worker_init_fn must leave the {what} of the dataset as it is, got {self._init!r}, which changes it in a "
-            "worker; change them before the loop begins, where every process sees it, or use torch's DataLoader"
+            f"worker_init_fn must not change the dataset's {what}, got {self._init!r}, which does so in a worker; make "
+            "the change before the loop begins, where every process sees it, or use torch's DataLoader"
         )
 
 

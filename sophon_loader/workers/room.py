@@ -81,8 +81,8 @@ class Room:
         need, used = RESERVED + PER_TENSOR * len(tree_leaves(batch)), open_files()
         if used + need > most:
             raise NoRoom(
-                f"the limit of open files must leave a worker {need} for a batch, got {most}, of which {used} are in "
-                "use; raise it (`ulimit -n`), or use fewer workers"
+                f"the limit of open files must leave a worker {need} files for a batch, got a limit of {most} with "
+                f"{used} open; raise it (`ulimit -n`), or use fewer workers"
             )
 
     def no_memory(self, error: Exception) -> NoRoom | None:

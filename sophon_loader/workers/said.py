@@ -7,6 +7,7 @@ from typing import Any
 
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.registry import encodings
+from sophon_loader.figures import counted
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.shared import SharedNotes
 
@@ -25,7 +26,7 @@ class Said:
         >>> said = Said(workers=1)
         >>> said.degraded(0, "EncodingError at the agent:\\nEncodingError: value at the cut must be an image")
         >>> said.notes(degraded=2)
-        ["2 samples came with less than was asked for; the agent said: value at the cut must be an image"]
+        ["2 samples came less prepared than requested; the agent said: value at the cut must be an image"]
     """
 
     def __init__(self, workers: int) -> None:
@@ -58,13 +59,13 @@ class Said:
             degraded: samples of the epoch that the agent answered with less than was asked for.
         """
         found = [
-            f"{text}, which cannot cross: it stays at the loader with what follows it; have it return one tensor "
-            "(torch.stack)"
+            f"{text}, which cannot be sent, so the op and those behind it stay at the loader; have it return one "
+            "tensor (torch.stack)"
             for text in self._texts(self._workers)
         ]
         said = self._texts(0)
         if degraded and said:
-            found.append(f"{degraded} samples came with less than was asked for; the agent said: {said[0]}")
+            found.append(f"{counted(degraded, 'sample')} came less prepared than requested; the agent said: {said[0]}")
         return found
 
     def _texts(self, first: int) -> list[str]:

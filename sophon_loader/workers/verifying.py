@@ -98,7 +98,7 @@ class Sizes:
         if found is not None:
             raise SampleDiffers(
                 f"file of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found[0]} bytes "
-                f"in {path} here and {found[1]} bytes at agent {agent}; bring one of the two up to date"
+                f"in {path} here and {found[1]} bytes at agent {agent}; bring one of the two files up to date"
             )
 
 
@@ -226,8 +226,8 @@ class Verifier:
         raise SampleDiffers(
             f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found.ours}"
             f"{found.where} here and {found.theirs}{found.where} from agent {agent_name(self._terms)}, at cut "
-            f"{sample.cut} in encoding {sample.encoding!r}; both ends must hold the same files and run the same ops. "
-            "Do not train with it until you know why: what it has sent before may be wrong, too"
+            f"{sample.cut} in encoding {sample.encoding!r}; see that both hosts hold the same files and run the same "
+            "ops. Do not train with this agent until you know the cause: earlier samples may be wrong too"
         )
 
     def _file(self, wanted: Wanted) -> bytes:

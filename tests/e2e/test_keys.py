@@ -141,13 +141,13 @@ def test_a_loader_without_a_key(make: MakeLoader, guarded: Agent) -> None:
         next(iter(loader))
     text = str(error.value)
     assert f"sophon-agent key add NAME`) and copy its file to {file_of(guarded.endpoint)} on this host" in text
-    assert "OffloadOptions(key=...)" in text and ("whose agent has keys, got none" in text or "closed at once" in text)
+    assert "OffloadOptions(key=...)" in text and ("has keys, got none" in text or "closed at once" in text)
 
 
 def test_a_loader_with_the_key_of_another_agent(make: MakeLoader, guarded: Agent, other_keys: KeyFolder) -> None:
     loader = make(agent=guarded.address(), options=options(other_keys, connect_timeout_s=SHORT_S))
     with pytest.raises(
-        KeyRefused, match=rf"key must be of the agent at {guarded.endpoint}, got the file .*another agent"
+        KeyRefused, match=rf"key must belong to the agent at {guarded.endpoint}, got the file .*another agent"
     ):
         next(iter(loader))
 
@@ -156,7 +156,7 @@ def test_a_loader_with_a_key_speaks_to_no_agent_without(make: MakeLoader, agent:
     """It does not fall back to plain text."""
     loader = make(options=options(keys, connect_timeout_s=SHORT_S))
     with pytest.raises(
-        KeyRefused, match=r"the agent serves without keys; .* as long as a key is given, nothing crosses"
+        KeyRefused, match=r"the agent serves without keys: .* with a key the loader never connects unencrypted"
     ):
         next(iter(loader))
 
@@ -165,7 +165,7 @@ def test_a_key_that_the_agent_does_not_know(guarded: Agent, keys: KeyFolder, mak
     text = keys.add("brief").read_text()
     keys.remove("brief")
     loader = make(agent=guarded.address(), options=OffloadOptions(key=text, connect_timeout_s=SHORT_S))
-    with pytest.raises(KeyRefused, match="got the text of key, which it does not know") as error:
+    with pytest.raises(KeyRefused, match="got the text of key, which was never added") as error:
         next(iter(loader))
     assert text.strip() not in str(error.value)
 

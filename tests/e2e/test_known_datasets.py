@@ -73,9 +73,7 @@ def test_one_that_opens_files_in_their_own_mode_is_offloaded_behind_rgb(parent: 
     root.mkdir()
     address = agent.address(f"all/{root.name}")
     dataset = AS_IT_IS[name](root, transform=HERE)
-    with pytest.warns(
-        OffloadWarning, match=rf"{name} opens each picture in the mode of its file and not as RGB; begin"
-    ):
+    with pytest.warns(OffloadWarning, match=rf"{name} opens each picture in its file's own mode, not as RGB; begin"):
         plain = OffloadingDataLoader(dataset, 1, agent=address)
     assert len(list(plain)) == len(dataset) and not plain.report().offloading
     dataset.transform = v1.Compose([RGB(), HERE])

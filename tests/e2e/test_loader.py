@@ -381,7 +381,7 @@ def test_arguments_that_cannot_work(make: Any) -> None:
         make(agent="fileserver:5555/x")
     with pytest.raises(ConfigError, match=r"agent must be one address, got \[\]; for no agent, write agent=None"):
         make(agent=[])
-    with pytest.raises(ConfigError, match="agent must be one address for now, got 2"):
+    with pytest.raises(ConfigError, match="agent must be one address, because several are not supported yet, got 2"):
         make(agent=["tcp://a:1/x", "tcp://b:1/x"])
     with pytest.raises(ConfigError, match="encodings must be 'auto', 'paper' or a list"):
         make(encodings="jpeg")

@@ -24,9 +24,9 @@ def test_an_epoch(make: MakeLoader, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sophon_loader")
     list(make())
     told = said(caplog)
-    assert "agreed with the agent at tcp://127.0.0.1:" in told
-    assert "epoch 0 follows resize-off: " in told
-    assert f"epoch 0: {FILES} samples in " in told
+    assert "agent agreed agent=tcp://127.0.0.1:" in told
+    assert "plan followed epoch=0 policy=resize-off reason=" in told
+    assert f"epoch ended epoch=0 samples={FILES} seconds=" in told
 
 
 @pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
@@ -40,7 +40,7 @@ def test_an_agent_that_falls_silent_and_comes_back(
         assert said(caplog) == ""
         agent.kill()
         list(loader)
-        assert said(caplog) == f"the agent at {agent.address()} is asked for nothing for now: got silence for 1.5 s"
+        assert said(caplog) == f'agent given up agent={agent.address()} reason="got silence for 1.5 s"'
 
 
 def test_nobody_hears_who_has_not_asked() -> None:

@@ -56,12 +56,14 @@ def test_samples_that_the_agent_cannot_make_go_as_files_alone(
             for _ in loader:
                 pass
         told = [str(one.message) for one in caught if one.category is OffloadWarning]
-        assert [" answers, but cannot read a file that this host can: " in one for one in told] == [True] * (epoch == 0)
+        assert [" answers, but cannot read a file that this host can read. " in one for one in told] == [True] * (
+            epoch == 0
+        )
         report = loader.report().as_dict()
         assert report["choices"]["file"] == 2, (epoch, report["choices"])
         assert (report["samples"], report["degraded"], report["fallbacks"]) == (FILES + 1, 1, 1)
         (said,) = [note for note in report["notes"] if "the agent said" in note]
-        assert said.startswith("1 samples came with less") and "raise the agent's --max-megapixels" in said
+        assert said.startswith("1 sample came less prepared") and "raise the agent's --max-megapixels" in said
 
 
 def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:
@@ -73,10 +75,10 @@ def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:
 def test_a_function_that_comes_first_is_warned_of_once(root: Path, agent: Agent, make: MakeLoader) -> None:
     loader = make(folder(root, v1.Compose([with_its_info, *eval_transform().transforms])), collate_fn=as_list)
     assert agent.alive()
-    with pytest.warns(OffloadWarning, match="no op runs at the agent: with_its_info .* it is a function"):
+    with pytest.warns(OffloadWarning, match="No op runs at the agent: with_its_info .* it is a function"):
         iter(loader)
     iter(loader)
-    assert any("put it behind the ops that an agent shall run" in note for note in loader.report().notes)
+    assert any("put it behind the ops that an agent is to run" in note for note in loader.report().notes)
 
 
 def test_pictures_with_texts_and_rational_numbers_are_offloaded(root: Path, agent: Agent, make: MakeLoader) -> None:

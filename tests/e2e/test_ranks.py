@@ -98,5 +98,5 @@ def test_rank_0_that_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeding, "rank_of_all", lambda: (1, 2))
     monkeypatch.setattr(seeding, "RANK_0_WAIT_S", 0.5)
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", distributed.HashStore)
-    with pytest.raises(ConfigError, match=r"seed must be drawn by rank 0 within 0.5 s, got none .* give every rank"):
+    with pytest.raises(ConfigError, match=r"rank 0 must draw a seed for .* within 0.5 s, got none; give every rank"):
         seeding.drawn_seed(torch.Generator(), "Numbers of 3")

@@ -550,7 +550,7 @@ def test_as_many_copies_as_there_were() -> None:
         loader = build(taken)
         batches = iter(loader)
         next(batches)
-        found = rf"num_workers must be, for a Drawing, .* as when the state was taken, {taken}, got {given}; give"
+        found = rf"num_workers must, because .* a Drawing .* as when the state was taken \({taken}\), got {given}; give"
         with pytest.raises(ConfigError, match=found):
             build(given).load_state_dict(loader.state_dict())
 
@@ -585,9 +585,9 @@ def test_iterable_datasets() -> None:
     other.load_state_dict(state)
     assert list(other) == list(batches)
     for dataset, workers in ((Stream(), 0), (Told(), 1)):
-        with pytest.raises(ConfigError, match="dataset must be map-style, or have state_dict"):
+        with pytest.raises(ConfigError, match="a state needs a map-style dataset, or one with state_dict"):
             OffloadingDataLoader(dataset, 4, num_workers=workers).state_dict()
-    with pytest.raises(ConfigError, match="state must be one of a loader over such a Stream"):
+    with pytest.raises(ConfigError, match="state must come from a loader over a Stream"):
         OffloadingDataLoader(Stream(), 4).load_state_dict(state)
 
 
@@ -602,7 +602,7 @@ def test_a_sampler_that_draws_from_what_others_draw_from(build: Any) -> None:
     next(batches)
     next(batches)
     with pytest.raises(
-        ConfigError, match=r"same order again .* got Lazy, .* global generator of torch .* give it a gen"
+        ConfigError, match=r"repeat its order .* got Lazy, .* global generator of torch .* give the sampler a gen"
     ):
         loader.state_dict()
 
@@ -628,7 +628,9 @@ def test_a_sampler_that_gives_others(build: Any) -> None:
     next(batches)
     other = build("in turn", sampler=InPlace())
     other.load_state_dict(loader.state_dict())
-    with pytest.raises(ConfigError, match=r"must give the 5 indices again .* got others from InPlace; give it a gen"):
+    with pytest.raises(
+        ConfigError, match=r"must repeat the 5 indices .* got other ones from InPlace; give the sampler a gen"
+    ):
         next(iter(other))
 
 
@@ -728,15 +730,15 @@ def test_what_is_refused(build: Any) -> None:
     next(iter(loader))
     state = loader.state_dict()
     for of, found in (
-        ({"seed": 4}, "seed must be as when .* 3, got 4"),
-        ({"name": "in turn"}, "RandomSampler, got Seq"),
+        ({"seed": 4}, r"seed must be the same as when .* \(3\), got 4"),
+        ({"name": "in turn"}, r"RandomSampler\), got Seq"),
     ):
         with pytest.raises(ConfigError, match=found):
             build(**of).load_state_dict(state)
-    with pytest.raises(ConfigError, match=r"dataset must have as many samples .* 23, got 22"):
+    with pytest.raises(ConfigError, match=r"dataset must have as many samples .* \(23\), got 22"):
         build(dataset=Numbers(22), seed=3).load_state_dict(state)
     for wrong in ({"_num_yielded": 3}, None, []):
-        with pytest.raises(ConfigError, match="state must be what state_dict"):
+        with pytest.raises(ConfigError, match="state must come from state_dict"):
             build().load_state_dict(wrong)
 
 

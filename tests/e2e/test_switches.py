@@ -46,7 +46,7 @@ def expected(root: Path, make: Callable[..., Any]) -> Any:
 
 
 def note_of(loader: Any) -> str:
-    return " ".join(note for note in loader.report().notes if note.startswith("no op of torch's runs at the agent"))
+    return " ".join(note for note in loader.report().notes if note.startswith("no op of torch runs at the agent"))
 
 
 @pytest.mark.parametrize(("workers", "policy"), [(0, "all-off"), (1, "all-off"), (1, "auto")])
@@ -57,7 +57,7 @@ def test_a_setting_that_the_agent_does_not_have(
     loader = make(pictures(root), num_workers=workers, policy=policy)
     assert samples_of(loader) == expected[1]
     assert note_of(loader).endswith(
-        "numbers could differ: flush denormal is on here and off there (say torch.set_flush_denormal(False))"
+        "numbers could differ: flush denormal is on here and off there (remedy: torch.set_flush_denormal(False))"
     )
     cuts = loader.report().as_dict()["cuts"]
     assert set(cuts) <= {0, 1, 2} and (policy == "auto" or set(cuts) == {2}), "a crop of Pillow's may run there"

@@ -242,7 +242,7 @@ def test_a_pipeline_that_goes_on(root: Path, make: Any) -> None:
 
 def test_parts_with_different_tails(root: Path, make: Any) -> None:
     dataset = ConcatDataset([folder(root), folder(root, eval_transform())])
-    assert_not_moved(make(dataset), dataset, "must end in the same ops")
+    assert_not_moved(make(dataset), dataset, "end in different ops")
 
 
 def test_parts_with_one_tail(root: Path, make: Any) -> None:

@@ -20,7 +20,7 @@ from tests.support.relay import SpoiltRelay, Strike
 FILES = 32
 LOADER = {"batch_size": 4, "policy": "all-off", "seed": 3}
 Samples = list[tuple[str, Any]]
-without_the_warning = pytest.mark.filterwarnings("ignore:the agent at .* not with what can be used")
+without_the_warning = pytest.mark.filterwarnings("ignore:the agent at .* sends nothing usable")
 
 
 def remote(relay: SpoiltRelay) -> RemoteImageFolder:
@@ -95,7 +95,7 @@ def test_the_error_where_nothing_arrives_whole(relay: SpoiltRelay, make: Any, ex
         for batch in batches:
             found += samples_of([batch])
     assert found == expected[: len(found)]
-    for part in ("must arrive as they were sent", "look for what changes bytes", "class_", relay.endpoint):
+    for part in ("must arrive undamaged", "find what changes bytes", "class_", relay.endpoint):
         assert part in said(caught.value)
 
 
@@ -116,7 +116,7 @@ def test_questions_whose_answers_are_damaged(
             relay.strike("flip", MAX_DAMAGED, to_agent)
             assert ask() == (root / key).stat().st_size
             relay.strike("flip", 1 + MAX_DAMAGED, to_agent)
-            with pytest.raises(CorruptMessage, match="must arrive as they were sent, got 6 damaged ones"):
+            with pytest.raises(CorruptMessage, match="must arrive undamaged, got 6 damaged ones"):
                 ask()
     finally:
         connection.close()

@@ -49,7 +49,7 @@ def test_a_name_that_nobody_knows_is_said() -> None:
     assert unknown_host("tcp://four:5555") == unknown_host("ipc:///run/agent") == ""
     connection = Connection(Address("tcp://flieserver:5555", "d"), window=1)
     try:
-        with pytest.raises(AgentUnreachable, match="at a host that this one knows, got 'flieserver': Name"):
+        with pytest.raises(AgentUnreachable, match="must have a name that is known here, got 'flieserver': Name"):
             connection.greet(0.01)
     finally:
         connection.close()

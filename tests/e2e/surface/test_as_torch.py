@@ -123,7 +123,10 @@ def test_a_thread_that_loads_leaves_the_random_numbers_of_the_process_alone(make
         return make(seed=3, batch_size=1, **({} if where else {"agent": None}))
 
     expected, threaded, states = samples_of(loader()), loader(), set()
-    with ThreadPoolExecutor(1) as pool, pytest.warns(OffloadWarning, match="num_workers should be at least 1"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.warns(OffloadWarning, match="num_workers=0 is not safe outside the main thread"),
+    ):
         loading = pool.submit(samples_of, threaded)
         while not loading.done():
             states.add(torch.get_rng_state().numpy().tobytes())

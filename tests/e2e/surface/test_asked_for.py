@@ -174,7 +174,7 @@ def changes_nothing_much(worker: int) -> None:
 )
 def test_a_worker_that_changes_its_dataset_is_refused(root: Path, make: Any, change: Any, context: str) -> None:
     loader = make(folder(root, eval_transform()), num_workers=1, worker_init_fn=change, multiprocessing_context=context)
-    with pytest.raises(ConfigError, match="worker_init_fn must leave the"):
+    with pytest.raises(ConfigError, match="worker_init_fn must not change the"):
         next(iter(loader))
 
 
@@ -265,11 +265,11 @@ class Joint(VisionDataset):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Triples, "is a tuple of 3 and not"),
+        (Triples, "is a tuple of 3, not"),
         (Grey, r"\[0\] is a Tensor"),
         (Shifted, r"\[1\] is .* where target"),
         (Texts, r"\[1\] is '.*' \(str\)"),
-        (Lists, "is a list of 2 and not"),
+        (Lists, "is a list of 2, not"),
         (Joint, r"\[0\] is a Tensor"),
     ],
 )
@@ -337,7 +337,7 @@ class Keyed(PlainPictures):
     [
         (Path, "must be text, got PosixPath"),
         (lambda key: key.encode(), "must be text, got b'"),
-        (lambda key: f"/data/{key}", "got the absolute '/data/"),
+        (lambda key: f"/data/{key}", "got the absolute path '/data/"),
         (lambda key: f"../pictures/{key}", "must stay below root"),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_wrong_folder_a_missing_file_and_another_version(root: Path, agent: Ag
     with pytest.raises(ConfigError, match="add it to the address"):
         next(iter(loader))
     dataset = folder(copy)
-    for number, says in ((0, "bring the agent's copy up to date"), (1, "both must be copies of the same data")):
+    for number, says in ((0, "bring the agent's copy up to date"), (1, "make both copies of the same data")):
         path = Path(dataset.samples[number * 3][0])
         if number == 0:
             path = path.rename(path.with_name(f"{path.stem}a.jpg"))
@@ -414,7 +414,7 @@ def test_an_agent_for_a_dataset_that_cannot_be_offloaded(root: Path, agent: Agen
         OffloadingDataLoader(dataset, agent=agent.address(), batch_size=5).close()
     assert found[0].filename == __file__
     (text,) = warned(build)
-    assert "nothing is offloaded" in text and "__getitem__" in text
+    assert "Nothing is offloaded" in text and "__getitem__" in text
     assert warned(lambda: list(OffloadingDataLoader(dataset, batch_size=5))) == []
 
 

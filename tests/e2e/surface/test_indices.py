@@ -77,11 +77,13 @@ def test_any_index_gives_what_it_gives_in_torch(dataset: Named, case: str) -> No
     loader = OffloadingDataLoader(dataset, **copy.deepcopy(arguments))
     theirs = list(DataLoader(dataset, **copy.deepcopy(arguments)))
     assert difference(list(loader), theirs) is None
-    said = [note for note in loader.report().notes if "indices must be integers for a dataset that is taken" in note]
+    said = [
+        note for note in loader.report().notes if "the sampler must give integers to a dataset that is taken" in note
+    ]
     assert len(said) == plain
 
 
 def test_a_later_index_that_is_no_integer(dataset: Named) -> None:
     loader = OffloadingDataLoader(dataset, sampler=[0, "1.png"])
-    with pytest.raises(ConfigError, match=r"must be integers where its first one is, got '1\.png'; give integers"):
+    with pytest.raises(ConfigError, match=r"must all be integers if the first one is, got '1\.png'; give integers"):
         list(loader)

@@ -104,7 +104,9 @@ def test_an_agent_that_never_was(root: Path) -> None:
 def test_an_agent_on_this_host_that_is_of_no_use(root: Path) -> None:
     processes = math.ceil(cores_available())
     loader = OffloadingDataLoader(folder(root), 4, agent="local", num_workers=processes)
-    assert summary_of(loader).startswith(f"no agent was started: the {processes} processes of the loader may use all")
+    assert summary_of(loader).startswith(
+        f"no agent was started, because it could gain nothing: the loader's {processes} processes may"
+    )
     loader.close()
 
 

@@ -133,7 +133,7 @@ def test_a_forked_process_that_iterates_over_it(made: Any) -> None:
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-        assert "in this process; a copy of this loader, in another one" in loader.report().summary
+        assert "in this process; a copy of this loader in another process" in loader.report().summary
 
     assert warned(forked) == []
 
@@ -170,8 +170,8 @@ def test_a_process_that_is_spawned_iterates_over_it(made: Any) -> None:
     assert warned(spawned) == []
     assert told[0].startswith(ALL)
     assert told[1] == (
-        "nothing offloaded: no epoch has begun in this process; a copy of this loader, in another one, has a report of "
-        "its own"
+        "nothing offloaded: no epoch has begun in this process; a copy of this loader in another process has a "
+        "report of its own"
     )
 
 

@@ -49,7 +49,7 @@ def test_what_is_no_address_is_refused_with_an_example(text: Any) -> None:
 
 @pytest.mark.parametrize(("text", "words"), [
     ("fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
-    ("http://fileserver:5555/photos", "whose http:// is not spoken by agents; write tcp://fileserver:5555/photos"),
+    ("http://fileserver:5555/photos", "but agents do not speak http://; write tcp://fileserver:5555/photos"),
     ("tcp:/fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
     ("tcp//fileserver:5555/photos", "it lacks tcp://; write tcp://fileserver:5555/photos"),
     ("tcp://fileserver/photos", "it lacks the host or the port; write tcp://HOST:PORT/EXPORT"),
@@ -58,7 +58,7 @@ def test_what_is_no_address_is_refused_with_an_example(text: Any) -> None:
     ("tcp://fileserver:99999/photos", "whose port is 99999; a port is from 1 to 65535"),
     ("tcp://fileserver:5555", "it lacks the export; add the NAME of --export NAME=FOLDER: tcp://fileserver:5555/NAME"),
     ("tcp://fileserver:5555//", "it lacks the export"),
-    ("tcp://fileserver:5555/photos ", "with white space in it; leave that out"),
+    ("tcp://fileserver:5555/photos ", "which has white space in it; remove that"),
     ("", "it lacks tcp://; write tcp://fileserver:5555/imagenet"),
     (5555, "write it as a text"),
 ])  # fmt: skip

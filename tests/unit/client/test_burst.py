@@ -94,7 +94,7 @@ def test_little_is_left_on_a_slow_wire(clock: FakeClock) -> None:
 
 def test_an_agent_that_answers_nothing(clock: FakeClock) -> None:
     wire = WireStandIn(clock, 0, 0.0, 1000)
-    with pytest.raises(AgentUnreachable, match="must send files, got none"):
+    with pytest.raises(AgentUnreachable, match="must send files to measure the network with, got none"):
         measure_wire(wire, ["k"], window=8)  # type: ignore[arg-type]
     assert clock.now_s - 100.0 < 5
 

@@ -23,7 +23,7 @@ def test_the_defaults_work_and_cannot_be_changed_in_place() -> None:
 @pytest.mark.parametrize("window", [0, -1])
 @pytest.mark.parametrize(("name", "what"), [("window", "samples"), ("window_nbytes", "bytes")])
 def test_a_window_without_room_is_refused(name: str, what: str, window: int) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be a whole number of {what} from 1 on, got {window}"):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number of {what}, at least 1, got {window}"):
         OffloadOptions(**{name: window})  # type: ignore[arg-type]
 
 

@@ -82,7 +82,7 @@ def test_a_remote_folder_is_only_in_the_export(address: str, expected: str) -> N
 
 @pytest.mark.parametrize("address", ["tcp://h:1/other", "tcp://h:1/photos/val", "tcp://h:1/photos/train/cat"])
 def test_an_address_that_does_not_hold_a_remote_folder(address: str) -> None:
-    with pytest.raises(ConfigError, match="agent must be an address that holds tcp://h:1/photos/train"):
+    with pytest.raises(ConfigError, match="agent must be an address whose folder holds tcp://h:1/photos/train"):
         Locations(data_of(source(None, "tcp://h:1/photos/train")), Address.parse(address))
 
 

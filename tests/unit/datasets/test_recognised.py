@@ -75,22 +75,22 @@ def test_what_rules_refuse_is_named(tmp_path: Path) -> None:
     for name in ("pets", "timm", "food"):
         (tmp_path / name).mkdir()
     masks = pets(tmp_path / "pets", target_types="segmentation")
-    assert "gives targets that are no classes, of the types ['segmentation']" in refusal(masks)
+    assert "gives targets other than classes: ['segmentation']" in refusal(masks)
     masks._target_types = ["category"]
     masks.transforms = lambda image, target: (image, target)
-    assert "`transforms` that see image and label together" in refusal(masks)
+    assert "`transforms`, which take image and label together" in refusal(masks)
     dataset = of_timm(tmp_path / "timm", input_img_mode="L")
     assert "pictures of another mode than RGB" in refusal(dataset)
     dataset.input_img_mode, dataset.additional_features = "RGB", ["size"]
     assert "additional features" in refusal(dataset)
     dataset.additional_features, dataset.reader = None, FileDataset(tmp_path, [], [])
-    assert "reads by a FileDataset" in refusal(dataset)
+    assert "reads with a FileDataset" in refusal(dataset)
     other = food(tmp_path / "food", loader=print)
     assert "does not use torchvision's default loader" in refusal(other)
     del other.loader  # as in older releases, which open their files as RGB themselves
     assert len(offloadable(other)) == 6
     del other._image_files
-    assert refusal(other) == "Food101 has no _image_files, as the releases have that are known here"
+    assert refusal(other) == "Food101 lacks _image_files, which all releases known here have"
 
 
 @pytest.mark.parametrize("change", ["_labels", "_image_files"])
@@ -195,7 +195,7 @@ def test_a_file_dataset_gives_what_an_image_folder_gives(image_tree: Path) -> No
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        (["/elsewhere/1.jpg"], r"files\[0\] must be a path relative to root, got the absolute '/elsewhere/1.jpg'"),
+        (["/elsewhere/1.jpg"], r"files\[0\] must be a path relative to root, got the absolute path '/elsewhere/1.jpg'"),
         (["1.jpg", "a/../../2.jpg"], r"files\[1\] must stay below root"),
         ([float("nan")], r"files\[0\] must be text, got nan"),
         (["1.jpg"] * 3, "targets must be as many as files, got 2 labels and 3 files"),

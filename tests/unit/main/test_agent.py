@@ -58,7 +58,7 @@ def test_where_no_core_is_to_spare_it_is_useless(
 ) -> None:
     why = about(where).why_useless(processes)
     assert bool(why) == useless
-    assert not useless or f"the {processes} processes of the loader may use all 4 cores" in why
+    assert not useless or f"the loader's {processes} processes may use all 4 cores" in why
 
 
 def test_it_is_not_believed_to_have_more_than_it_may_have() -> None:

@@ -74,7 +74,7 @@ def test_a_folder_with_other_files_is_not_taken(data: Offloadable, sizes: dict[s
 
 
 def test_of_two_folders_that_fit_none_is_taken(data: Offloadable) -> None:
-    with pytest.raises(ConfigError, match="each of train, imagenet/train has its files; add one"):
+    with pytest.raises(ConfigError, match="several folders have its files: train, imagenet/train; add one"):
         found(data, Export("train/", "imagenet/train/"))
 
 

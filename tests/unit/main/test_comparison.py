@@ -96,8 +96,8 @@ def test_one_that_cannot_be_compared_runs_plainly(root: Path) -> None:
     loader.dataset.__class__ = Crashes
     iterator = iter(loader)
     assert loader.report().notes == (
-        "runs as a plain DataLoader: the dataset could not be compared with its parts: "
-        "the process for it ended with status 5",
+        "runs as a plain DataLoader: the dataset could not be compared with its parts, because "
+        "the process that compares ended with status 5",
     )
     del iterator
 

@@ -35,7 +35,7 @@ def report(encoding: str = "file", **counted: Any) -> Report:
         (RUNS, report(fallbacks=3), f"{AGENT} sent nothing usable for 3 of 24 samples"),
         (RUNS, report(degraded=24), f"{AGENT} sent the whole file for 24 of 24 samples"),
         (replace(RUNS, offloads=False), report(), "policy auto: files cost least"),
-        (RUNS, report(), f"policy auto: files cost least; {AGENT} found the file cheaper for each sample"),
+        (RUNS, report(), f"policy auto: files cost least; for every sample {AGENT} found the file cheaper"),
         (replace(RUNS, ready_after=20), report(),
          f"{AGENT} was ready after 20 of 24 samples; policy auto: files cost least"),
         (replace(RUNS, gone=True), report("roi-jpeg", fallbacks=3), ""),

@@ -101,7 +101,7 @@ def test_reports_of_ended_epochs_are_found_by_whoever_asks(as_ranks: AsRanks) ->
     whole = told[1].summed(1, report(1), ended=True)
     assert (whole.ranks, whole.totals.samples, whole.totals.cuts, whole.notes) == (3, 30, {0: 12, 2: 3}, ())
     told[0].tell(2, report(0, epoch=2))
-    assert told[1].summed(1, report(1), ended=True).notes == ("rank 0 tells of epoch 2",)
+    assert told[1].summed(1, report(1), ended=True).notes == ("rank 0 reports epoch 2",)
 
 
 def test_a_rank_that_tells_nothing_is_left_out_and_named(as_ranks: AsRanks) -> None:
@@ -110,7 +110,7 @@ def test_a_rank_that_tells_nothing_is_left_out_and_named(as_ranks: AsRanks) -> N
     told[1].tell(1, report(1))
     whole = told[0].summed(2, report(0, epoch=2), ended=True)
     assert (whole.ranks, whole.totals.samples) == (1, 10)
-    assert whole.notes[0].startswith("left out, as they have told nothing of this epoch within 0.1 s: ranks 1, 2;")
+    assert whole.notes[0].startswith("the sum is without ranks 1, 2, which told nothing of this epoch within 0.1 s;")
 
 
 def test_in_the_middle_of_an_epoch_all_must_ask_each_time(as_ranks: AsRanks) -> None:
@@ -133,7 +133,7 @@ def test_a_store_that_is_gone_is_a_rank_that_tells_nothing(as_ranks: AsRanks, mo
 
 
 def test_without_a_group_there_are_no_ranks_to_ask() -> None:
-    with pytest.raises(ConfigError, match=r"all_ranks must be False without an initialised torch.distributed"):
+    with pytest.raises(ConfigError, match=r"all_ranks must be False while torch.distributed is not initialised"):
         OffloadingDataLoader(TensorDataset(torch.arange(3))).report(all_ranks=True)
 
 
@@ -184,7 +184,7 @@ def test_a_rank_that_tells_nothing_is_waited_for_once(as_ranks: AsRanks, monkeyp
     profiles = halves()
     both = [Gathering(rank, profile) for rank, profile in zip(as_ranks(2), profiles, strict=True)]
     both[0].tell()
-    with pytest.warns(OffloadWarning, match=r"ranks \[1\] have not told what they measured within 0.1 s"):
+    with pytest.warns(OffloadWarning, match=r"Ranks \[1\] have not told what they measured within 0.1 s"):
         assert not both[0].take()
     monkeypatch.setattr(gathering, "WAIT_S", 1e9)
     with warnings.catch_warnings():

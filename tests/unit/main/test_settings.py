@@ -21,7 +21,7 @@ def checked(**arguments: object) -> Settings:
 @pytest.mark.parametrize("depth", [-1, 1.5, True, "2", None], ids=str)
 def test_device_prefetch_is_a_number_of_batches(depth: object) -> None:
     assert checked(device_prefetch=2).device_prefetch == 2
-    with pytest.raises(ConfigError, match="device_prefetch must be a number of batches"):
+    with pytest.raises(ConfigError, match="device_prefetch must be a whole number of batches"):
         checked(device_prefetch=depth)
 
 
@@ -55,7 +55,7 @@ def test_encodings_come_in_the_order_of_all() -> None:
 def test_a_missing_extension_is_warned_of_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "available", False)
     monkeypatch.setattr(native, "reason", "the C extension is not built; build it")
-    with pytest.warns(OffloadWarning, match="roi-jpeg is not offered: the C extension is not built; build it"):
+    with pytest.warns(OffloadWarning, match="roi-jpeg is not available: the C extension is not built; build it"):
         checked(agent="local")
     checked()  # without an agent nothing is lost, and `file` alone was asked for below
     checked(agent="local", encodings=["file"])

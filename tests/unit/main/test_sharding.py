@@ -88,10 +88,10 @@ def test_frameworks_leave_it_where_it_is() -> None:
 
 def test_nobody_else_reads_an_order_that_its_loader_has_not_drawn() -> None:
     """What accelerate makes to leave batches out would read another order, at every rank."""
-    with pytest.raises(ConfigError, match="order of a loader with shard=True must be read by that loader"):
+    with pytest.raises(ConfigError, match="sampler of shard=True must be read by its own loader first"):
         list(ShardSampler(range(40), True))
 
 
 def test_a_sampler_besides() -> None:
-    with pytest.raises(ConfigError, match="shard must be False for a sampler, got True"):
+    with pytest.raises(ConfigError, match="shard must be False with a sampler, got True"):
         shard_sampler(range(3), SequentialSampler(range(3)), None, None)

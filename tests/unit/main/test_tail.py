@@ -285,7 +285,7 @@ def test_an_op_of_the_user_s_moves_if_it_says_that_it_takes_batches(
     monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
     register_op("test.Gamma", Gamma, draws=())
     register_op("test.ToHalves", ToHalves, draws=(), makes="tensor")
-    assert reason(steps).endswith("; test.Gamma stands in the way")
+    assert reason(steps).startswith("no op runs on cpu, because test.Gamma stands in the way")
     register_op("test.Gamma", Gamma, draws=(), on_batches=True)
     register_op("test.ToHalves", ToHalves, draws=(), makes="tensor", on_batches=True)
     assert not moved(steps).chains[0].keeps_info
@@ -319,15 +319,14 @@ def _hooked() -> Any:
 )
 def test_what_stands_in_the_way_is_named(steps: list[Any], in_the_way: str) -> None:
     text = reason(steps)
-    assert text.startswith("no op runs on cpu batch by batch: the pipeline must end in torchvision's ToTensor")
-    assert text.endswith(f"; {in_the_way} stands in the way")
+    assert text.startswith(f"no op runs on cpu, because {in_the_way} stands in the way: ")
 
 
 def test_other_reasons() -> None:
     tensor = [v1.PILToTensor(), v1.RandomErasing(), v2.ToImage(), v2.ToDtype(torch.float32)]
-    assert "v2.ToImage must be given an image, got the tensor that v1.PILToTensor has made" in reason(tensor)
+    assert "v2.ToImage gets the tensor that v1.PILToTensor has made, and must get an image" in reason(tensor)
     one, other = [v1.ToTensor(), v1.Normalize(MEAN, STD)], [v1.Resize(8), v1.ToTensor(), v1.Normalize(STD, MEAN)]
-    assert "all parts of the dataset must end in the same ops" in reason(one, other)
+    assert "the pipelines of the dataset's parts end in different ops" in reason(one, other)
     assert "torch's default_collate" in reason(one, collate_fn=as_list)
     whole = chain_of(v1.Compose(one))
     assert split([whole], as_list, None) == Split((whole,), as_list)

@@ -181,7 +181,7 @@ def _held_elsewhere() -> str:
     ids=["raises", "exits", "killed", "ends", "stands still"],
 )
 def test_what_goes_wrong_is_said(look: Any, said: str) -> None:
-    with pytest.raises(NotTried, match=f"^the process for it {said}"):
+    with pytest.raises(NotTried, match=f"^the process that compares {said}"):
         tried_apart(look, wait_s=0.2 if look is _held_elsewhere else 60.0)
 
 
@@ -191,7 +191,7 @@ def test_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", none_left)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(NotTried, match=r"no process could be started for it: .*unavailable"):
+    with pytest.raises(NotTried, match=r"no process for that could be started: .*unavailable"):
         tried_apart(lambda: None)
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -36,7 +36,7 @@ def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_are_given_away_once() -> None:
     register_op("test.Brighten", Brighten)
     register_op("test.Brighten", Brighten)
-    with pytest.raises(PipelineError, match=r"op name must be free, got 'test\.Brighten'"):
+    with pytest.raises(PipelineError, match=r"op name must not be in use, got 'test\.Brighten'"):
         register_op("test.Brighten", Darken)
 
 

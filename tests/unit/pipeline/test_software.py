@@ -55,7 +55,7 @@ def test_ops_of_pillow_s_run_whatever_torch_is_set_to(steps: list[object], reach
     assert Registration.from_bytes(registration_of(chain, software())).reach == len(chain)
     other = Registration.from_bytes(registration_of(chain, {**software(), name: "another"}))
     assert other.reach == reach and len(other.chain) == len(chain)
-    assert other.why == f"torch is set otherwise than at the loader: {name}"
+    assert other.why == f"torch has other settings here than at the loader: {name}"
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------

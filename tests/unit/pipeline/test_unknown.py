@@ -35,25 +35,25 @@ def within() -> Any:
 
 
 @pytest.mark.parametrize(("transform", "reason", "remedy"), [
-    (function, "it is a function", "make it a class at the top of a module"),
-    (partial(function), "it is a function", "make it a class at the top of a module"),
-    (v1.Lambda(function), "it is a function", "make it a class at the top of a module"),
-    (v2.Lambda(function), "it is a function", "make it a class at the top of a module"),
+    (function, "it is a function", "make it a class at the top level of a module"),
+    (partial(function), "it is a function", "make it a class at the top level of a module"),
+    (v1.Lambda(function), "it is a function", "make it a class at the top level of a module"),
+    (v2.Lambda(function), "it is a function", "make it a class at the top level of a module"),
     (Own(), "the op is not registered", "register it at both ends (register_op)"),
     (Wider(8), "a class derived from v1.Resize", "register it at both ends (register_op)"),
-    (within(), "its class is defined inside a function", "define it at the top of a module, and register it"),
+    (within(), "its class is defined inside a function", "define it at the top level of a module, and register it"),
     (v1.FiveCrop(3), "it gives a tuple of images", ""),
-    (v1.RandomApply([function]), "a parameter is a function or an op that is not registered", "give it plain values"),
+    (v1.RandomApply([function]), "one of its parameters is a function or an op that is not", "give it plain values"),
 ], ids=lambda one: type(one).__name__ if not isinstance(one, str) else one[:12])  # fmt: skip
 def test_an_op_that_stays_at_the_loader_has_a_reason_and_a_remedy(transform: Any, reason: str, remedy: str) -> None:
     op = chain_of(transform).ops[1]
     later, first = why_local(op, first=False), why_local(op, first=True)
     assert reason in later and remedy in later and "put it behind" not in later
-    assert reason in first and remedy in first and "put it behind the ops that an agent shall run" in first
+    assert reason in first and remedy in first and "put it behind the ops that an agent is to run" in first
     is_function = "it is a function" in reason
     assert ("converts to RGB" in first) == is_function and "converts to RGB" not in later
 
 
 def test_a_description_that_is_too_large() -> None:
     op = Op("lab.Large", Own(), (), OpSpec("lab.Large", {"table": bytes(9)}))
-    assert "too large for the wire" in why_local(op, first=False)
+    assert "too large to send" in why_local(op, first=False)

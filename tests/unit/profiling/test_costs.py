@@ -298,5 +298,5 @@ def test_a_plan_and_its_table_take_few_bytes_per_sample() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(plan.counts()) > 1 and "the wire" in plan.reason
+    assert len(plan.counts()) > 1 and "the network" in plan.reason
     assert peak / samples < 64

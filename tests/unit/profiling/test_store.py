@@ -115,7 +115,7 @@ def test_a_file_that_is_no_archive(path: Path) -> None:
         np.savez(file, header=np.array([{"pickled": 1}], dtype=object))
     assert "damaged" in reason(path)
     path.write_bytes(pickle.dumps({"a": 1}))
-    assert "measured anew" in reason(path) and "pickle" not in reason(path), "numpy advises to load it unsafely"
+    assert "another program" in reason(path) and "pickle" not in reason(path), "numpy advises to load it unsafely"
     path.unlink()
     path.mkdir()
     assert "damaged" in reason(path)

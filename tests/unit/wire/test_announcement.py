@@ -49,7 +49,7 @@ def test_a_line_that_comes_in_pieces(process: Any) -> None:
 
 def test_one_that_ends(process: Any) -> None:
     os.close(process.writer)
-    with pytest.raises(AgentUnreachable, match="an agent must start, but it ended with status 3"):
+    with pytest.raises(AgentUnreachable, match="an agent must start, got one that ended with status 3"):
         Awaited(process).heard(0.0)
 
 
@@ -61,7 +61,9 @@ def test_one_that_takes_too_long(process: Any, monkeypatch: pytest.MonkeyPatch) 
     assert awaited.heard(0.0) is None
     clock.now_s += 2.0
     process.say("half")
-    with pytest.raises(AgentUnreachable, match=r"an agent must start within 9 s, it said b'half'"):
+    with pytest.raises(
+        AgentUnreachable, match=r"an agent must start within 9 s, got no whole announcement, but b'half'"
+    ):
         awaited.heard(0.0)
 
 

@@ -91,7 +91,7 @@ def test_memory_that_cannot_be_had_is_named(memory: BatchMemory) -> None:
 def test_a_batch_that_cannot_be_handed_over_is_refused(memory: BatchMemory) -> None:
     memory.room = Room(files=open_files() + 4, shared=(64 * MIB, 60 * MIB))
     make = collate.Collate(collate.default_collate, memory)
-    with pytest.raises(NoRoom, match=r"must leave a worker 10 for a batch, got \d+, .*ulimit -n"):
+    with pytest.raises(NoRoom, match=r"must leave a worker 10 files for a batch, got a limit of \d+ with .*ulimit -n"):
         make([torch.zeros(8)])
 
 

@@ -29,7 +29,7 @@ in op 1 (lab.Dark) of the pipeline
 def test_the_agents_reason_without_its_traceback(note: str, reason: str) -> None:
     said = Said(2)
     said.degraded(1, note)
-    expected = f"3 samples came with less than was asked for; the agent said: {reason}"
+    expected = f"3 samples came less prepared than requested; the agent said: {reason}"
     assert said.notes(3) == [expected]
     assert said.notes(0) == [], "of an epoch before"
 
@@ -46,7 +46,7 @@ def test_an_op_whose_value_cannot_cross() -> None:
     for worker in (0, 2):
         said.uncarried(worker, "lab.Views gives a list")
     (note,) = said.notes(0)
-    assert note.startswith("lab.Views gives a list, which cannot cross") and "torch.stack" in note
+    assert note.startswith("lab.Views gives a list, which cannot be sent") and "torch.stack" in note
 
 
 def chain_giving(*values: Any) -> Chain:

@@ -95,7 +95,7 @@ def test_a_file_of_another_size(root: Path) -> None:
         Sizes(locations, says(7)).compare(reply_of(7), "an agent")
     for part in (
         "file of sample 1 ('c/1.jpg') must be the same at both ends",
-        f"got {nbytes} bytes in {path} here and 7 bytes at agent an agent; bring one of the two up to date",
+        f"got {nbytes} bytes in {path} here and 7 bytes at agent an agent; bring one of the two files up to date",
     ):
         assert part in str(caught.value)
     path.unlink()
@@ -198,7 +198,7 @@ def test_a_share_of_the_samples_is_verified(root: Path) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "1", True, None])
 def test_a_share_that_is_none(share: Any) -> None:
-    with pytest.raises(ConfigError, match="verify must be a share from 0 to 1, got"):
+    with pytest.raises(ConfigError, match="verify must be a number from 0 to 1, got"):
         OffloadOptions(verify=share)
     assert OffloadOptions().verify == 0.001
 
