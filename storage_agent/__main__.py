@@ -70,7 +70,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         reason = "no keys are asked for: whoever reaches this agent may read all exports"
         log.EventLog().warning("agent insecure", reason=reason)
     if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
-        log.EventLog().warning("JPEG files cross whole", reason=native.reason)
+        log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
     broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()

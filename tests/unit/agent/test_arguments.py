@@ -136,7 +136,7 @@ def test_a_missing_extension_is_logged_with_the_remedy(
     (tmp_path / "a").touch()
     assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
     said = capsys.readouterr().err
-    assert "JPEG files cross whole" in said and "build it" in said and said.count("\n") == 1
+    assert "JPEG files are sent whole" in said and "build it" in said and said.count("\n") == 1
 
 
 def test_settings_without_keys_must_say_so() -> None:

@@ -22,7 +22,7 @@ EVENTS = {
     "agent started", "agent stopping", "agent stopped", "agent insecure",
     "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
     "loader joined", "loader left", "pipeline registered", "request refused", "connection closed",
-    "reply dropped", "replies paused", "worker died", "JPEG files cross whole", "lines left out",
+    "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
 }  # fmt: skip
 
 
