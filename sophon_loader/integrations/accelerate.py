@@ -130,5 +130,11 @@ def _over_ours(prepared: Any, like: Any, **own: Any) -> Any:
         tell_samplers(epoch)
         ours.set_epoch(epoch)
 
-    prepared.set_epoch = set_epoch
+    load_state = prepared.load_state_dict
+
+    def load_state_dict(state_dict: dict[str, Any]) -> None:
+        load_state(state_dict)
+        prepared.iteration = ours._place.next_epoch  # which the next iteration calls `set_epoch` with
+
+    prepared.set_epoch, prepared.load_state_dict = set_epoch, load_state_dict
     return prepared

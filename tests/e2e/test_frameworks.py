@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -164,6 +165,26 @@ def test_the_rest_of_an_epoch_of_a_loader_that_was_not_prepared(root: Path, make
     rest = skip_first_batches(other, 2)
     assert samples_of(rest) == whole[1][8:] and set(rest.report().as_dict()["choices"]) == {"pixels"}
     rest.close()
+
+
+def test_a_prepared_loader_goes_on_where_its_state_was_taken(root: Path, make: Any) -> None:
+    """accelerate counts epochs itself, and tells the loader that of its own count."""
+    pytest.importorskip("accelerate")
+    from sophon_loader.integrations.accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    dataset = folder(root, train_transform())
+    prepared = accelerator.prepare(make(dataset))
+    whole = [samples_of(prepared)]
+    batches = iter(prepared)
+    whole.append(samples_of(itertools.islice(batches, 2)))
+    state = prepared.state_dict()
+    whole[1] += samples_of(batches)
+    other = accelerator.prepare(make(dataset))
+    other.load_state_dict(state)
+    assert samples_of(other) == whole[1][8:] and other.report().as_dict()["epoch"] == 1
+    other.close()
+    prepared.close()
 
 
 def test_what_a_prepared_loader_is_not_told(root: Path, make: Any) -> None:
