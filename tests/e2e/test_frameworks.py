@@ -2,90 +2,245 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Sampler, default_collate
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
+from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
-from tests.support.agents import ROOT, Agent
+from tests.pages.blocks import steps_of
+from tests.support.agents import ROOT, Agent, with_modules
 from tests.support.loaders import samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
+from tests.support.programs import Programs, Ran
 
-FILES = 24
+FILES = 32
 LOADER = {"batch_size": 4, "policy": "resize-off", "seed": 7}
 RANKS = 2
+EPOCHS = 2
+PAGE = "docs/frameworks.md"
+FRAMEWORKS = {
+    "Plain loop": ("torch", 1),
+    "Lightning": ("lightning", RANKS),
+    "Fabric": ("lightning", RANKS),
+    "accelerate": ("accelerate", RANKS),
+    "Transformers": ("transformers", RANKS),
+    "ignite": ("ignite", 1),
+    "fastai": ("fastai", 1),
+    "timm": ("timm", 1),
+}
+"""Headings of the page: what the program below each needs, and on how many ranks it is run here."""
+ON_RANKS = {
+    "max_epochs=2)": f"max_epochs=2, devices={RANKS})",
+    "Fabric()": f"Fabric(devices={RANKS})",
+    "Accelerator()": "Accelerator(cpu=True)",
+    "dataloader_num_workers=2)": "dataloader_num_workers=2, use_cpu=True)",
+}
+"""What each finds by itself on a machine with as many GPUs."""
+SEEN = """
+import hashlib
+
+SEEN = {"samples": 0, "digest": 0}
+inputs, cross_entropy = [], loss_of
+model.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
 
 
-def run(agent: Agent, root: Path, framework: str, ranks: int) -> list[dict[str, Any]]:
-    """What each rank of `examples/frameworks.py` says at its end."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "examples.frameworks", framework, agent.address(), str(root)]
-    done = subprocess.run(
-        [*command, "--policy", "resize-off", "--epochs", "2"], cwd=ROOT, capture_output=True, text=True, timeout=150
-    )
-    assert done.returncode == 0 and "never iterated over" not in done.stderr, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
-    assert len(told) == ranks, done.stdout + done.stderr
-    return told
+def loss_of(outputs, labels):
+    for image, label in zip(inputs.pop(), labels.tolist(), strict=True):
+        content = hashlib.blake2b(image.contiguous().numpy().tobytes() + bytes([label]), digest_size=8).digest()
+        SEEN["samples"] += 1
+        SEEN["digest"] = (SEEN["digest"] + int.from_bytes(content, "big")) % (1 << 64)
+    return cross_entropy(outputs, labels)
+"""
+"""Has the page's `task.py` add up digests of what the model is trained on."""
 
 
 @pytest.fixture(scope="module")
-def digest(agent: Agent, root: Path) -> int:
+def programs() -> Iterator[Programs]:
+    with contextlib.closing(Programs()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(agent: Agent, root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The programs of the page, as printed but for the names of data and agent, and for what makes them repeatable."""
+    text = (ROOT / PAGE).read_text()
+    lines = text.splitlines()
+    folder = tmp_path_factory.mktemp("page")
+    given = f'agent="{agent.address()}", policy="resize-off", seed=7'
+    found = {}
+    for step in steps_of(text):
+        code = step.text.replace('agent="tcp://fileserver:5555/imagenet"', given).replace(", seed=self.args.seed", "")
+        code = code.replace("/mnt/imagenet/train", str(root))
+        heading = next((line[3:] for line in reversed(lines[: step.line]) if line.startswith("## ")), "")
+        path = folder / (step.argument or f"{heading.replace(' ', '_')}.py")
+        assert not path.exists(), f"{heading} must have one program"
+        path.write_text(code + (SEEN if step.argument == "task.py" else ""))
+        found[heading] = path
+    return found
+
+
+def run(programs: Programs, page: dict[str, Path], heading: str, ranks: int) -> list[Ran]:
+    """What each rank of a program of the page has done, and that all its samples came from the agent."""
+    path = page[heading]
+    if ranks > 1:
+        code = path.read_text()
+        for word, more in ON_RANKS.items():
+            code = code.replace(word, more)
+        path.write_text(code)
+    done = programs.run(path, ranks=ranks)
+    for one in done:
+        assert one.status == 0 and "never iterated over" not in one.output, one.output
+        reports = re.findall(r"(\d+) of (\d+) samples preprocessed at the agent", one.output)
+        assert len(reports) == (1 if heading == "fastai" else EPOCHS), one.output
+        assert {*reports} == {(str(FILES // ranks),) * 2}
+    return done
+
+
+@pytest.fixture(scope="module")
+def digest(programs: Programs, page: dict[str, Path]) -> int:
     """Of all samples of a plain loop."""
-    (told,) = run(agent, root, "plain", 1)
-    assert told["offloading"] and told["choices"] == {"pixels": FILES}
-    return int(told["digest"], 16)
+    (done,) = run(programs, page, "Plain loop", 1)
+    assert done.seen["samples"] == EPOCHS * FILES
+    return int(done.seen["digest"])
 
 
-@pytest.mark.parametrize(
-    ("framework", "ranks"),
-    [
-        ("lightning", RANKS),
-        ("fabric", RANKS),
-        ("accelerate", RANKS),
-        ("transformers", RANKS),
-        ("ignite", 1),
-        ("fastai", 1),
-    ],
-)
+@pytest.mark.parametrize("heading", FRAMEWORKS)
 def test_a_framework_offloads_and_trains_on_the_same_samples(
-    agent: Agent, root: Path, digest: int, framework: str, ranks: int
+    programs: Programs, page: dict[str, Path], digest: int, heading: str
 ) -> None:
-    pytest.importorskip(framework if framework != "fabric" else "lightning")
-    told = run(agent, root, framework, ranks)
-    assert [one["offloading"] for one in told] == [True] * ranks
-    assert [one["choices"] for one in told] == [{"pixels": FILES // ranks}] * ranks
-    assert [one["epoch"] for one in told] == [1] * ranks and {one["policy"] for one in told} == {"resize-off"}
-    assert sum(int(one["digest"], 16) for one in told) % (1 << 64) == digest
+    needs, ranks = FRAMEWORKS[heading]
+    pytest.importorskip(needs)
+    if heading == "Plain loop":
+        return
+    done = run(programs, page, heading, ranks)
+    if heading != "timm":  # whose transform draws other numbers
+        assert sum(one.seen["digest"] for one in done) % (1 << 64) == digest
+    assert {one.seen["samples"] for one in done} == {EPOCHS * FILES // ranks}
 
 
-def test_lightning_predicts_what_comes_from_the_agent(agent: Agent, root: Path) -> None:
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_ray_train_offloads_on_two_workers(page: dict[str, Path]) -> None:
+    """Ray starts processes of its own, and takes a minute."""
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    path = page["Ray Train"]
+    environment = {**with_modules(path.parent), "RAY_DEDUP_LOGS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
+    done = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "never iterated over" not in done.stderr, done.stderr
+    reports = done.stdout.count(f"{FILES // RANKS} of {FILES // RANKS} samples preprocessed at the agent")
+    assert reports == EPOCHS * RANKS, done.stdout
+
+
+def test_every_program_of_the_page_is_run(page: dict[str, Path]) -> None:
+    assert {*page} == {"", *FRAMEWORKS, "Ray Train"}
+
+
+def test_timms_batches_are_the_same(root: Path, agent: Agent) -> None:
+    """Without random numbers bit by bit, through timm's own collation and prefetcher."""
+    timm_data = pytest.importorskip("timm.data")
+    dataset = timm_data.create_dataset("", str(root))
+    batches = timm_data.create_loader(dataset, 48, 8, num_workers=1, device=torch.device("cpu"))
+    expected = samples_of(batches)
+    names = ["batch_size", "sampler", "drop_last", "num_workers", "collate_fn", "pin_memory", "persistent_workers"]
+    same = {name: getattr(batches.loader, name) for name in names}
+    batches.loader = OffloadingDataLoader(dataset, **same, agent=agent.address(), policy="resize-off")
+    assert samples_of(batches) == expected
+    assert batches.loader.report().as_dict()["choices"] == {"pixels": FILES}
+    batches.loader.close()
+
+
+class TrainingPreset:
+    """Of the form of `presets.py` in torchvision's references."""
+
+    def __init__(self, *, crop_size: int, random_erase_prob: float = 0.0) -> None:
+        steps = [v1.RandomResizedCrop(crop_size), v1.RandomHorizontalFlip(0.5), v1.TrivialAugmentWide()]
+        steps += [v1.PILToTensor(), v1.ConvertImageDtype(torch.float), v1.RandomErasing(random_erase_prob)]
+        self.transforms = v1.Compose(steps)
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+class RepeatedAugmentation(Sampler[int]):
+    """Gives each picture of the half that it draws twice, in an order that the epoch decides."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples, self.epoch = samples, 0
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        drawn = torch.randperm(self.samples, generator=generator)[: self.samples // 2]
+        return iter(drawn.repeat_interleave(2).tolist())
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_training_like_torchvisions_references(root: Path, make: Any) -> None:
+    """Preset, repeated augmentation, mixup and CutMix in the collation: the same with an agent as without."""
+    sampler = RepeatedAugmentation(FILES)
+    mixed = v2.RandomChoice([v2.MixUp(num_classes=4, alpha=0.2), v2.CutMix(num_classes=4, alpha=1.0)])
+
+    def collate(samples: list[Any]) -> Any:
+        return mixed(*default_collate(samples))
+
+    def epochs(**given: Any) -> tuple[list[Any], Any]:
+        dataset = folder(root, TrainingPreset(crop_size=48, random_erase_prob=0.3))
+        loader = make(dataset, sampler=sampler, collate_fn=collate, num_workers=2, **given)
+        seen = []
+        for epoch in range(EPOCHS):
+            sampler.set_epoch(epoch)
+            torch.manual_seed(epoch)
+            seen += [(images.clone(), targets.clone()) for images, targets in loader]
+        return seen, loader.report().as_dict()
+
+    expected, _ = epochs(agent=None)
+    seen, report = epochs()
+    assert report["choices"] == {"pixels": FILES} and len(seen) == EPOCHS * FILES // 4
+    for one, other in zip(seen, expected, strict=True):
+        assert all(map(torch.equal, one, other))
+    assert seen[0][1].shape == (4, 4) and not torch.equal(seen[0][0][0], seen[0][0][1])
+
+
+def test_lightning_predicts_what_comes_from_the_agent(programs: Programs, agent: Agent, root: Path) -> None:
     pytest.importorskip("lightning")
-    command = [sys.executable, "-m", "tests.support.predicting", agent.address(), str(root)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
+    (done,) = programs.run("tests.support.predicting", agent.address(), str(root))
+    assert done.status == 0, done.output
     expected = [image for image, _ in samples_of(DataLoader(folder(root, eval_transform()), 4))]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
+    told = [json.loads(line) for line in done.output.splitlines() if line.startswith('{"')]
     assert [one["choices"] for one in told] == [{"pixels": FILES}] * 2
     assert [one["seen"] for one in told] == [expected] * 2
 
 
 @pytest.mark.parametrize("kind", ["prepared", "unprepared"])
-def test_a_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(agent: Agent, kind: str) -> None:
+def test_a_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(
+    programs: Programs, agent: Agent, kind: str
+) -> None:
     """With accelerate's `skip_first_batches` the rest comes from a DataLoader of torch's, augmented otherwise."""
     pytest.importorskip("transformers")
-    command = [sys.executable, "-m", "tests.support.resuming", agent.address(), kind]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
-    whole, rest = (json.loads(line)["seen"] for line in done.stdout.splitlines() if line.startswith('{"seen"'))
-    assert len(set(whole)) == 2 * FILES // 4 and rest == whole[8:]
+    (done,) = programs.run("tests.support.resuming", agent.address(), kind)
+    assert done.status == 0, done.output
+    whole, rest = (json.loads(line)["seen"] for line in done.output.splitlines() if line.startswith('{"seen"'))
+    assert len(set(whole)) == EPOCHS * FILES // 4 and rest == whole[8:]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
