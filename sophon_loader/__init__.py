@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from sophon_loader.pipeline.registry import register_op
     from sophon_loader.report import Report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+"""The one place where the version stands; pyproject.toml reads it from here."""
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user asks for it
 
