@@ -566,16 +566,17 @@ def golden_names() -> list[str]:
 
 def test_there_are_stored_bytes_of_every_encoding_that_has_a_format() -> None:
     assert golden_names() == sorted(golden_values())
-    assert set(map(_encoding_of, golden_names())) == set(BUILT_IN) - {"file"}
+    assert set(map(encoding_of, golden_names())) == set(BUILT_IN) - {"file"}
 
 
-def _encoding_of(stem: str) -> str:
+def encoding_of(stem: str) -> str:
+    """The encoding whose stored bytes go by that name."""
     return next(name for name in BUILT_IN if stem.startswith(name))
 
 
 @pytest.mark.parametrize("stem", golden_names())
 def test_stored_bytes_mean_the_same_for_ever(stem: str) -> None:
-    name, value = _encoding_of(stem), golden_values()[stem]
+    name, value = encoding_of(stem), golden_values()[stem]
     if name not in encodings():
         pytest.skip(catalogue.missing()[name])
     meta, payload = json.loads((GOLDEN / f"{stem}.json").read_text()), (GOLDEN / f"{stem}.bin").read_bytes()

@@ -1,0 +1,30 @@
+# The agent, for a file server. Without CUDA, and as a user without rights.
+#
+#   docker build -t sophon-agent --build-arg VERSIONS="torch==2.14.1 torchvision==0.29.1 pillow==13.0.0" .
+#   docker run -d --init --name agent --hostname fileserver -p 5555:5555 \
+#       -v /data/imagenet:/data:ro -v sophon-keys:/keys sophon-agent --export imagenet=/data
+#   docker logs agent     # where the first loader's key lies; `docker cp` brings it out
+FROM python:3.12-slim-bookworm AS build
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY . .
+RUN SOPHON_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.12-slim-bookworm
+# What the loader's host has: where they differ, the agent runs no ops.
+ARG VERSIONS="torch torchvision pillow"
+# hadolint ignore=DL3013,DL3042,SC2086
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu $VERSIONS /wheels/*.whl \
+    && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin agent \
+    && install -d -o agent -m 700 /keys
+# Keys are made below /keys at the first start; `status` finds them there.
+ENV XDG_CONFIG_HOME=/keys OMP_NUM_THREADS=1
+VOLUME /keys
+USER 10001
+EXPOSE 5555
+HEALTHCHECK --interval=60s --timeout=15s --start-period=30s \
+    CMD ["sophon-agent", "status", "tcp://127.0.0.1:5555"]
+ENTRYPOINT ["sophon-agent", "serve", "--bind", "tcp://0.0.0.0:5555"]
+CMD ["--export", "data=/data"]
