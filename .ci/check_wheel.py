@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import closing
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,11 @@ def check_command() -> None:
     """`sophon-agent`, as pip has installed it."""
     (entry,) = entry_points(group="console_scripts", name="sophon-agent")
     command = Path(sysconfig.get_path("scripts")) / entry.name
-    run = [subprocess.run([command, *words], check=True, capture_output=True, text=True).stdout
-           for words in (["--version"], ["serve", "--help"])]  # fmt: skip
-    assert run[0].strip() == sophon_loader.__version__ and "--export" in run[1]
+    said = [
+        subprocess.run([command, *words], check=True, capture_output=True, text=True).stdout
+        for words in (["--version"], ["serve", "--help"])
+    ]
+    assert said[0].strip() == sophon_loader.__version__ and "--export" in said[1]
 
 
 def check_loader(folder: Path) -> dict[str, Any]:
@@ -68,8 +71,10 @@ def check_loader(folder: Path) -> dict[str, Any]:
     dataset = datasets.ImageFolder(str(folder), transforms.Compose([crop, transforms.ToTensor()]))
     batches, reports = [], []
     for agent in ("local", None):
-        usual: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 2, "seed": 1, "policy": CroppedFiles()}
-        with OffloadingDataLoader(dataset, agent=agent, **usual) as loader:
+        loader: OffloadingDataLoader[Any] = OffloadingDataLoader(
+            dataset, 8, shuffle=True, num_workers=2, seed=1, agent=agent, policy=CroppedFiles()
+        )
+        with closing(loader):
             batches.append([images for _ in range(2) for images, _ in loader])
             reports.append(loader.report().as_dict())
     assert all(torch.equal(*pair) for pair in zip(*batches, strict=True)), "batches must not depend on the agent"

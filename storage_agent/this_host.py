@@ -28,7 +28,7 @@ def how_to_copy(token: Path, endpoint: str) -> str:
     if is_this_host(endpoint) and host not in _ANY:
         copy = f"cp -p {shlex.quote(str(token))}"
     else:
-        copy = f"scp -p {getpass.getuser()}@{name}:{shlex.quote(str(token))}"
+        copy = f"scp -p {_user_at()}{name}:{shlex.quote(str(token))}"
     address = f"tcp://{name}:{port}" if endpoint.startswith("tcp://") else endpoint
     return (
         "sophon-agent: a loader is let in once its user has run these two lines on its host:\n"
@@ -37,6 +37,14 @@ def how_to_copy(token: Path, endpoint: str) -> str:
         f"sophon-agent: loaders then write {address}/EXPORT. A loader that knows this host by another name writes that "
         "name here and in the second line"
     )
+
+
+def _user_at() -> str:
+    """This user's name as `scp` takes it; "" for a number without a name, as containers may run one."""
+    try:
+        return f"{getpass.getuser()}@"
+    except (KeyError, OSError):  # the second from Python 3.13 on
+        return ""
 
 
 def token_here(endpoint: str) -> Token | None:

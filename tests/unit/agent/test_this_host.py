@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def test_the_lines_name_what_the_loader_looks_up(
     assert lines[1].split() == ["mkdir", "-p", "-m", "700", "~/.config/sophon/keys"]
     assert lines[2].strip() == f"{copy} ~/.config/sophon/keys/{token_name(address)}"
     assert f"loaders then write {address}/EXPORT" in lines[3]
+
+
+def test_a_user_without_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container an agent may run as a number that stands in no list of users."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    assert "\n  scp -p 203.0.113.5:/keys/first ~" in how_to_copy(Path("/keys/first"), "tcp://203.0.113.5:5555")
 
 
 def test_which_addresses_are_of_this_host() -> None:
