@@ -72,7 +72,7 @@ def check_loader(folder: Path) -> dict[str, Any]:
     batches, reports = [], []
     for agent in ("local", None):
         loader: OffloadingDataLoader[Any] = OffloadingDataLoader(
-            dataset, 8, shuffle=True, num_workers=2, seed=1, agent=agent, policy=CroppedFiles()
+            dataset, 8, num_workers=2, seed=1, agent=agent, policy=CroppedFiles()
         )
         with closing(loader):
             batches.append([images for _ in range(2) for images, _ in loader])
