@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import mmap
+import multiprocessing
 import os
 import sys
 import warnings
@@ -160,7 +161,12 @@ def _gone(known: _Known) -> None:
         return
     if at_exit is None:
         return  # set free by what ends the interpreter, a SystemExit with an error in it for instance
-    if at_exit.f_code.co_name == "_exitfunc" or _is_replaced(known.datasets):
+    is_end = at_exit.f_code.co_name == "_exitfunc"
+    if not is_end and _is_replaced(known.datasets):
+        _say_unused(known)
+    elif multiprocessing.parent_process() is not None:
+        return  # an error of such a process has been shown and forgotten: at its end nobody can tell whether it failed
+    elif is_end:
         _say_unused(known)
     else:  # maybe with the frames of an error that somebody has caught
         atexit.register(_say_unless_failed, known)

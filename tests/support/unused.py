@@ -40,10 +40,11 @@ def fails_and_exits(root: str, agent: str) -> None:
 
 
 def goes_unused(root: str, agent: str) -> None:
-    """What is in its place has gone first, and at the end nothing has failed, but for a loader of another process."""
-    process = multiprocessing.get_context("fork").Process(target=fails, args=(root, agent))
-    process.start()
-    process.join()
+    """What is in its place has gone first, and at the end nothing has failed, but for loaders of other processes."""
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=fails, args=(root, agent))
+        process.start()
+        process.join()
     loader = made(root, agent)
     list(DataLoader(TensorDataset(torch.arange(2))))
     del loader
