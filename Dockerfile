@@ -3,7 +3,8 @@
 #   docker build -t sophon-agent --build-arg VERSIONS="torch==2.14.1 torchvision==0.29.1 pillow==13.0.0" .
 #   docker run -d --init --name agent --hostname fileserver -p 5555:5555 \
 #       -v /data/imagenet:/data:ro -v sophon-keys:/keys sophon-agent --export imagenet=/data
-#   docker logs agent     # where the first loader's key lies; `docker cp` brings it out
+#   docker cp agent:/keys/sophon/agent/tokens/first fileserver:5555    # the first loader's key; its file goes to
+#       ~/.config/sophon/keys/ on the loader's host, with mode 600
 FROM python:3.12-slim-bookworm AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
@@ -24,7 +25,8 @@ ENV XDG_CONFIG_HOME=/keys OMP_NUM_THREADS=1
 VOLUME /keys
 USER 10001
 EXPOSE 5555
+# With the key first: a question without one counts as refused at the door.
 HEALTHCHECK --interval=60s --timeout=15s --start-period=30s \
-    CMD ["sophon-agent", "status", "tcp://127.0.0.1:5555"]
+    CMD ["sh", "-c", "A='sophon-agent status tcp://127.0.0.1:5555 --timeout-s 4'; $A --key /keys/sophon/agent/tokens/first || $A"]
 ENTRYPOINT ["sophon-agent", "serve", "--bind", "tcp://0.0.0.0:5555"]
 CMD ["--export", "data=/data"]
