@@ -41,8 +41,8 @@ def fails_and_exits(root: str, agent: str) -> None:
 
 def goes_unused(root: str, agent: str) -> None:
     """What is in its place has gone first, and at the end nothing has failed, but for loaders of other processes."""
-    for method in ("fork", "spawn"):
-        process = multiprocessing.get_context(method).Process(target=fails, args=(root, agent))
+    for context in (multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")):
+        process = context.Process(target=fails, args=(root, agent))
         process.start()
         process.join()
     loader = made(root, agent)
