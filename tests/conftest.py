@@ -9,7 +9,9 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from multiprocessing import context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # The default before Python 3.14. A test of another start method names it.
 multiprocessing.set_start_method("fork", force=True)
 # What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time.
-multiprocessing.set_forkserver_preload(["pytest", "torchvision", "sophon_loader"])
+multiprocessing.set_forkserver_preload(["pytest", "torchvision", "sophon_loader.loader"])
+# What is spawned is forked from there, too, unless a test asks for `new_interpreters`.
+_SPAWNED = vars(context.SpawnProcess)["_Popen"]
+context.SpawnProcess._Popen = vars(context.ForkServerProcess)["_Popen"]  # type: ignore[method-assign]
 
 # Started in the background by a shell, this process ignores Ctrl-C, and so would the programs that tests send one to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -67,6 +72,15 @@ def no_keys_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SOPHON_KEY", raising=False)
         yield
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test spawns, and a loader's own agent, start as they do for users, and import torch once more."""
+    from sophon_loader.client import local_agent
+
+    monkeypatch.setattr(context.SpawnProcess, "_Popen", _SPAWNED)
+    monkeypatch.setattr(local_agent, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

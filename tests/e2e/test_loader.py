@@ -105,6 +105,7 @@ def test_the_same_samples_with_other_encodings(root: Path, make: Any, encodings:
     assert samples_of(make(encodings=encodings, seed=3)) == reference(root)
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_an_agent_of_one_s_own(root: Path, make: Any) -> None:
     loader = make(agent=LOCAL, num_workers=1, seed=3)
     assert samples_of(loader) == reference(root)

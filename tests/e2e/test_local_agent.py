@@ -20,6 +20,7 @@ from sophon_loader.main import agent as module
 from tests.support.agents import Agent, until
 from tests.support.loaders import LOCAL, run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree
+from tests.support.warm import Forked
 
 FILES = 48
 LOADER = {"batch_size": 3, "policy": "auto", "seed": 3}
@@ -72,7 +73,7 @@ def reference(root: Path, epoch: int) -> list[tuple[str, Any]]:
 def agents(root: Path) -> list[psutil.Process]:
     """The agents of this process that serve a folder."""
     children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if f"local={root}" in child.cmdline()]
+    return [child for child in children if f"local={root}" in (Forked.commands.get(child.pid) or child.cmdline())]
 
 
 def family(root: Path) -> list[psutil.Process]:

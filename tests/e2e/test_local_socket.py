@@ -108,6 +108,7 @@ def test_its_folder_goes_when_its_loader_is_killed(root: Path) -> None:
     until(lambda: not psutil.pid_exists(int(pid)), "the agent ends")
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_it_is_the_loaders_own_package_that_starts(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another copy in the working directory and on PYTHONPATH, as a checkout that was never built, is left alone."""
     for name in ("sophon_loader", "storage_agent"):

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar
 
 import psutil
 import zmq
@@ -25,7 +25,7 @@ from sophon_loader.wire.announcement import Announcement, announced
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
 from storage_agent.status import ask_status
-from tests.support.warm import Warm, shared
+from tests.support.warm import Forked, Warm, shared
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "storage_agent")
@@ -107,16 +107,10 @@ class Agent:
             raise AssertionError(f"the agent must say where it listens: {error} {self.errors()}") from error
 
     def _process(self, arguments: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
+        how: dict[str, Any] = {"cwd": ROOT, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         if self._warm is not None and not self.modules:
-            return cast("subprocess.Popen[bytes]", self._warm.start(arguments, errors))
-        return subprocess.Popen(
-            [*self._prefix, *COMMAND, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=with_modules(self.modules),
-        )
+            return Forked([*COMMAND, *arguments], warm=self._warm, **how)
+        return subprocess.Popen([*self._prefix, *COMMAND, *arguments], env=with_modules(self.modules), **how)
 
     def start(self) -> None:
         """Start it again on its old port, with the `arguments` and `modules` of now."""

@@ -1,19 +1,23 @@
-"""Agents without the seconds that each takes to import torch: forked from a process that has imported it.
+"""Python programs without the three seconds that importing torch takes: forked from a process that has imported it.
 
-Such an agent does what `python -m storage_agent` does, in processes of the same descent; but the interpreters of the
-agent, of its forkserver and of multiprocessing's resource tracker are copies and not new ones. Tests of the start
-itself, of what is imported, and of limits that a process is started with start the command.
+Such a program does what a new interpreter would do, as a child of the test's process, with pipes, environment and
+folder of its own. Its interpreter is a copy, and so are those of its forkserver and its resource tracker.
+Tests of the start itself, of what is imported, and of what an interpreter does at its end start the command.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import functools
+import gc
+import importlib
+import inspect
 import json
 import multiprocessing.util
 import os
 import runpy
-import select
 import selectors
 import signal
 import socket
@@ -21,171 +25,236 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
+SPAWNED = "from multiprocessing.spawn import"
+"""What a spawned process runs; it must inherit nothing from the one that starts it, so it gets a new interpreter."""
 _MOST = 1 << 18
 """Bytes of a request: the environment, for the most part."""
-
-
-class Started:
-    """An agent that has been forked: as much of `subprocess.Popen` as tests use.
-
-    Args:
-        pid: of the agent, which is no child of this process.
-        stdin, stdout: this process's ends of its pipes.
-        status: from which its exit status can be read when it has ended.
-    """
-
-    def __init__(self, pid: int, stdin: int, stdout: int, status: int) -> None:
-        self.pid = pid
-        self.stdin = os.fdopen(stdin, "wb")
-        self.stdout = os.fdopen(stdout, "rb")
-        self.returncode: int | None = None
-        self._status = status
-
-    def poll(self) -> int | None:
-        """The exit status, as `subprocess` counts it, if it has ended."""
-        return self._ended(0.0)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit status, when it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not ended in so many seconds.
-        """
-        status = self._ended(timeout)
-        if status is None:
-            raise subprocess.TimeoutExpired("storage_agent", timeout or 0.0)
-        return status
-
-    def _ended(self, wait_s: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], wait_s)[0]:
-            self.returncode = int(os.read(self._status, 16))
-            os.close(self._status)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
+_PR_SET_CHILD_SUBREAPER = 36
+_ASKED = [*inspect.signature(subprocess.Popen._execute_child).parameters][1:]  # type: ignore[attr-defined]
+"""What `subprocess` hands to the method that starts a program."""
 
 
 class Warm:
-    """A process that has imported what agents import; it ends with this one.
+    """A process that has imported what agents and loaders import; it ends with this one.
 
     Args:
-        modules: a folder whose modules it, and all agents, find before others.
+        modules: a folder whose modules it, and all that is forked from it, find before others.
 
     Example:
-        >>> warm = Warm()
-        >>> process = warm.start(["serve", "--export", "pictures=/data/pictures", "--bind", "tcp://127.0.0.1:0"])
+        >>> process = Forked([sys.executable, "-m", "storage_agent", "serve"], warm=Warm(), stdout=subprocess.PIPE)
         >>> announced(process)
     """
 
     def __init__(self, modules: Path | None = None) -> None:
+        self._modules = modules
         self._lock = threading.Lock()
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = [str(one) for one in (modules, os.environ.get("PYTHONPATH")) if one]
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+            environment = self._finding_modules(os.environ)
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
 
-    def start(self, arguments: Sequence[str], errors: int = 2) -> Started:
-        """Fork an agent, with this process's environment.
+    def _finding_modules(self, environment: Mapping[str, str]) -> dict[str, str]:
+        path = [str(one) for one in (self._modules, environment.get("PYTHONPATH")) if one]
+        return {**environment, "PYTHONPATH": os.pathsep.join(path)}
+
+    def start(self, command: Sequence[str], files: Sequence[int], environment: Mapping[str, str], **more: Any) -> int:
+        """Fork a program; its process id.
 
         Args:
-            arguments: of `sophon-agent`.
-            errors: the descriptor of its standard error.
+            command: behind the name of the interpreter.
+            files: its standard input, output and error.
+            environment: of the program.
+            more: other arguments of `_become`.
         """
-        stdin, to_stdin = os.pipe()
-        from_stdout, stdout = os.pipe()
-        from_status, status = os.pipe()
-        request = json.dumps({"arguments": [*arguments], "environment": dict(os.environ)}).encode()
-        with self._lock:
-            socket.send_fds(self._end, [request], [stdin, stdout, errors, status])
-            pid = int(self._end.recv(16))
-        for one in (stdin, stdout, status):
-            os.close(one)
-        return Started(pid, to_stdin, from_stdout, from_status)
+        request = {"command": command, "environment": self._finding_modules(environment), **more}
+        with self._lock, _adopting():
+            socket.send_fds(self._end, [json.dumps(request).encode()], files)
+            return int(self._end.recv(16))
 
     def close(self) -> None:
-        """End it, and the agents that have not ended."""
+        """End it, and what has been forked from it."""
         self._end.close()
         self._process.wait()
 
 
-@functools.cache
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Processes below this one whose parents end become its own children, as those that it starts are."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
 def shared() -> Warm:
-    """The one of this process's tests."""
+    """The one of this process."""
+    return _shared(os.getpid())
+
+
+@functools.cache
+def _shared(pid: int) -> Warm:
     return Warm()
+
+
+class Forked(subprocess.Popen[Any]):
+    """`subprocess.Popen` of a Python program that is forked from a warm process.
+
+    Args:
+        command: `[python, "-c", code, ...]`, `[python, "-m", module, ...]` or `[python, file, ...]`.
+        warm: what it is forked from; the one of this process otherwise.
+        how: as `subprocess.Popen` takes it, without `pass_fds` and `preexec_fn`.
+    """
+
+    commands: dict[int, list[str]] = {}  # noqa: RUF012  of the class: process id -> what it runs
+
+    def __init__(self, command: Sequence[str | os.PathLike[str]], *, warm: Warm | None = None, **how: Any) -> None:
+        self._warm = shared() if warm is None else warm
+        super().__init__(command, **how)
+
+    def _execute_child(self, *values: Any) -> None:
+        asked = dict(zip(_ASKED, values, strict=True))
+        command = [os.fspath(one) for one in asked["args"]]
+        assert command[0] == sys.executable and not asked["pass_fds"] and not asked["preexec_fn"]
+        pipes = [asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
+        try:
+            given = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+            self.pid = self._warm.start(
+                command[1:],
+                [fd if fd != -1 else number for number, fd in enumerate(given)],
+                os.environ if asked["env"] is None else asked["env"],
+                folder=os.path.abspath(asked["cwd"] or os.getcwd()),
+                session=bool(asked["start_new_session"]),
+            )
+            self._child_created = True
+            self.commands[self.pid] = command
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+
+def run(command: Sequence[str | os.PathLike[str]], *, timeout: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with text that is captured, of a program that is forked.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended in so many seconds, and is killed.
+    """
+    with Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(command, process.wait(), out, err)
 
 
 # --- in the warm process ----------------------------------------------------------------------------------------------
 
 
 def main(end: socket.socket) -> None:
-    """Fork agents, and tell when they have ended, until the other end is closed or its process is gone."""
-    import storage_agent.broker
-    import storage_agent.workers.body  # noqa: F401  what takes long
-
-    statuses: dict[int, tuple[int, int]] = {}  # pidfd -> the agent, and where its exit status goes
+    """Fork programs until the other end is closed or its process is gone, and then end them."""
+    for name in ("sophon_loader.loader", "storage_agent.broker", "storage_agent.workers.body"):
+        importlib.import_module(name)
+    path = _path_without(os.environ.get("PYTHONPATH", ""))
+    gc.collect()
+    gc.freeze()
+    running: set[int] = set()  # a pidfd of each program
     with selectors.DefaultSelector() as selector:
         parent = os.pidfd_open(os.getppid())
-        for one in (end, parent):
+        for one in (end.fileno(), parent):
             selector.register(one, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
-                if key.fd in statuses:
+                if key.fd in running:
+                    running.remove(key.fd)
                     selector.unregister(key.fd)
-                    _tell(key.fd, *statuses.pop(key.fd))
+                    os.close(key.fd)
                     continue
-                request, fds, *_ = socket.recv_fds(end, _MOST, 4) if key.fd == end.fileno() else (b"", [])
+                request, files, *_ = socket.recv_fds(end, _MOST, 3) if key.fd == end.fileno() else (b"", [])
                 if not request:
-                    for pid, _ in statuses.values():
-                        os.kill(pid, signal.SIGKILL)
+                    for pidfd in running:
+                        with contextlib.suppress(ProcessLookupError):
+                            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     return
-                pid = _fork()
-                if pid == 0:
-                    _become_agent(fds, **json.loads(request))
-                for fd in fds[:3]:
+                pid = _orphan(functools.partial(_become, files, path, **json.loads(request)))
+                for fd in files:
                     os.close(fd)
+                with contextlib.suppress(ProcessLookupError):  # it has ended already
+                    pidfd = os.pidfd_open(pid)
+                    running.add(pidfd)
+                    selector.register(pidfd, selectors.EVENT_READ)
                 end.send(str(pid).encode())
-                pidfd = os.pidfd_open(pid)
-                statuses[pidfd] = pid, fds[3]
-                selector.register(pidfd, selectors.EVENT_READ)
 
 
-def _tell(pidfd: int, pid: int, status: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
-        os.write(status, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-    os.close(status)
-    os.close(pidfd)
+def _path_without(own: str) -> list[str]:
+    """Where this Python looks for modules, apart from its working directory and its own PYTHONPATH."""
+    mine = {os.path.abspath(one) for one in own.split(os.pathsep) if one}
+    return [one for one in sys.path[1:] if os.path.abspath(one) not in mine]
 
 
-def _become_agent(fds: Sequence[int], arguments: Sequence[str], environment: dict[str, str]) -> NoReturn:
-    for number, fd in enumerate(fds[:3]):
+def _orphan(run: Callable[[], NoReturn]) -> int:
+    """Fork a process whose parent ends, so that it becomes a child of whoever adopts it; its id."""
+    reading, writing = os.pipe()
+    parent = _fork()
+    if parent == 0:
+        pid = _fork()
+        if pid == 0:
+            run()
+        os.write(writing, str(pid).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(parent, 0)
+    pid = int(os.read(reading, 16))
+    os.close(reading)
+    return pid
+
+
+def _become(
+    files: Sequence[int],
+    path: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    session: bool,
+) -> NoReturn:
+    if session:
+        os.setsid()
+    for number, fd in enumerate(files):
         os.dup2(fd, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
-    sys.argv[1:] = arguments
     multiprocessing.util.spawnv_passfds = _forked  # type: ignore[assignment]
-    _end_with(lambda: runpy.run_module("storage_agent", run_name="__main__", alter_sys=True))
+    sys.path[:] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    if command[0] == "-c":
+        sys.argv[:] = ["-c", *command[2:]]
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        _end_with(lambda: exec(compile(command[1], "<string>", "exec"), main.__dict__))
+    elif command[0] == "-m":
+        sys.argv[:] = command[1:]
+        sys.path[0] = folder
+        _end_with(lambda: runpy.run_module(command[1], run_name="__main__", alter_sys=True))
+    sys.argv[:] = command
+    sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
+    _end_with(lambda: runpy.run_path(command[0], run_name="__main__"))
 
 
-def _forked(path: str, arguments: Sequence[str], passfds: Sequence[int]) -> int:
+def _forked(path: Any, arguments: Sequence[Any], passfds: Sequence[int]) -> int:
     """In place of multiprocessing's: what a new Python would be told to run is run by a copy of this one."""
+    said = [os.fsdecode(one) for one in arguments]
+    code = said.index("-c") + 1
+    if said[code].startswith(SPAWNED):
+        return _spawnv_passfds(path, arguments, passfds)
     pid = _fork()
     if pid == 0:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,10 +262,12 @@ def _forked(path: str, arguments: Sequence[str], passfds: Sequence[int]) -> int:
         kept = sorted(passfds)
         for low, high in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
             os.closerange(low + 1, high)
-        at = arguments.index("-c") + 1
-        sys.argv = ["-c", *arguments[at + 1 :]]  # Python 3.14 hands the forkserver those of its parent
-        _end_with(lambda: exec(arguments[at], {}))
+        sys.argv = ["-c", *said[code + 1 :]]  # Python 3.14 hands the forkserver those of its parent
+        _end_with(lambda: exec(said[code], {}), at_exit=False)
     return pid
+
+
+_spawnv_passfds = multiprocessing.util.spawnv_passfds
 
 
 def _fork() -> int:
@@ -206,19 +277,34 @@ def _fork() -> int:
         return os.fork()
 
 
-def _end_with(run: Any) -> NoReturn:
-    """Run it to the end of this process, as Python would."""
+def _end_with(run: Callable[[], object], at_exit: bool = True) -> NoReturn:
+    """Run it to the end of this process, as Python would.
+
+    Args:
+        run: what to run.
+        at_exit: whether to do then what was asked for; a copy must leave that to its parent.
+    """
     status = 1
     try:
         run()
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
+        if at_exit:
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
         os._exit(status)
 
 
