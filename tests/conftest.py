@@ -33,8 +33,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # The default before Python 3.14. A test of another start method names it.
 multiprocessing.set_start_method("fork", force=True)
-# What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time.
-multiprocessing.set_forkserver_preload(["pytest", "torchvision", "sophon_loader.loader"])
+PRELOADED = ["pytest", "torchvision", "sophon_loader.loader"]
+"""What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time."""
+multiprocessing.set_forkserver_preload(PRELOADED)
 # What is spawned is forked from there, too, unless a test asks for `new_interpreters`.
 _SPAWNED = vars(context.SpawnProcess)["_Popen"]
 context.SpawnProcess._Popen = vars(context.ForkServerProcess)["_Popen"]  # type: ignore[method-assign]

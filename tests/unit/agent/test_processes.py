@@ -8,14 +8,17 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from bench.record import REPOSITORY
 from storage_agent.workers import processes
+from tests.conftest import PRELOADED
 from tests.support.agents import until
 
 START = """
@@ -30,6 +33,14 @@ for text in ("one", "another"):
     process.join()
 processes._end_forkserver()
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_import() -> Iterator[None]:
+    """What the tests' forkservers import otherwise takes seconds, and here each has one process."""
+    multiprocessing.set_forkserver_preload([])
+    yield
+    multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 def test_no_descriptor_is_left_of_a_forkserver_that_has_been_killed() -> None:

@@ -58,6 +58,7 @@ class Liar:
         self.answer: Callable[[Any], Frames] = lambda message: []
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # as the agent's
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.address = Address.parse(f"tcp://127.0.0.1:{port}/d")
         self._ended = threading.Event()
