@@ -1,4 +1,5 @@
-# make test   everything that CI checks        make unit   what needs no agent, in under a minute
+# make test   everything that CI checks        make unit   what needs no agent, in about a minute
+# make long   slow properties and seeds, about an hour; by night
 # make demo   the policies over a slow wire, as one table
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
 # make soak   random faults for MINUTES, and whether anything grows; make fuzz: each fuzz target for MINUTES
@@ -12,29 +13,44 @@ QUICK ?=
 MINUTES ?= 5
 # Test processes: one more than cores, since much of what starts agents and workers waits for them.
 JOBS ?= 3
-# What starts no agent, and what starts many processes.
+# What starts no agent, and what starts many processes. Each test process runs one thread: there are more than cores.
 UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
 WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: test unit demo bench bed soak fuzz lint clean
+.PHONY: test unit tests long demo bench bed soak fuzz lint clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev,bench]'
 	touch $@
 
+# A new pip finds out what to install in half the time. Most modules are never imported, so none is compiled beforehand.
 # The extension is built by the installation; a changed source needs a new build.
 $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-test: lint unit
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone and not bed" $(WHOLE)
-	$(BIN)/python -m pytest -m alone $(WHOLE)
+# `lint` takes one core, so it runs beside the tests; each says what it has to say when it ends.
+test: $(VENV)/.built
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint tests
+	$(PYTEST) -m "alone and not long" $(WHOLE)
 
-# One thread in each process: there are more of them than cores.
+# Files stay together, since their tests share an agent; those that take longest come first.
+tests: $(VENV)/.built
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not alone and not bed and not long" $(WHOLE) $(UNIT)
+
 unit: $(VENV)/.built
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(UNIT)
+	$(PYTEST) -n $(JOBS) -m "not long" $(UNIT)
+
+# Whatever `make test` draws a fifth of, or leaves out.
+long: $(VENV)/.built
+	HYPOTHESIS_PROFILE=full $(PYTEST) -n $(JOBS) -m "not alone and not bed" $(UNIT)
+	HYPOTHESIS_PROFILE=full HELD_BATCHES=1000 FAULT_SEEDS=200 $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone and not bed" \
+		tests/property/test_held_batches.py tests/faults/test_seeds.py tests/e2e
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 lint: $(VENV)/.built
 	$(BIN)/ruff check .

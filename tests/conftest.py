@@ -6,7 +6,7 @@ A module may set `FILES`, the size of its tree, and `LOADER`, arguments of the l
 from __future__ import annotations
 
 import gc
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support.warm import forkserver_or_other
 
 if TYPE_CHECKING:
     from sophon_loader import LocalAgent
@@ -36,6 +38,7 @@ multiprocessing.set_start_method("fork", force=True)
 PRELOADED = ["pytest", "torchvision", "sophon_loader.loader"]
 """What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time."""
 multiprocessing.set_forkserver_preload(PRELOADED)
+multiprocessing.util.spawnv_passfds = forkserver_or_other  # type: ignore[assignment]
 # What is spawned is forked from there, too, unless a test asks for `new_interpreters`.
 _SPAWNED = vars(context.SpawnProcess)["_Popen"]
 context.SpawnProcess._Popen = vars(context.ForkServerProcess)["_Popen"]  # type: ignore[method-assign]

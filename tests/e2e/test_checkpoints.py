@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from examples.checkpoints import train
 from tests.support.agents import ROOT
 from tests.support.loaders import digest_of
+from tests.support.warm import run_forked
 
 FILES = 24
 
@@ -41,7 +41,7 @@ def test_killed_and_gone_on_with(root: Path, agent: Any, tmp_path: Path) -> None
     expected = weights(train(arguments("whole.pt", "--workers", "0"), whole.__setitem__))
     run = arguments("run.pt", "--workers", "1", "--agent", agent.address())
     code = f"from {__name__} import killed; killed({run!r}, 11)"  # in the second epoch of three
-    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=300)
+    child = run_forked([sys.executable, "-c", code], cwd=ROOT, timeout=300)
     assert child.returncode == -signal.SIGKILL
     rest: dict[int, float] = {}
     assert weights(train(arguments("run.pt", "--workers", "0"), rest.__setitem__)) == expected

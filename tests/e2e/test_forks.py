@@ -21,8 +21,9 @@ from torch.utils.data import TensorDataset
 
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
-from tests.support.agents import until
+from tests.support.agents import ROOT, until
 from tests.support.loaders import LOCAL, MakeLoader, samples_of
+from tests.support.warm import Forked
 
 FILES = 12
 LOADER = {"batch_size": 4, "seed": 7, "policy": "auto"}
@@ -159,7 +160,7 @@ time.sleep(600)
 
 def test_an_agent_ends_with_the_process_that_started_it(root: Path) -> None:
     command = [sys.executable, "-c", ORPHAN, str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with Forked(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         agent, child = map(int, parent.stdout.readline().split())
         parent.kill()

@@ -1,9 +1,11 @@
-"""Under torchrun: all ranks have rank 0's seed, what some have begun others go on with, and a killed one ends all."""
+"""Several ranks: all have rank 0's seed, what some have begun others go on with, and a killed one ends all."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from sophon_loader.main import seeding
 from tests.support.agents import ROOT, Agent, until
 from tests.support.pictures import train_transform
 from tests.support.ranks import BATCH, Indexed, seen, sharded
+from tests.support.warm import Forked
 
 FILES = 26
 PICTURES = FILES - 1
@@ -36,12 +39,19 @@ def launched(ranks: int, what: str, root: Path, folder: Path) -> subprocess.Comp
 
 
 def run(ranks: int, what: str, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """What each rank has seen."""
-    done = launched(ranks, what, root, folder)
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(told) == ranks, done.stdout + done.stderr
-    return told
+    """What each rank has seen; each is forked, with the variables that torchrun sets."""
+    command = [sys.executable, "-m", "tests.support.ranks", what, str(root), str(folder)]
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    started = [
+        Forked(command, cwd=ROOT, env={**os.environ, **here, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * ranks
+    return [json.loads(line) for output in said for line in output.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.timeout(700)

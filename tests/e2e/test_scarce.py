@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.warm import run_forked
 
 SCRIPT = """
 import resource, sys, warnings
@@ -36,7 +37,7 @@ def said(root: Path, files: int, workers: int, labels: int) -> str:
     Image.new("RGB", (80, 80)).save(root / "0.png")
     arguments = [str(files), str(workers), str(labels), str(root)]
     command = [sys.executable, "-c", SCRIPT, *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    return run_forked(command, timeout=120).stdout
 
 
 def test_few_descriptors_are_enough(tmp_path: Path) -> None:

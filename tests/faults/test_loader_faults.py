@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -42,6 +41,7 @@ from sophon_loader.wire.messages import Ping
 from tests.support.agents import Agent, agent_for, until
 from tests.support.loaders import QUICK, digest_of, run_epoch, said, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
+from tests.support.warm import run_forked
 
 FILES = 48
 REPOSITORY = Path(__file__).parents[2]
@@ -489,10 +489,9 @@ def test_the_workers_of_a_killed_program_end(root: Path, agent: Agent, tmp_path:
     one may still be loading its libraries when the program ends."""
     program = tmp_path / "killed.py"
     program.write_text(KILLED)
-    done = subprocess.run(
-        [sys.executable, str(program), str(root), agent.address(), method],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stdout=subprocess.PIPE, text=True, timeout=120,
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, program, root, agent.address(), method]
+    done = run_forked(command, env=environment, timeout=120)
     pids = [int(pid) for pid in done.stdout.split()]
     assert done.returncode == -signal.SIGKILL and len(pids) == 2
     until(lambda: not any(map(psutil.pid_exists, pids)), "its workers end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -72,11 +73,12 @@ class Warm:
             command: behind the name of the interpreter.
             files: its standard input, output and error.
             environment: of the program.
-            more: other arguments of `_become`.
+            more: other arguments of `_become`; `kept`, the numbers that the program knows descriptors by which it
+                inherits.
         """
         request = {"command": command, "environment": self._finding_modules(environment), **more}
         with self._lock, _adopting():
-            socket.send_fds(self._end, [json.dumps(request).encode()], files)
+            socket.send_fds(self._end, [json.dumps(request).encode()], [*files, *more.get("kept", ())])
             return int(self._end.recv(16))
 
     def close(self) -> None:
@@ -141,7 +143,9 @@ class Forked(subprocess.Popen[Any]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
-def run(command: Sequence[str | os.PathLike[str]], *, timeout: float, **how: Any) -> subprocess.CompletedProcess[str]:
+def run_forked(
+    command: Sequence[str | os.PathLike[str]], *, timeout: float, **how: Any
+) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` with text that is captured, of a program that is forked.
 
     Raises:
@@ -156,12 +160,24 @@ def run(command: Sequence[str | os.PathLike[str]], *, timeout: float, **how: Any
         return subprocess.CompletedProcess(command, process.wait(), out, err)
 
 
+_spawnv_passfds = multiprocessing.util.spawnv_passfds
+
+
+def forkserver_or_other(path: Any, arguments: Sequence[Any], passfds: Sequence[int]) -> int:
+    """In place of multiprocessing's `spawnv_passfds`, in the tests: its forkserver is forked from the warm process."""
+    said = [os.fsdecode(one) for one in arguments]
+    code = said.index("-c") + 1
+    if not said[code].startswith("from multiprocessing.forkserver import"):
+        return _spawnv_passfds(path, arguments, passfds)
+    return shared().start(["-c", *said[code:]], [0, 1, 2], os.environ, folder=os.getcwd(), kept=[*passfds])
+
+
 # --- in the warm process ----------------------------------------------------------------------------------------------
 
 
 def main(end: socket.socket) -> None:
     """Fork programs until the other end is closed or its process is gone, and then end them."""
-    for name in ("sophon_loader.loader", "storage_agent.broker", "storage_agent.workers.body"):
+    for name in ("pytest", "sophon_loader.loader", "storage_agent.broker", "storage_agent.workers.body"):
         importlib.import_module(name)
     path = _path_without(os.environ.get("PYTHONPATH", ""))
     gc.collect()
@@ -178,7 +194,7 @@ def main(end: socket.socket) -> None:
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     continue
-                request, files, *_ = socket.recv_fds(end, _MOST, 3) if key.fd == end.fileno() else (b"", [])
+                request, files, *_ = socket.recv_fds(end, _MOST, 16) if key.fd == end.fileno() else (b"", [])
                 if not request:
                     for pidfd in running:
                         with contextlib.suppress(ProcessLookupError):
@@ -223,13 +239,15 @@ def _become(
     command: Sequence[str],
     environment: Mapping[str, str],
     folder: str,
-    session: bool,
+    session: bool = False,
+    kept: Sequence[int] = (),
 ) -> NoReturn:
     if session:
         os.setsid()
-    for number, fd in enumerate(files):
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1 + max([2, *kept])) for fd in files]
+    for fd, number in zip(above, [0, 1, 2, *kept], strict=True):
         os.dup2(fd, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    _close_all_but(kept)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -259,15 +277,17 @@ def _forked(path: Any, arguments: Sequence[Any], passfds: Sequence[int]) -> int:
     if pid == 0:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        kept = sorted(passfds)
-        for low, high in zip([2, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(low + 1, high)
+        _close_all_but(passfds)
         sys.argv = ["-c", *said[code + 1 :]]  # Python 3.14 hands the forkserver those of its parent
         _end_with(lambda: exec(said[code], {}), at_exit=False)
     return pid
 
 
-_spawnv_passfds = multiprocessing.util.spawnv_passfds
+def _close_all_but(kept: Sequence[int]) -> None:
+    """Of the descriptors above standard error."""
+    ordered = sorted(kept)
+    for low, high in zip([2, *ordered], [*ordered, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(low + 1, high)
 
 
 def _fork() -> int:

@@ -99,6 +99,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
     monkeypatch.setattr(arguments, "why_no_quota", lambda: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(arguments, "SHARED_DATA", pictures.parent)
+    monkeypatch.setattr(program, "SHARED_DATA", pictures.parent)  # else it makes 300 pictures where there are none
     (pictures.parent / "imagenet").symlink_to(pictures)
 
 
