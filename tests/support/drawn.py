@@ -6,6 +6,9 @@ from typing import Any
 
 from hypothesis import settings
 
+FULL = settings.get_current_profile_name() == "full"
+"""Whether tests take as much as they are worth: in `make long`."""
+
 
 def examples(count: int, **more: Any) -> settings:
     """Settings for this many examples under the profile `full`, and a fifth of them under `quick`.
