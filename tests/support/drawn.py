@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import settings
 
-FULL = settings.get_current_profile_name() == "full"
+FULL = settings.default.max_examples == settings.get_profile("full").max_examples
 """Whether tests take as much as they are worth: in `make long`."""
 
 
