@@ -11,14 +11,16 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-from tests.support.warm import forkserver_or_other
+from tests.support.warm import INHERITED, Forked, forkserver_or_other, shared
 
 if TYPE_CHECKING:
     from sophon_loader import LocalAgent
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 
 FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults", "fuzz", "pages")
 """Each is the marker of the tests in it."""
+
+LONG = (
+    *("test_frameworks.py", "test_blocks.py", "test_resume.py", "test_auto.py", "test_loader.py", "test_ranks.py"),
+    *("test_live.py", "test_as_torch.py", "test_asked_for.py", "test_ops.py", "test_loader_faults.py"),
+    *("test_other_agent.py", "test_auto_workers.py", "test_tail.py", "test_attacks.py", "test_seeds.py"),
+)
+"""Files whose tests take long together, the longest first."""
 
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
 settings.register_profile("full", deadline=None)
@@ -39,6 +48,8 @@ PRELOADED = ["pytest", "torchvision", "sophon_loader.loader"]
 """What starts with a forkserver inherits nothing, as what is spawned, but need not import torch each time."""
 multiprocessing.set_forkserver_preload(PRELOADED)
 multiprocessing.util.spawnv_passfds = forkserver_or_other  # type: ignore[assignment]
+if INHERITED in os.environ:
+    shared()  # before this process forks any that would take it, too
 # What is spawned is forked from there, too, unless a test asks for `new_interpreters`.
 _SPAWNED = vars(context.SpawnProcess)["_Popen"]
 context.SpawnProcess._Popen = vars(context.ForkServerProcess)["_Popen"]  # type: ignore[method-assign]
@@ -48,9 +59,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """The processes of pytest-xdist are forked, too, each with a warm process of its own."""
+    from execnet.gateway_base import ThreadExecModel
+
+    how = SimpleNamespace(Popen=partial(Forked, own=True), PIPE=subprocess.PIPE)
+    ThreadExecModel.subprocess = how  # type: ignore[assignment, method-assign]
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Names without an address in memory, so that the processes of pytest-xdist collect the same tests."""
     return type(val).__name__ if " at 0x" in repr(val) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, since the tests of a file stay in one process: none is left when the other processes end."""
+    place = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import settings
 
-FULL = settings.default.max_examples == settings.get_profile("full").max_examples
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
 """Whether tests take as much as they are worth: in `make long`."""
 
 

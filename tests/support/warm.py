@@ -35,6 +35,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parents[2]
 SPAWNED = "from multiprocessing.spawn import"
 """What a spawned process runs; it must inherit nothing from the one that starts it, so it gets a new interpreter."""
+INHERITED = "SOPHON_TESTS_WARM"
+"""In the environment of a test process that has been forked: the descriptor of a warm process of its own."""
 _MOST = 1 << 18
 """Bytes of a request: the environment, for the most part."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,6 +58,10 @@ class Warm:
     def __init__(self, modules: Path | None = None) -> None:
         self._modules = modules
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        if modules is None and (inherited := os.environ.pop(INHERITED, "")):
+            self._end = socket.socket(fileno=int(inherited))
+            return
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
@@ -84,7 +90,8 @@ class Warm:
     def close(self) -> None:
         """End it, and what has been forked from it."""
         self._end.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
 
 @contextlib.contextmanager
@@ -112,15 +119,20 @@ class Forked(subprocess.Popen[Any]):
     """`subprocess.Popen` of a Python program that is forked from a warm process.
 
     Args:
-        command: `[python, "-c", code, ...]`, `[python, "-m", module, ...]` or `[python, file, ...]`.
+        command: `[python, "-c", code, ...]`, `[python, "-m", module, ...]` or `[python, file, ...]`; `-u` may stand
+            before these, and does nothing.
         warm: what it is forked from; the one of this process otherwise.
+        own: whether it is given a warm process of its own.
         how: as `subprocess.Popen` takes it, without `pass_fds` and `preexec_fn`.
     """
 
     commands: dict[int, list[str]] = {}  # noqa: RUF012  of the class: process id -> what it runs
 
-    def __init__(self, command: Sequence[str | os.PathLike[str]], *, warm: Warm | None = None, **how: Any) -> None:
+    def __init__(
+        self, command: Sequence[str | os.PathLike[str]], *, warm: Warm | None = None, own: bool = False, **how: Any
+    ) -> None:
         self._warm = shared() if warm is None else warm
+        self._own = own
         super().__init__(command, **how)
 
     def _execute_child(self, *values: Any) -> None:
@@ -136,6 +148,7 @@ class Forked(subprocess.Popen[Any]):
                 os.environ if asked["env"] is None else asked["env"],
                 folder=os.path.abspath(asked["cwd"] or os.getcwd()),
                 session=bool(asked["start_new_session"]),
+                own=self._own,
             )
             self._child_created = True
             self.commands[self.pid] = command
@@ -210,6 +223,20 @@ def main(end: socket.socket) -> None:
                 end.send(str(pid).encode())
 
 
+def _warm_child() -> int:
+    """Fork a process that does what this one does; the descriptor of the other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if _fork() == 0:
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        os.dup2(2, 1)
+        number = os.dup2(theirs.fileno(), 3)
+        _close_all_but([number])
+        with socket.socket(fileno=number) as end:
+            main(end)
+        os._exit(0)
+    return ours.detach()
+
+
 def _path_without(own: str) -> list[str]:
     """Where this Python looks for modules, apart from its working directory and its own PYTHONPATH."""
     mine = {os.path.abspath(one) for one in own.split(os.pathsep) if one}
@@ -240,13 +267,18 @@ def _become(
     environment: Mapping[str, str],
     folder: str,
     session: bool = False,
+    own: bool = False,
     kept: Sequence[int] = (),
 ) -> NoReturn:
     if session:
         os.setsid()
+    if own:
+        end = _warm_child()
+        environment = {**environment, INHERITED: str(end)}
+        files, kept = [*files, end], [end]
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1 + max([2, *kept])) for fd in files]
     for fd, number in zip(above, [0, 1, 2, *kept], strict=True):
-        os.dup2(fd, number)
+        os.dup2(fd, number, inheritable=number < 3)
     _close_all_but(kept)
     os.chdir(folder)
     os.environ.clear()
@@ -254,6 +286,7 @@ def _become(
     tempfile.tempdir = None
     multiprocessing.util.spawnv_passfds = _forked  # type: ignore[assignment]
     sys.path[:] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    command = [one for number, one in enumerate(command) if number or one != "-u"]
     if command[0] == "-c":
         sys.argv[:] = ["-c", *command[2:]]
         sys.modules["__main__"] = main = types.ModuleType("__main__")
