@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from multiprocessing import context
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,15 +80,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    folder = _folder(item.path)
     if folder in FOLDERS:
         item.add_marker(folder)
+
+
+@cache
+def _folder(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+def pytest_collection() -> None:
+    gc.disable()  # nothing of what comes is garbage
 
 
 def pytest_collection_finish() -> None:
     """What has been imported stays: to walk torch's modules takes 0.3 s a collection, and some tests ask for 20."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -490,7 +490,7 @@ def test_the_workers_of_a_killed_program_end(root: Path, agent: Agent, tmp_path:
     program = tmp_path / "killed.py"
     program.write_text(KILLED)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, program, root, agent.address(), method]
+    command = [sys.executable, str(program), str(root), agent.address(), method]
     done = run_forked(command, env=environment, timeout=120)
     pids = [int(pid) for pid in done.stdout.split()]
     assert done.returncode == -signal.SIGKILL and len(pids) == 2
