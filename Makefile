@@ -18,11 +18,11 @@ UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignor
 WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: test unit tests long demo bench bed soak fuzz lint clean
+.PHONY: test unit tests long demo bench bed soak fuzz lint lint-beside clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	-$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --no-compile --editable '.[dev,bench]'
 	touch $@
 
@@ -32,10 +32,13 @@ $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-# `lint` takes one core, so it runs beside the tests; each says what it has to say when it ends.
+# `lint` takes one core, so it runs beside the tests, and says in one piece what it has to say.
 test: $(VENV)/.built
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint tests
+	$(MAKE) --no-print-directory --jobs 2 lint-beside tests
 	$(PYTEST) -m "alone and not long" $(WHOLE)
+
+lint-beside: $(VENV)/.built
+	@said=$$($(MAKE) --no-print-directory lint 2>&1); status=$$?; echo "$$said"; exit $$status
 
 # Files stay together, since their tests share an agent; those that take longest come first.
 tests: $(VENV)/.built
