@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -39,12 +38,11 @@ def launched(ranks: int, what: str, root: Path, folder: Path) -> subprocess.Comp
 
 
 def run(ranks: int, what: str, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """What each rank has seen; each is forked, with the variables that torchrun sets."""
+    """What each rank has seen; each is forked, with the store and the variables that torchrun gives it."""
     command = [sys.executable, "-m", "tests.support.ranks", what, str(root), str(folder)]
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # of the launcher
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
+    here["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     started = [
         Forked(command, cwd=ROOT, env={**os.environ, **here, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)

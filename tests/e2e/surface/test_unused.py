@@ -23,7 +23,6 @@ from tests.support.agents import ROOT, Agent
 from tests.support.loaders import QUICK
 from tests.support.pictures import eval_transform, folder
 from tests.support.unused import KINDS
-from tests.support.warm import Forked
 
 FILES = 8
 ALL = f"{FILES} of {FILES} samples preprocessed at the agent; "
@@ -177,9 +176,8 @@ def test_a_process_that_is_spawned_iterates_over_it(made: Any) -> None:
 
 
 def test_what_a_program_says_last(root: Path, agent: Agent) -> None:
-    """`fails` in an interpreter of its own, for what that does at its very end."""
     started = {
-        kind: (subprocess.Popen if kind == "fails" else Forked)(
+        kind: subprocess.Popen(
             [sys.executable, "-m", "tests.support.unused", kind, str(root), agent.address()],
             cwd=ROOT, stderr=subprocess.PIPE, text=True,
         )
