@@ -31,13 +31,26 @@ from sophon_loader.pipeline.state import same_state
 from sophon_loader.pipeline.timm_ops import NOT_REGISTERED as NOT_OF_TIMM
 from sophon_loader.pipeline.timm_ops import op_name
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
-from tests.support.op_examples import EXAMPLES, Example, example_ids, same_value, value_of
+from tests.support.op_examples import EXAMPLES, Example, by_name, same_value, value_of
 from tests.support.timm_examples import TIMM_EXAMPLES
 
 SEEDS = (0, 1, 2)
 OURS = ("v1.", "v2.", "nn.", "timm.")
 ALL = [*EXAMPLES, *TIMM_EXAMPLES]
-every_example = pytest.mark.parametrize("example", ALL, ids=example_ids(ALL))
+OPS = by_name(ALL)
+
+
+def every_example(test: Callable[[Example], None]) -> Callable[[str], None]:
+    """Has a test run for all examples of an op together: pytest takes longer for a test than most of these."""
+
+    def of_op(name: str) -> None:
+        for label, example in OPS[name]:
+            print(label)  # the last one is shown when it fails
+            test(example)
+
+    of_op.__name__, of_op.__doc__ = test.__name__, test.__doc__
+    marked: Callable[[str], None] = pytest.mark.parametrize("name", OPS)(of_op)
+    return marked
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ without a `size` keeps both sides of an image at 8 px or more, if they were befo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -300,6 +300,14 @@ def example_ids(examples: Iterable[Example]) -> list[str]:
         seen[example.name] = seen.get(example.name, -1) + 1
         ids.append(f"{example.name}-{seen[example.name]}")
     return ids
+
+
+def by_name(examples: Sequence[Example]) -> dict[str, list[tuple[str, Example]]]:
+    """Name of an op -> its examples, each behind its id."""
+    found: dict[str, list[tuple[str, Example]]] = {}
+    for label, example in zip(example_ids(examples), examples, strict=True):
+        found.setdefault(example.name, []).append((label, example))
+    return found
 
 
 def value_of(kind: str, height: int = 21, width: int = 17, seed: int = 0) -> Any:
