@@ -44,8 +44,9 @@ lint-beside: $(VENV)/.built
 tests: $(VENV)/.built
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not alone and not bed and not long" $(WHOLE) $(UNIT)
 
+# These wait for nothing, so there are as many processes as cores.
 unit: $(VENV)/.built
-	$(PYTEST) -n $(JOBS) -m "not long" $(UNIT)
+	$(PYTEST) -n logical -m "not long" $(UNIT)
 
 # Whatever `make test` draws a fifth of, or leaves out.
 long: $(VENV)/.built
