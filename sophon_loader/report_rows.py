@@ -42,7 +42,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "result", report.summary
     yield "samples", _samples(report)
     yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
-    yield "what limits", what_limits(report.limits) or held_up
+    yield "what limits", what_limits(report.limits) or held_up or _too_soon(report)
     yield "what would help", what_more_brings(report.would_bring)
     yield "why this plan", report.plan_reason
     yield "speeds", _speeds(report.rates)
@@ -67,6 +67,11 @@ def _samples(report: Report) -> str:
     if report.passes:
         text += f"; {counted(report.passes, 'pass', 'passes')} over the dataset complete"
     return text
+
+
+def _too_soon(report: Report) -> str:
+    """Why nothing is said of what limits, where speeds are measured."""
+    return "not known yet: it takes 20 training steps" if report.totals.samples and report.rates else ""
 
 
 def _speeds(rates: Mapping[str, float]) -> str:

@@ -35,8 +35,8 @@ class Absence:
 
     def __init__(self, workers: int) -> None:
         self._began_s = now_s()
-        self._gave_up_s, self._lost_s, self._back_s = SharedArray.together(
-            np.zeros(workers), np.zeros(workers), np.zeros(1)
+        self._gave_up_s, self._lost_s, self._heard_s, self._back_s = SharedArray.together(
+            np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(1)
         )
 
     def handed_on(self, workers: int) -> Absence:
@@ -49,8 +49,17 @@ class Absence:
         return other
 
     def gone(self, worker: int) -> bool:
-        """Whether a worker has given the agent up, and it has not answered since."""
-        return bool(self._gave_up_s.array[worker] > self._back_s.array[0])
+        """Whether a worker should do without the agent: it gave it up, or another did that it has not heard since.
+
+        So one worker waits for an agent that has gone, and not each of them in turn.
+        """
+        if self._gave_up_s.array[worker] > self._back_s.array[0]:
+            return True
+        return self.gone_s > self._heard_s.array[worker]
+
+    def hear(self, worker: int) -> None:
+        """A sample from the agent has come to a worker."""
+        self._heard_s.array[worker] = now_s()
 
     def left_s(self, worker: int, options: OffloadOptions) -> float:
         """For how long a worker may still wait in vain, s; not above 0 if it has done so for too long.

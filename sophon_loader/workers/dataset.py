@@ -194,6 +194,7 @@ class OffloadedDataset(Dataset[Any]):
     def _note(self, sample: Sample) -> None:
         """Keep what the agent said of itself."""
         worker = _worker()
+        self._statistics.absence.hear(worker)
         self._statistics.agent_cores.array[worker] = sample.cores
         self._statistics.per_worker.array[worker] = sample.per_worker
         if sample.offers and self._live is not None:

@@ -19,19 +19,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return made
 
 
-def test_who_gave_the_agent_up_before_it_was_asked_uses_it_again_and_nobody_else() -> None:
+def test_who_gave_the_agent_up_before_it_was_asked_uses_it_again_and_nobody_else(clock: FakeClock) -> None:
     absence = Absence(workers=3)
     assert not absence.gone_s and not any(map(absence.gone, range(3)))
     absence.note(0, gave_up_s=5.0, lost_s=1.0)
     absence.note(1, gave_up_s=7.0, lost_s=1.0)
     absence.note(2, gave_up_s=0.0, lost_s=0.0)
     assert absence.gone_s == 7.0
+    clock.now_s = 8.0
+    for worker in (0, 2):
+        absence.hear(worker)
     absence.back(asked_s=6.0)  # answered at 8, say
     assert [absence.gone(worker) for worker in range(3)] == [False, True, False]
     absence.back(asked_s=9.0)
     assert not absence.gone_s
     absence.note(0, gave_up_s=5.0, lost_s=0.0)
     assert not absence.gone(0), "it says the same as before"
+
+
+def test_one_worker_waits_in_vain_for_all(clock: FakeClock) -> None:
+    absence = Absence(workers=3)
+    clock.now_s = 4.0
+    absence.hear(1)
+    absence.note(0, gave_up_s=5.0, lost_s=5.0)
+    clock.now_s = 6.0
+    absence.hear(2)
+    assert [absence.gone(worker) for worker in range(3)] == [True, True, False], "one has heard it since"
+    absence.back(asked_s=7.0)
+    assert not any(map(absence.gone, range(3)))
 
 
 def test_what_may_be_lost_is_counted_over_all_epochs(clock: FakeClock) -> None:
