@@ -45,8 +45,8 @@ class Handshakes:
         endpoint, token = self._address.endpoint, self._address.token
         if token is None:
             remedy = (
-                "make a token there (`sophon-agent key add NAME`) and copy its file to "
-                f"{file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
+                "copy a token of that agent (tokens/first in its folder of keys, or one that `sophon-agent key add NAME` "
+                f"makes) to {file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
             if _MISMATCH in self._failed:
                 return KeyRefused(f"key must be given, because the agent at {endpoint} has keys, got none; {remedy}")

@@ -140,7 +140,7 @@ def test_a_loader_without_a_key(make: MakeLoader, guarded: Agent) -> None:
     with pytest.raises((KeyRefused, AgentUnreachable)) as error:  # the agent may hang up before it can be understood
         next(iter(loader))
     text = str(error.value)
-    assert f"sophon-agent key add NAME`) and copy its file to {file_of(guarded.endpoint)} on this host" in text
+    assert f"sophon-agent key add NAME` makes) to {file_of(guarded.endpoint)} on this host" in text
     assert "OffloadOptions(key=...)" in text and ("has keys, got none" in text or "closed at once" in text)
 
 
