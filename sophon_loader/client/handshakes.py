@@ -45,7 +45,7 @@ class Handshakes:
         endpoint, token = self._address.endpoint, self._address.token
         if token is None:
             remedy = (
-                "copy a token of that agent (tokens/first in its folder of keys, or one that `sophon-agent key add NAME` "
+                "copy a token of that agent (tokens/first below its keys, or one that `sophon-agent key add NAME` "
                 f"makes) to {file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
             if _MISMATCH in self._failed:
