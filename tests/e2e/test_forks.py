@@ -109,7 +109,7 @@ def test_a_parents_iterator_over_workers_is_refused(make: MakeLoader) -> None:
             next(batches)
         return str(caught.value)
 
-    assert f"{os.getpid()}, got process" in in_child(go_on)
+    assert f"({os.getpid()}), got process" in in_child(go_on)
     assert len(list(batches)) == BATCHES - 1
 
 

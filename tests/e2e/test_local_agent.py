@@ -184,7 +184,7 @@ def test_the_epoch_goes_on_for_whoever_catches_that(root: Path, make: Make) -> N
         except AgentUnreachable:
             failed = True
     assert found + samples_of(batches) == reference(root, epoch), "no batch is lost to the error"
-    assert says(loader, "there is no agent: an agent must start")
+    assert says(loader, "the agent could not be started or reached: an agent must start")
     assert samples_of(loader) == reference(root, epoch + 1), "persistent workers read files on"
 
 

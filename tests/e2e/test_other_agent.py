@@ -215,7 +215,7 @@ def test_an_agent_without_the_extension(root: Path, expected: list[Samples], tmp
         values = agent.status()
     assert "roi-jpeg" not in values["encodings"]
     assert "the C extension is not built" in values["encodings_missing"]["roi-jpeg"]
-    assert shown.returncode == 0 and "roi-jpeg=the C extension is not" in " ".join(shown.stdout.split())
+    assert shown.returncode == 0 and "roi-jpeg: the C extension is not" in " ".join(shown.stdout.split())
 
 
 def test_a_loader_without_the_extension(root: Path, expected: list[Samples], tmp_path: Path) -> None:
