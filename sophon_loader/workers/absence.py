@@ -55,7 +55,7 @@ class Absence:
         """
         if self._gave_up_s.array[worker] > self._back_s.array[0]:
             return True
-        return self.gone_s > self._heard_s.array[worker]
+        return bool(self.gone_s > self._heard_s.array[worker])
 
     def hear(self, worker: int) -> None:
         """A sample from the agent has come to a worker."""
