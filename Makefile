@@ -46,7 +46,7 @@ tests: $(VENV)/.built
 
 # These wait for nothing, so there are as many processes as cores.
 unit: $(VENV)/.built
-	$(PYTEST) -n logical -m "not long" $(UNIT)
+	$(PYTEST) -n logical -m "not long and not interpreter" $(UNIT)
 
 # Whatever `make test` draws a fifth of, or leaves out.
 long: $(VENV)/.built

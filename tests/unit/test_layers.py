@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LOADER = ROOT / "sophon_loader"
 TALKING = {"client", "integrations", "datasets", "workers", "main", "loader"}
@@ -45,6 +47,7 @@ def test_only_the_client_imports_zmq() -> None:
     assert {path.parts[0] for path in importers} == {"client"}, importers
 
 
+@pytest.mark.interpreter
 def test_what_stands_below_the_client_loads_no_zmq() -> None:
     silent = [name for name in modules(LOADER) if name.count(".") and name.split(".")[1] not in TALKING]
     assert {"sophon_loader.decide.plan", "sophon_loader.profiling.rates", "sophon_loader.wire.frames"} <= set(silent)
