@@ -1,4 +1,4 @@
-"""The optional C extension; everything else about the package stands in pyproject.toml."""
+"""The optional C extensions; everything else about the package stands in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import os
 from setuptools import Extension, setup
 
 NATIVE = "sophon_loader/native"
-# Without a compiler the package installs all the same, and sends whole files. A wheel for others must have the
-# extension: SOPHON_NATIVE=required makes a failed build an error.
+# Without a compiler the package installs all the same, sends whole files, and runs the ops at the end of a chain one by
+# one. A wheel for others must have the extensions: SOPHON_NATIVE=required makes a failed build an error.
 REQUIRED = os.environ.get("SOPHON_NATIVE") == "required"
+
+
+def extension(name: str, module: str, *parts: str) -> Extension:
+    """One that is made of `module`.c and, for each part, a .c and a .h file."""
+    return Extension(
+        f"sophon_loader.native.{name}",
+        sources=[f"{NATIVE}/{part}.c" for part in (module, *parts)],
+        depends=[f"{NATIVE}/{part}.h" for part in parts],
+        extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
+        optional=not REQUIRED,
+    )
+
 
 setup(
     ext_modules=[
-        Extension(
-            "sophon_loader.native._jpegcrop",
-            sources=[f"{NATIVE}/{name}.c" for name in ("module", "jpegcrop", "frame", "huffman", "scan", "emit")],
-            depends=[f"{NATIVE}/{name}.h" for name in ("jpegcrop", "frame", "huffman", "scan", "emit")],
-            extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
-            optional=not REQUIRED,
-        )
+        extension("_jpegcrop", "module", "jpegcrop", "frame", "metadata", "huffman", "scan", "emit"),
+        extension("_table", "table_module", "table"),
     ]
 )

@@ -6,8 +6,8 @@ original. It never raises for a file it cannot crop: a `NotCropped` says why, an
 The work is done by a C extension. Where that was not built, `available` is False, `reason` says why and what to do,
 and every file is refused; nothing else changes. Importing this module loads neither torch nor PIL nor numpy.
 
-Rectangles are in stored coordinates and the EXIF orientation is dropped: a pipeline that turns pictures by it must
-not use this.
+Rectangles are in stored coordinates, and the EXIF orientation is dropped unless metadata is kept: a pipeline that turns
+pictures by it must not use this without.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class NotCropped(NamedTuple):
     detail: str
 
 
-def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, height: int) -> Cropped | NotCropped:
+def crop(
+    data: bytes | bytearray | memoryview, left: int, top: int, width: int, height: int, keep_metadata: bool = False
+) -> Cropped | NotCropped:
     """Cut a rectangle out of a JPEG file.
 
     Thread-safe; the GIL is released while the file is read.
@@ -86,10 +88,12 @@ def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, 
     Args:
         data: the whole file, contiguous.
         left, top, width, height: the rectangle, px of the stored picture; not empty and inside it.
+        keep_metadata: whether the cropped file has all of the file's APPn and COM segments, so that Pillow gives it the
+            same `info`. Then a file with over 64 KiB of them, or with an index of several pictures, is not cropped.
 
     Returns:
         `Cropped`, or `NotCropped` for a file of a kind that is not supported, a damaged one, or one over a size
-        limit. The cropped file has no metadata, so it is smaller, or hardly larger when it covers the picture.
+        limit. Without metadata the cropped file is smaller, or hardly larger when it covers the picture.
 
     Raises:
         ValueError: the rectangle is empty or not inside the picture.
@@ -100,7 +104,7 @@ def crop(data: bytes | bytearray | memoryview, left: int, top: int, width: int, 
     rectangle = (left, top, width, height)
     if min(left, top) < 0 or min(width, height) < 1 or max(rectangle) > _MAX_UINT32:
         raise ValueError(f"rectangle must be inside the picture and not empty, got {rectangle}")
-    status, detail, jpeg, dx, dy = _jpegcrop.crop(data, left, top, width, height)
+    status, detail, jpeg, dx, dy = _jpegcrop.crop(data, left, top, width, height, keep_metadata)
     if jpeg is not None:
         return Cropped(jpeg, dx, dy)
     if status == "bad_rect":
@@ -115,11 +119,13 @@ class Header(NamedTuple):
         width, height: px, as stored.
         can_be_cropped: whether `crop` may be tried: False for a progressive file, CMYK, ..., and for a header that is
             cut short. Damage behind it shows only in a crop.
+        components: 1 for grey, 3 for colour, 4 for CMYK; 0 where the header ends before it says so.
     """
 
     width: int
     height: int
     can_be_cropped: bool
+    components: int
 
 
 def read_header(data: bytes | bytearray | memoryview) -> Header | None:
@@ -133,8 +139,8 @@ def read_header(data: bytes | bytearray | memoryview) -> Header | None:
     """
     if not available:
         return None
-    status, _detail, width, height, _components = _jpegcrop.size(data)
-    return Header(width, height, status == "ok") if width and height else None
+    status, _detail, width, height, components = _jpegcrop.size(data)
+    return Header(width, height, status == "ok", components) if width and height else None
 
 
 def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "metadata.h"
 #include "scan.h"
 
 static bool reserve(bit_writer *w, size_t nbytes)
@@ -19,13 +20,14 @@ static bool reserve(bit_writer *w, size_t nbytes)
     return true;
 }
 
-bool emit_begin(bit_writer *w)
+bool emit_begin(bit_writer *w, size_t metadata_nbytes)
 {
     w->used = 0;
     w->acc = 0;
     w->fill = 0;
-    if (!reserve(w, EMIT_HEADER_NBYTES)) return false;
-    w->used = EMIT_HEADER_NBYTES;
+    w->room = EMIT_HEADER_NBYTES + metadata_nbytes;
+    if (!reserve(w, w->room)) return false;
+    w->used = w->room;
     return true;
 }
 
@@ -252,16 +254,19 @@ size_t emit_finish(bit_writer *w, const frame *f, const dc_coder coders[4], uint
                    uint32_t height)
 {
     header_writer header;
+    size_t metadata_nbytes = w->room - EMIT_HEADER_NBYTES;
     header.used = 0;
     if (!reserve(w, 32)) return 0;
     finish_scan(w);
-    put_u16(&header, 0xFF00 | MARKER_SOI);
-    put_app(&header, f);
+    if (!metadata_nbytes) put_app(&header, f);
     put_tables(&header, f, coders);
     put_frame(&header, f, width, height);
     put_scan(&header, f);
-    size_t start = EMIT_HEADER_NBYTES - header.used;
-    memcpy(w->data + start, header.data, header.used);
+    memcpy(w->data + w->room - header.used, header.data, header.used);
+    size_t start = w->room - header.used - metadata_nbytes - 2;
+    w->data[start] = 0xFF;
+    w->data[start + 1] = MARKER_SOI;
+    if (metadata_nbytes) metadata_copy(f, w->data + start + 2);
     return start;
 }
 

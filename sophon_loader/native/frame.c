@@ -1,12 +1,9 @@
 /* See frame.h. Clause numbers, here and in the other files, are those of ITU-T T.81. */
 #include "frame.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-static unsigned load16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
-
-static uint32_t load32(const uint8_t *p) { return (uint32_t)load16(p) << 16 | load16(p + 2); }
+#include "metadata.h"
 
 jpegcrop_status frame_refuse(frame *f, jpegcrop_status status, const char *reason)
 {
@@ -30,85 +27,6 @@ static jpegcrop_status too_large(frame *f, const char *reason)
 }
 
 size_t quant_nbytes(const uint8_t *table) { return table[0] >> 4 ? 129 : 65; }
-
-static bool starts_with(const uint8_t *body, size_t n, const char *word, size_t word_nbytes)
-{
-    return n >= word_nbytes && memcmp(body, word, word_nbytes) == 0;
-}
-
-/* Pillow gives up on a Photoshop segment that ends exactly behind a resource code. What Pillow
- * refuses must not become readable because the crop drops the segment. */
-static bool photoshop_is_sound(const uint8_t *body, size_t n)
-{
-    size_t at = 14;
-    while (n - at >= 12 && memcmp(body + at, "8BIM", 4) == 0) {
-        at += 6;
-        at += 1 + (size_t)body[at];
-        at += at & 1;
-        if (at > n || n - at < 4) return true;
-        size_t size = load32(body + at);
-        at += 4;
-        if (size > n - at) return true;
-        at += size;
-        at += at & 1;
-        if (at > n) return true;
-    }
-    return !(n - at == 6 && memcmp(body + at, "8BIM", 4) == 0);
-}
-
-/* `n` (2 or 4) bytes in the byte order of a TIFF header. */
-static uint32_t load_tiff(const uint8_t *tiff, size_t at, size_t n)
-{
-    uint32_t value = 0;
-    for (size_t i = 0; i < n; i++)
-        value = value << 8 | tiff[at + (tiff[0] == 'M' ? i : n - 1 - i)];
-    return value;
-}
-
-/* Where JFIF gives no density Pillow takes it from EXIF, and gives up on a horizontal resolution
- * that is a string of under two bytes, say. Only a single rational is surely fine. */
-static bool exif_density_is_sound(const uint8_t *tiff, size_t n)
-{
-    enum { X_RESOLUTION = 0x011A, RATIONAL = 5, ENTRY_NBYTES = 12 };
-    if (!starts_with(tiff, n, "MM\0*", 4) && !starts_with(tiff, n, "II*\0", 4)) return false;
-    size_t at = n < 8 ? n : load_tiff(tiff, 4, 4);
-    if (at > n || n - at < 2) return false;
-    unsigned n_entries = load_tiff(tiff, at, 2);
-    at += 2;
-    for (unsigned i = 0; i < n_entries && n - at >= ENTRY_NBYTES; i++, at += ENTRY_NBYTES)
-        if (load_tiff(tiff, at, 2) == X_RESOLUTION &&
-            (load_tiff(tiff, at + 2, 2) != RATIONAL || load_tiff(tiff, at + 4, 4) != 1))
-            return false;
-    return true;
-}
-
-static bool has_sound_density(const frame *f)
-{
-    bool in_jfif = f->jfif && (f->jfif[7] == 1 || f->jfif[7] == 2); /* per inch, per cm */
-    return in_jfif || !f->exif || exif_density_is_sound(f->exif, f->exif_nbytes);
-}
-
-static jpegcrop_status parse_app(frame *f, unsigned marker, const uint8_t *body, size_t n)
-{
-    if (marker == MARKER_APP0 && starts_with(body, n, "JFIF", 4)) {
-        if (n < JFIF_NBYTES || body[4] != 0) return corrupt(f, "damaged JFIF segment");
-        f->jfif = body;
-    } else if (marker == MARKER_APP14 && starts_with(body, n, "Adobe", 5)) {
-        if (n < ADOBE_NBYTES) return corrupt(f, "damaged Adobe segment");
-        f->adobe = body;
-    } else if (marker == MARKER_APP1 && starts_with(body, n, "Exif\0", 6)) {
-        /* Pillow joins several; then the rest of a directory may lie elsewhere. */
-        f->exif_nbytes = f->exif ? 0 : n - 6;
-        f->exif = body + 6;
-    } else if (marker == MARKER_APP2 && starts_with(body, n, "ICC_PROFILE", 12)) {
-        if (n < 14) return corrupt(f, "damaged ICC segment");
-    } else if (marker == MARKER_APP2 && starts_with(body, n, "MPF", 4)) {
-        return unsupported(f, "several pictures in one file (MPF)");
-    } else if (marker == MARKER_APP13 && starts_with(body, n, "Photoshop 3.0", 14)) {
-        if (!photoshop_is_sound(body, n)) return corrupt(f, "damaged Photoshop segment");
-    }
-    return JPEGCROP_OK;
-}
 
 static jpegcrop_status parse_dqt(frame *f, const uint8_t *body, size_t n)
 {
@@ -213,8 +131,7 @@ static jpegcrop_status parse_segment(frame *f, unsigned marker, const uint8_t *b
     if (marker == MARKER_DHT) return parse_dht(f, body, n);
     if (marker == MARKER_DQT) return parse_dqt(f, body, n);
     if (marker == MARKER_SOS) return parse_sos(f, body, n);
-    if (marker == MARKER_COM) return JPEGCROP_OK;
-    if (marker >= MARKER_APP0 && marker <= MARKER_APP15) return parse_app(f, marker, body, n);
+    if (is_metadata(marker)) return metadata_parse(f, marker, body, n);
     if (marker == MARKER_DRI) {
         if (n != 2) return corrupt(f, "damaged restart interval");
         f->restart_interval = load16(body);
@@ -234,6 +151,7 @@ jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n)
     if (n > JPEGCROP_MAX_NBYTES) return too_large(f, "file over 256 MiB");
     if (n < 4 || src[0] != 0xFF || src[1] != MARKER_SOI) return corrupt(f, "not a JPEG");
     const uint8_t *at = src + 2, *end = src + n;
+    f->header = at;
     for (;;) {
         if (at >= end || *at != 0xFF) return corrupt(f, "no marker where one is due");
         while (at < end && *at == 0xFF) at++; /* fill bytes, B.1.1.2 */
@@ -248,8 +166,7 @@ jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n)
         if (status != JPEGCROP_OK) return status;
         if (marker == MARKER_SOS) break;
     }
-    if (!has_sound_density(f)) return corrupt(f, "damaged EXIF segment");
     f->scan = at;
     f->end = end;
-    return JPEGCROP_OK;
+    return metadata_check(f);
 }

@@ -4,6 +4,8 @@
 
 #include "jpegcrop.h"
 
+#include <stdbool.h>
+
 enum {
     MARKER_SOF0 = 0xC0,
     MARKER_SOF1 = 0xC1,
@@ -50,11 +52,18 @@ typedef struct {
     const uint8_t *jfif, *adobe;  /* segment bodies, or NULL */
     const uint8_t *exif;          /* its TIFF part, or NULL */
     size_t exif_nbytes;
+    const uint8_t *index;         /* of several pictures (MPF), its TIFF part, or NULL */
+    size_t index_nbytes;
+    bool has_late_profile;        /* a colour profile behind the frame header */
+    size_t metadata_nbytes;       /* all APPn and COM segments */
     const uint8_t *quant[4];      /* at the precision/number byte, or NULL */
     const uint8_t *dc[4], *ac[4]; /* Huffman tables at their 16 counts, or NULL */
+    const uint8_t *header;        /* the first segment */
     const uint8_t *scan, *end;    /* entropy-coded bytes and all behind them */
     const char *reason;           /* why it was refused; else empty */
 } frame;
+
+static inline unsigned load16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 
 /* Fills in `f` as far as the header is sound, and says whether the file can be cropped. */
 jpegcrop_status frame_parse(frame *f, const uint8_t *src, size_t n);

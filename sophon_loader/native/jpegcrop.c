@@ -1,5 +1,6 @@
 /* The crop: which MCUs to keep, and the walk that keeps them. See jpegcrop.h for the contract.
- * A file meets frame.c (header), huffman.c (tables), scan.c (reading) and emit.c (writing). */
+ * A file meets frame.c and metadata.c (header), huffman.c (tables), scan.c (reading) and emit.c
+ * (writing). */
 #include "jpegcrop.h"
 
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "emit.h"
 #include "frame.h"
+#include "metadata.h"
 #include "scan.h"
 
 struct jpegcrop_ctx {
@@ -132,7 +134,7 @@ static jpegcrop_status walk_window(jpegcrop_ctx *ctx, const window *kept)
     return wrong ? frame_refuse(&ctx->f, JPEGCROP_CORRUPT, wrong) : JPEGCROP_OK;
 }
 
-static jpegcrop_status prepare(jpegcrop_ctx *ctx)
+static jpegcrop_status prepare(jpegcrop_ctx *ctx, bool keep_metadata)
 {
     frame *f = &ctx->f;
     scan *in = &ctx->in;
@@ -148,7 +150,8 @@ static jpegcrop_status prepare(jpegcrop_ctx *ctx)
         while (n--) in->plan[in->n_blocks++] = (block_plan){dc, ac, i};
     }
     memset(ctx->sent, 0, sizeof ctx->sent);
-    bool ready = scan_begin(in, f->scan, f->end) && emit_begin(&ctx->out);
+    size_t kept_nbytes = keep_metadata ? f->metadata_nbytes : 0;
+    bool ready = scan_begin(in, f->scan, f->end) && emit_begin(&ctx->out, kept_nbytes);
     return ready ? JPEGCROP_OK : JPEGCROP_NO_MEMORY;
 }
 
@@ -159,19 +162,20 @@ static bool rect_is_inside(const frame *f, jpegcrop_rect r)
 }
 
 jpegcrop_status jpegcrop_crop(jpegcrop_ctx *ctx, const uint8_t *src, size_t src_nbytes,
-                              jpegcrop_rect rect, jpegcrop_result *result)
+                              jpegcrop_rect rect, bool keep_metadata, jpegcrop_result *result)
 {
     window kept;
     size_t start = 0;
     *result = (jpegcrop_result){0};
     jpegcrop_status status = frame_parse(&ctx->f, src, src_nbytes);
+    if (status == JPEGCROP_OK && keep_metadata) status = metadata_check_kept(&ctx->f);
     if (status != JPEGCROP_OK) goto done;
     if (!rect_is_inside(&ctx->f, rect)) {
         status = frame_refuse(&ctx->f, JPEGCROP_BAD_RECT, "rectangle not inside the picture");
         goto done;
     }
     kept = choose_window(&ctx->f, rect);
-    if ((status = prepare(ctx)) != JPEGCROP_OK) goto done;
+    if ((status = prepare(ctx, keep_metadata)) != JPEGCROP_OK) goto done;
     if ((status = walk_window(ctx, &kept)) != JPEGCROP_OK) goto done;
     start = emit_finish(&ctx->out, &ctx->f, ctx->coder, kept.width, kept.height);
     status = start ? JPEGCROP_OK : JPEGCROP_NO_MEMORY;
@@ -189,7 +193,7 @@ jpegcrop_status jpegcrop_size(const uint8_t *src, size_t src_nbytes, jpegcrop_in
 {
     frame f;
     jpegcrop_status status = frame_parse(&f, src, src_nbytes);
-    *info = (jpegcrop_info){f.width, f.height, f.n_components, f.reason};
+    *info = (jpegcrop_info){f.width, f.height, f.n_components, f.index != NULL, f.reason};
     return status;
 }
 

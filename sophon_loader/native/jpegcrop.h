@@ -9,16 +9,18 @@
  *
  * Supported: 8-bit sequential Huffman JPEG (SOF0, SOF1) with one component, or with three in one
  * interleaved scan; any integral sampling factors; restart intervals. Everything else is refused
- * with a reason, and the caller is meant to use the whole file instead.
+ * with a reason, and the caller is meant to use the whole file instead. Of a file with several
+ * pictures (MPF, as Ultra HDR photos are) the first is cropped, which is the one that Pillow loads.
  *
- * Rectangles are in stored coordinates. An EXIF orientation is dropped along with EXIF itself, so a
- * caller that turns pictures by it must not crop them here.
+ * Rectangles are in stored coordinates. Unless metadata is kept, an EXIF orientation is dropped along
+ * with EXIF itself: then a caller that turns pictures by it must not crop them here.
  *
  * The library knows nothing of Python, reads no files, keeps no global state and never prints.
  */
 #ifndef SOPHON_LOADER_JPEGCROP_H
 #define SOPHON_LOADER_JPEGCROP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +32,8 @@ extern "C" {
  * limit is the one above which Pillow warns of a decompression bomb: that warning must stay. */
 #define JPEGCROP_MAX_NBYTES ((size_t)1 << 28)
 #define JPEGCROP_MAX_PIXELS ((uint64_t)89478485)
+/* For what is kept of metadata. */
+#define JPEGCROP_MAX_METADATA_NBYTES ((size_t)1 << 16)
 /* libjpeg's own limit for a side. */
 #define JPEGCROP_MAX_SIDE_PX 65500u
 
@@ -51,6 +55,7 @@ typedef struct {
 typedef struct {
     uint32_t width, height; /* pixels; both 0 when the frame header was not reached */
     unsigned components;    /* 0 when the frame header was not reached */
+    bool several;           /* there is an index of several pictures (MPF), sound or not */
     const char *reason;     /* static text; empty when the file can be cropped */
 } jpegcrop_info;
 
@@ -84,13 +89,17 @@ jpegcrop_status jpegcrop_size(const uint8_t *src, size_t src_nbytes, jpegcrop_in
  * Crops `src` to the MCUs that cover `rect`.
  *
  * `result` is always filled in; on anything but JPEGCROP_OK its data is NULL. The result is
- * usually, not always, smaller than `src`: it keeps no metadata, but a rectangle may cover it all.
+ * usually, not always, smaller than `src`: a rectangle may cover it all.
+ *
+ * With `keep_metadata` it has the APPn and COM segments of `src` as they are, in their order, in
+ * front of all others; without, only what a decoder needs of JFIF and Adobe. An index of several
+ * pictures cannot be kept.
  *
  * Every MCU up to the last kept one is checked; behind it, up to the end-of-image marker, only the
  * markers are. A file without that marker is JPEGCROP_CORRUPT.
  */
 jpegcrop_status jpegcrop_crop(jpegcrop_ctx *ctx, const uint8_t *src, size_t src_nbytes,
-                              jpegcrop_rect rect, jpegcrop_result *result);
+                              jpegcrop_rect rect, bool keep_metadata, jpegcrop_result *result);
 
 /* A word for logs: "ok", "unsupported", "corrupt", "bad_rect", "no_memory", "too_large". */
 const char *jpegcrop_status_name(jpegcrop_status status);

@@ -50,7 +50,9 @@ static PyObject *crop(PyObject *module, PyObject *args)
     module_state *state = PyModule_GetState(module);
     Py_buffer src;
     unsigned long x, y, width, height;
-    if (!PyArg_ParseTuple(args, "y*kkkk:crop", &src, &x, &y, &width, &height)) return NULL;
+    int keep_metadata;
+    if (!PyArg_ParseTuple(args, "y*kkkkp:crop", &src, &x, &y, &width, &height, &keep_metadata))
+        return NULL;
 
     PyObject *answer = NULL;
     jpegcrop_result result = {0};
@@ -59,7 +61,7 @@ static PyObject *crop(PyObject *module, PyObject *args)
     if (ctx) {
         jpegcrop_rect rect = {(uint32_t)x, (uint32_t)y, (uint32_t)width, (uint32_t)height};
         Py_BEGIN_ALLOW_THREADS
-        status = jpegcrop_crop(ctx, src.buf, (size_t)src.len, rect, &result);
+        status = jpegcrop_crop(ctx, src.buf, (size_t)src.len, rect, keep_metadata, &result);
         Py_END_ALLOW_THREADS
     }
     answer = build_result(status, &result);
@@ -82,7 +84,7 @@ static PyObject *size(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef methods[] = {
     {"crop", crop, METH_VARARGS,
-     "crop(data, x, y, width, height) -> (status, reason, jpeg or None, dx, dy)"},
+     "crop(data, x, y, width, height, keep_metadata) -> (status, reason, jpeg or None, dx, dy)"},
     {"size", size, METH_VARARGS, "size(data) -> (status, reason, width, height, components)"},
     {NULL, NULL, 0, NULL},
 };

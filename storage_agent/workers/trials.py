@@ -81,7 +81,7 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
     taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
     header = native.read_header(data)
     if header is not None:
-        width, height, can_be_cropped = header
+        width, height, can_be_cropped, _ = header
     else:
         can_be_cropped = False
         try:

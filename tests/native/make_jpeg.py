@@ -9,6 +9,7 @@ import heapq
 import io
 import math
 import random
+import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,25 @@ def make_jpeg(spec: Spec) -> bytes:
         if i + 1 < len(segments):
             scan += fill + bytes([0xFF, 0xD0 + i % 8])
     return b"".join([b"\xff\xd8", *_header(spec, lengths, fill), scan, fill, b"\xff\xd9"])
+
+
+def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
+    """A file with one more segment, in front of all others."""
+    return jpeg[:2] + _segment(b"", marker, body) + jpeg[2:]
+
+
+def index_of_pictures(pictures: Sequence[tuple[int, int, int]], order: str = "<") -> bytes:
+    """The body of an MPF segment as phones write it (CIPA DC-007, 5.2.3).
+
+    Args:
+        pictures: of each, its kind, size and offset in bytes.
+        order: of bytes, "<" or ">".
+    """
+    entries = [(0xB000, 7, 4, struct.unpack(order + "I", b"0100")[0]), (0xB001, 4, 1, len(pictures))]
+    entries += [(0xB002, 7, 16 * len(pictures), 50)]
+    tiff = (b"II" if order == "<" else b"MM") + struct.pack(order + "HIH", 42, 8, len(entries))
+    tiff += b"".join(struct.pack(order + "HHII", *entry) for entry in entries) + bytes(4)
+    return b"MPF\0" + tiff + b"".join(struct.pack(order + "IIIHH", *picture, 0, 0) for picture in pictures)
 
 
 def _segment(fill: bytes, marker: int, body: bytes) -> bytes:

@@ -56,9 +56,9 @@ def test_image_size_needs_only_the_header() -> None:
 
 @pytest.mark.usefixtures("extension")
 def test_a_header_tells_whether_a_crop_may_be_tried() -> None:
-    assert native.read_header(make_jpeg(SPEC)) == (70, 50, True)
-    assert native.read_header(saved(picture(33, 44), progressive=True)) == (33, 44, False)
-    assert native.read_header(saved(picture(33, 44).convert("CMYK"))) == (33, 44, False)
+    assert native.read_header(make_jpeg(SPEC)) == (70, 50, True, 3)
+    assert native.read_header(saved(picture(33, 44), progressive=True)) == (33, 44, False, 3)
+    assert native.read_header(saved(picture(33, 44).convert("CMYK"))) == (33, 44, False, 4)
     assert native.read_header(b"") is None
 
 

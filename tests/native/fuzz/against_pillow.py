@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from sophon_loader import native
-from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
+from tests.native.make_jpeg import LAYOUTS, Spec, index_of_pictures, make_jpeg, with_segment
 from tests.native.pixels import cut, decode, random_box
 
 MAX_PX = 1 << 20
@@ -37,7 +37,8 @@ def seeds() -> list[bytes]:
         ]
     ]
     grey = make_jpeg(Spec(200, 160, LAYOUTS["grey"], density=1.0, restart_interval=40, fill_bytes=2))
-    return [*made, grey, *_written_by_pillow()]
+    several = with_segment(made[0], 0xE2, index_of_pictures([(0x030000, 100, 0), (0, 50, 100)], ">")) + made[1]
+    return [*made, grey, several, *_written_by_pillow()]
 
 
 def _written_by_pillow() -> list[bytes]:

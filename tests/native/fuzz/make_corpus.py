@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
+from tests.native.make_jpeg import LAYOUTS, Spec, index_of_pictures, make_jpeg, with_segment
 
 CORPUS = Path(__file__).parent / "corpus"
 SMALL = Spec(36, 20, LAYOUTS["4:2:0"])
@@ -37,6 +37,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     height = lying.index(b"\xff\xc0") + 5
     yield "scan-far-too-short", lying[:height] + (60000).to_bytes(2, "big") + lying[height + 2 :]
     yield "progressive", make_jpeg(Spec(20, 9, LAYOUTS["grey"], optimise=True, sof=0xC2))
+    grey = make_jpeg(Spec(20, 9, LAYOUTS["grey"], optimise=True))
+    yield "several", with_segment(grey, 0xE2, index_of_pictures([(0x030000, 100, 0), (0, 50, 100)])) + grey
 
 
 METADATA = (
