@@ -29,7 +29,7 @@ def per_second(samples_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, in milliseconds, seconds, minutes or hours, to two or three digits."""
+    """Seconds, in milliseconds, seconds, minutes, hours or days, to two or three digits."""
     if seconds < 0.0995:
         return f"{1000 * seconds:.3g} ms" if seconds else "0 s"
     if seconds < 99.5:
@@ -38,15 +38,17 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         whole = round(seconds)
         return f"{whole // 60} min {whole % 60} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def counted(count: int, singular: str, plural: str = "") -> str:
-    """A number of things: "1 sample", "2 samples".
+def counted(count: float, singular: str, plural: str = "") -> str:
+    """A number of things: "1 sample", "2 samples", "0.25 cores".
 
     Args:
         count: how many.
         singular: of the noun.
         plural: where that is not `singular` and an s.
     """
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    written = number(count)
+    return f"{written} {singular if written == '1' else plural or singular + 's'}"

@@ -1,20 +1,21 @@
-"""Lines of the loader's log: an event, then facts as key=value."""
+"""Lines of the logs of loader and agent: an event, then facts as key=value."""
 
 from __future__ import annotations
 
 import json
 import re
 
-_UNQUOTED = re.compile(r"[^\s\"'=]+")
-"""Text that nobody can take for more than one value."""
+_UNQUOTED = re.compile(r"[\w.,:/@%+~*?-]+")
+"""Text that nobody can take for more than one value; `[` is not in it, so that a list is always JSON."""
 
 
-def log_line(event: str, **facts: object) -> str:
+def log_line(event: str, /, **facts: object) -> str:
     """A line of the log.
 
     Args:
         event: what has happened, in a few words.
-        facts: by name; text in quotes where it has spaces, a number to three digits after the point at most.
+        facts: by name. Text of plain characters stands as it is, and a number has three digits after the point at
+            most. All else is JSON: other text is in quotes, with escapes for what cannot be printed; None is null.
 
     Example:
         >>> log_line("agent given up", agent="tcp://fileserver:5555/imagenet", reason="got silence for 10 s")
@@ -26,5 +27,13 @@ def log_line(event: str, **facts: object) -> str:
 def _written(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
+    if value is None or isinstance(value, int | list | dict):
+        return _json(value)
     text = str(value)
-    return text if _UNQUOTED.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _UNQUOTED.fullmatch(text) else _json(text)
+
+
+def _json(value: object) -> str:
+    """JSON on one line that says what it seems to: what a terminal would obey, or cannot show, is escaped."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value, separators=(",", ":"))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sophon_loader.decide.words import what_limits, what_more_brings
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
 from sophon_loader.report_rows import rows_of, title
 from sophon_loader.terminal import table
@@ -42,6 +44,7 @@ class Report:
             that ranks of one host share count once per rank). Times are those of the slowest rank. `limits`,
             `would_bring` and `weighed` are means.
         workers: number of the loader's workers at the end; 0 where the main process loads.
+        judged: whether the loader has seen the training steps without which nothing is said of what limits.
 
     Example:
         >>> print(loader.report())  # a table
@@ -65,6 +68,7 @@ class Report:
     passes: int = 0
     ranks: int = 1
     workers: int = 0
+    judged: bool = False
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come.
@@ -79,14 +83,14 @@ class Report:
         self.totals = totals
 
     @property
-    def preprocessed(self) -> int:
+    def prepared(self) -> int:
         """Samples that the agent worked on: it ran ops, cut a part out of the file, or wrote it in fewer bytes."""
         return sum(count for encoding, count in self.totals.encodings.items() if encoding != "file")
 
     @property
     def offloading(self) -> bool:
         """Whether the agent worked on any sample of this epoch."""
-        return self.preprocessed > 0
+        return self.prepared > 0
 
     @property
     def summary(self) -> str:
@@ -95,7 +99,7 @@ class Report:
         if not self.offloading:
             return f"nothing offloaded: {self.why_not}"
         text = (
-            f"{self.preprocessed} of {totals.samples} samples preprocessed at the agent; "
+            f"{self.prepared} of {totals.samples} samples {_prepared(totals)}; "
             f"{size(totals.wire_bytes)} sent instead of {size(totals.read_bytes)}"
         )
         if totals.fallbacks:
@@ -154,3 +158,19 @@ class Report:
         return table(title(self), rows_of(self))
 
     __repr__ = __str__
+
+
+def _prepared(totals: Totals) -> str:
+    """What the agent did with the samples that it did not send as their files, and with how many if it differs."""
+    sent = {encoding: count for encoding, count in totals.encodings.items() if encoding != "file"}
+    preprocessed = sum(count for cut, count in totals.cuts.items() if cut)
+    cut_out = sum(count for encoding, count in sent.items() if used_at(encoding) is UsedAt.FIRST_REGION)
+    done = {
+        "preprocessed": preprocessed,
+        "cut out of the file": cut_out,
+        "compressed": sum(sent.values()) - preprocessed - cut_out,
+    }
+    told = {how: count for how, count in done.items() if count > 0}
+    if len(told) == 1:
+        return f"{next(iter(told))} at the agent"
+    return f"prepared at the agent ({', '.join(f'{count} {how}' for how, count in told.items())})"

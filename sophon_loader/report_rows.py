@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
+from sophon_loader.profiling.steps import VERDICT_STEPS
 
 if TYPE_CHECKING:
     from sophon_loader.report import Report
@@ -70,16 +71,17 @@ def _samples(report: Report) -> str:
 
 
 def _too_soon(report: Report) -> str:
-    """Why nothing is said of what limits, where speeds are measured."""
-    return "not known yet: it takes 20 training steps" if report.totals.samples and report.rates else ""
+    """Why nothing is said of what limits, where speeds are measured and only steps are missing."""
+    waiting = report.totals.samples and report.rates and not report.judged
+    return f"not known yet: it takes {VERDICT_STEPS} training steps" if waiting else ""
 
 
 def _speeds(rates: Mapping[str, float]) -> str:
     """What a plan is made with, in the units of each."""
     told: dict[str, Callable[[float], str]] = {
         "wire_bytes_s": lambda value: f"network {size(value)}/s",
-        "loader_cores": lambda value: f"loader {value:.2g} cores",
-        "agent_cores": lambda value: f"agent {value:.2g} cores",
+        "loader_cores": lambda value: f"loader {counted(value, 'core')}",
+        "agent_cores": lambda value: f"agent {counted(value, 'core')}",
         "gpu_samples_s": lambda value: f"training step {per_second(value)}",
         "disk_samples_s": lambda value: f"agent's disk {per_second(value)}",
         "gpu_busy_share": lambda value: f"GPU busy {percent(value)} of the time",

@@ -134,9 +134,8 @@ def _status(parsed: argparse.Namespace) -> int:
 
 
 def _key_add(parsed: argparse.Namespace) -> int:
-    print(how_to_copy(_keys(parsed).add(parsed.name, parsed.export), f"tcp://*:{USUAL_PORT}"), file=sys.stderr)
-    other = f"sophon-agent: if the agent listens at another port than {USUAL_PORT}, write that one instead"
-    print(other, file=sys.stderr)
+    token = _keys(parsed).add(parsed.name, parsed.export)
+    print(how_to_copy(token, f"tcp://*:{USUAL_PORT}", port_known=False), file=sys.stderr)
     return 0
 
 

@@ -4,7 +4,7 @@
 
 A line is the time, the level, the event, then facts as key=value. The event says who or what, then what happened.
 Facts have the same name in every event: `loader` (key and host), `connection` (one of its sockets), `address`, `reason`
-(why), `remedy` (what to do). Text of plain characters stands as it is; any other value is JSON, so a space is always in
+(why), `remedy` (what to do). How their values are written says `sophon_loader.logs.log_line`; a space is always in
 quotes.
 
 Nothing here decides what is an event: `Desk`, `Staff` and the broker say so.
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import select
 import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
+
+from sophon_loader.logs import log_line
 
 LEVELS = ("info", "warning", "error")
 BURST = 20
@@ -33,8 +34,6 @@ MAX_TEXT_LENGTH = 300
 MAX_ENTRIES = 8
 """Of a detail that is a list."""
 
-_UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@%+~*?-]+")
-"""Text that needs no quotes in a line; `[` is not in it, so that a list is always JSON."""
 _LOGGER = logging.getLogger("storage_agent")
 
 
@@ -148,8 +147,7 @@ class _Text(logging.Formatter):
     """`2026-11-23T12:00:00.123+00:00 warning worker died worker=2 exit_code=-9`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = [f"{name}={_plain(value)}" for name, value in _details(record).items()]
-        return " ".join([_time(record), record.levelname.lower(), record.getMessage(), *facts])
+        return f"{_time(record)} {record.levelname.lower()} {log_line(record.getMessage(), **_details(record))}"
 
 
 class _Json(logging.Formatter):
@@ -158,13 +156,6 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         told = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()}
         return json.dumps({**told, **_details(record)})
-
-
-def _plain(value: Any) -> str:
-    """A fact's value: text as it is where nobody can mistake its end, all else as JSON."""
-    if isinstance(value, str) and _UNQUOTED.fullmatch(value):
-        return value
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _time(record: logging.LogRecord) -> str:

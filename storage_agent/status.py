@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import time
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from sophon_loader.endpoints import by_ipv6_alone, unknown_host
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
-from sophon_loader.keys import token_for
+from sophon_loader.keys import Token, token_for
 from sophon_loader.terminal import table
 from sophon_loader.wire.frames import pack, unpack
-from sophon_loader.wire.messages import AskStatus, Status
+from sophon_loader.wire.messages import AskStatus, Message, Status
 from storage_agent.status_table import rows_of
 from storage_agent.this_host import token_here
 
@@ -32,36 +33,76 @@ def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[s
     """
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
     token = token_for(endpoint, key)
-    # Of this user's agents on this host: whether this one has keys shows in which of both questions is answered.
+    # An agent of this user on this host may have keys or none. It would count a question without a key as refused, so
+    # that one comes second, and only to an agent that has none.
     own = token_here(endpoint) if token is None else None
-    with zmq.Context() as context, contextlib.ExitStack() as sockets:
-        poller = zmq.Poller()
-        for one in (token,) if own is None else (token, own):
-            socket = sockets.enter_context(context.socket(zmq.DEALER))
-            poller.register(socket, zmq.POLLIN)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
-            if one is not None:
-                socket.setsockopt(zmq.CURVE_SERVERKEY, one.server)
-                socket.setsockopt(zmq.CURVE_PUBLICKEY, one.public)
-                socket.setsockopt(zmq.CURVE_SECRETKEY, one.secret)
+    end_s = time.monotonic() + timeout_s
+    with zmq.Context() as context:
+        for one in (token,) if own is None else (own, None):
             try:
-                socket.connect(endpoint)
+                answer = _answer(context, endpoint, one, end_s)
             except zmq.ZMQError as error:
                 raise AgentUnreachable(f"address must be like tcp://host:5555, got {address!r}: {error}") from error
-            socket.send(pack(AskStatus()))
-        if not (answered := poller.poll(int(1000 * timeout_s))):
-            if unknown := unknown_host(endpoint):
-                raise AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
-            raise AgentUnreachable(
-                f"an agent must answer at {endpoint}, got nothing within {timeout_s:g} s; is `sophon-agent serve` "
-                "running there, and bound to an address that this host reaches? An agent with keys answers only who "
-                f"shows one: {'none' if token is None else token.origin} was shown; --key FILE names another"
-            )
-        answer = unpack(answered[0][0].recv_multipart()[0])
+            if answer is not None:
+                break
+        else:
+            raise _silent(endpoint, timeout_s, token or own, waited=time.monotonic() >= end_s)
     if not isinstance(answer, Status):
         raise MalformedMessage(f"an agent must answer with its Status, got {answer}; is it of another version?")
     return answer.values
+
+
+def _answer(context: zmq.Context[Any], endpoint: str, token: Token | None, end_s: float) -> Message | None:
+    """What the agent answers; None if it says nothing until `end_s`, or one of both ends has keys and the other none.
+
+    Raises:
+        ZMQError: the endpoint is none.
+    """
+    socket = context.socket(zmq.DEALER)
+    failures = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    try:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
+        if token is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
+        socket.connect(endpoint)
+        socket.send(pack(AskStatus()))
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(failures, zmq.POLLIN)
+        while ready := dict(poller.poll(max(0, int(1000 * (end_s - time.monotonic()))))):
+            if socket in ready:
+                return unpack(socket.recv_multipart()[0])
+            if parse_monitor_message(failures.recv_multipart())["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                return None
+        return None
+    finally:
+        socket.disable_monitor()
+        failures.close()
+        socket.close()
+
+
+def _silent(endpoint: str, timeout_s: float, shown: Token | None, *, waited: bool) -> AgentUnreachable:
+    """Why nothing came.
+
+    Args:
+        endpoint: of the agent.
+        timeout_s: how long it might take.
+        shown: the key that it was shown.
+        waited: whether that time has passed; else the handshake has shown that only one of both ends has keys.
+    """
+    if unknown := unknown_host(endpoint):
+        return AgentUnreachable(f"agent must be at a host that this one knows, got {unknown}; correct its name")
+    if shown is not None and not waited:
+        return AgentUnreachable(f"key must be left out, because the agent at {endpoint} has none, got {shown.origin}")
+    got = f"nothing within {timeout_s:g} s; is `sophon-agent serve` running there, and bound to an address that this "
+    return AgentUnreachable(
+        f"an agent must answer at {endpoint}, got {got + 'host reaches?' if waited else 'one that asks for a key.'} An "
+        f"agent with keys answers only who shows one: {'none' if shown is None else shown.origin} was shown; --key "
+        "FILE names another"
+    )
 
 
 def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = None) -> None:

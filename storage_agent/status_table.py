@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sophon_loader.figures import counted, duration, number, size
 from sophon_loader.wire.messages import Failed, Failure
 
 _Values = Mapping[str, Any]
@@ -75,22 +76,22 @@ def _who(values: _Values) -> str:
 
 
 def _loaders(values: _Values) -> str:
-    return _count(values["loaders"], "connection") if values["loaders"] else "none is connected"
+    return counted(values["loaders"], "connection") if values["loaders"] else "none is connected"
 
 
 def _workers(values: _Values) -> str:
     ready, pids = values["workers"], values.get("worker_pids", [])
-    cores = f", on {values['cores']:.3g} {_plural(values['cores'], 'core')}" if "cores" in values else ""
-    processes = f"\n{_plural(len(pids), 'process')} {', '.join(map(str, pids))}" if pids else ""
+    cores = f", on {counted(values['cores'], 'core')}" if "cores" in values else ""
+    processes = f"\nprocess{'' if len(pids) == 1 else 'es'} {', '.join(map(str, pids))}" if pids else ""
     return f"{ready} of {len(pids)} ready{cores}{processes}" if pids else f"{ready} ready{cores}"
 
 
 def _in_hand(values: _Values) -> str:
     if not values["outstanding"]:
         return "nothing"
-    of = f" of {_count(values['clients'], 'connection')}" if values.get("clients") else ""
+    of = f" of {counted(values['clients'], 'connection')}" if values.get("clients") else ""
     queued = f", {values['queued']:,} waiting for a worker" if values.get("queued") else ""
-    return f"{_count(values['outstanding'], 'request')}{of}{queued}"
+    return f"{counted(values['outstanding'], 'request')}{of}{queued}"
 
 
 def _answered(values: _Values) -> str:
@@ -102,7 +103,7 @@ def _answered(values: _Values) -> str:
 
 
 def _unread(name: str) -> Callable[[_Values], str]:
-    return lambda values: megabytes(values[name]) if values[name] >= 0.01 else ""
+    return lambda values: size(1e6 * values[name]) if values[name] >= 0.01 else ""
 
 
 def _limit(values: _Values) -> str:
@@ -114,8 +115,13 @@ def _refused(values: _Values) -> str:
     return "\n".join(lines)
 
 
-def _number(name: str, unit: str = "") -> Callable[[_Values], str]:
-    return lambda values: (_count(values[name], unit) if unit else f"{values[name]:,}") if values[name] else ""
+def _number(name: str) -> Callable[[_Values], str]:
+    return lambda values: number(values[name]) if values[name] else ""
+
+
+def _turned_away(values: _Values) -> str:
+    count = values["keys_refused"]
+    return counted(count, "connection without a valid key", "connections without a valid key") if count else ""
 
 
 def _lines(name: str) -> Callable[[_Values], str]:
@@ -135,13 +141,13 @@ _ROWS = (
     _Row("in hand", ["outstanding", "clients", "queued"], _in_hand),
     _Row("pipelines known", ["pipelines"], _number("pipelines")),
     _Row("samples answered", ["answers"], _answered),
-    _Row("sent", ["sent_mb"], lambda values: megabytes(values["sent_mb"]) if values["sent_mb"] else ""),
+    _Row("sent", ["sent_mb"], lambda values: size(1e6 * values["sent_mb"]) if values["sent_mb"] else ""),
     _Row("CPU time spent", ["cpu_s"], lambda values: duration(values["cpu_s"]) if values["cpu_s"] else ""),
     _Row("sends at most", ["limit_mbit"], _limit),
     _Row("requests not read yet", ["unread_requests_mb"], _unread("unread_requests_mb")),
     _Row("replies not read yet", ["unread_replies_mb"], _unread("unread_replies_mb")),
     _Row("refused", ["refusals"], _refused),
-    _Row("refused at the door", ["keys_refused"], _number("keys_refused", "connection without a valid key")),
+    _Row("refused at the door", ["keys_refused"], _turned_away),
     _Row("workers that died", ["worker_deaths"], _number("worker_deaths")),
     _Row("connections closed", ["hung_up"], _number("hung_up")),
     _Row("replies dropped", ["dropped_replies"], _number("dropped_replies")),
@@ -151,38 +157,6 @@ _ROWS = (
 )
 NAMES = frozenset(name for row in _ROWS for name in row.names) | {"instance"}
 """Names that the table tells, or leaves to `--json`: an agent's `instance` is a word that no other run has."""
-
-
-# --- units ----------------------------------------------------------------------------------------------------
-
-
-def megabytes(count: float) -> str:
-    """MB as people read it: "12.3 MB", "4.56 GB".
-
-    Args:
-        count: of MB.
-    """
-    return f"{count / 1000:.3g} GB" if count >= 1000 else f"{count:.3g} MB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them: "12 s", "3 min", "2 h 5 min", "4 d 3 h"."""
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if minutes < 1:
-        return f"{seconds:.3g} s"
-    if hours < 1:
-        return f"{minutes} min"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-def _count(number: float, unit: str) -> str:
-    return f"{number:,} {_plural(number, unit)}"
-
-
-def _plural(number: float, unit: str) -> str:
-    first, _, rest = unit.partition(" ")
-    ending = "" if number == 1 else "es" if first.endswith("s") else "s"
-    return f"{first}{ending}{rest and ' '}{rest}"
 
 
 def _most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -15,9 +15,6 @@ from sophon_loader.wire.messages import Failed, Failure, Refused, Registered
 from storage_agent.instructions import Log
 from storage_agent.log import EventLog
 
-_ORDINARY = (Failure.UNKNOWN_PIPELINE, Failure.STOPPING)
-"""Refusals that loaders deal with by themselves."""
-
 
 class Tally:
     """Counts since the start.
@@ -67,15 +64,19 @@ class Tally:
         self.happened(Log("pipeline registered", client, details=details))
 
     def refused(self, client: bytes, message: Failed | Refused) -> None:
-        """Something has been refused.
+        """Something has been refused. That a pipeline must be registered first is not counted: each connection hears
+        it when the agent has restarted.
 
         Args:
             client: to whom.
             message: what it is told.
         """
+        if isinstance(message, Failed) and message.failure == Failure.UNKNOWN_PIPELINE:
+            self.happened(Log("pipeline requested", client, details={"digest": message.digest}))
+            return
         self._refusals[message.failure] += 1
         details = {"reason": message.failure, "text": message.text}
-        self.happened(Log("request refused", client, message.failure not in _ORDINARY, details))
+        self.happened(Log("request refused", client, message.failure != Failure.STOPPING, details))
 
     def values(self) -> dict[str, object]:
         """The counts, and what this host is."""

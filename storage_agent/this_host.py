@@ -16,12 +16,13 @@ _ANY = ("0.0.0.0", "[::]", "*")
 """Bound to all interfaces: other hosts know this one by its name."""
 
 
-def how_to_copy(token: Path, endpoint: str) -> str:
+def how_to_copy(token: Path, endpoint: str, *, port_known: bool = True) -> str:
     """The two shell lines with which the loader's user has a key where loaders look for it.
 
     Args:
         token: the file with it, on this host.
         endpoint: where the agent listens: `tcp://host:port`.
+        port_known: whether that is the agent's port, and not only the usual one.
     """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     name = socket.gethostname() if host in _ANY else host
@@ -30,12 +31,13 @@ def how_to_copy(token: Path, endpoint: str) -> str:
     else:
         copy = f"scp -p {_user_at()}{name}:{shlex.quote(str(token))}"
     address = f"tcp://{name}:{port}" if endpoint.startswith("tcp://") else endpoint
+    guessed = "" if port_known else f" {port} is the agent's port unless its --bind says another: then write that one."
     return (
         "sophon-agent: a loader is let in once its user has run these two lines on its host:\n"
         "  mkdir -p -m 700 ~/.config/sophon/keys\n"
         f"  {copy} ~/.config/sophon/keys/{token_name(address)}\n"
-        f"sophon-agent: loaders then write {address}/EXPORT. A loader that knows this host by another name writes that "
-        "name here and in the second line"
+        f"sophon-agent: loaders then write {address}/EXPORT.{guessed} A loader that knows this host by another name "
+        "writes that one, and the second line must have the same host and port"
     )
 
 

@@ -403,8 +403,9 @@ class Engine:
         if self._epoch is None:
             return Report(self._settings.policy.name, NO_EPOCH + self._refused)
         self._explain(self._epoch)
+        judged = self._epoch.report.judged = self.step_clock.judges
         if self._live is not None:
-            self._epoch.report.would_bring = self._live.would_bring() if self.step_clock.judges else {}
+            self._epoch.report.would_bring = self._live.would_bring() if judged else {}
             self._epoch.report.weighed = self._live.weighed()
         report = self._epoch.report.snapshot()
         report.notes = (*report.notes, *self._statistics.said.notes(report.totals.degraded))

@@ -96,6 +96,7 @@ class LivePlan:
         conditions: at first.
         traffic: what saving traffic may cost.
         files_here: files are read by the loader itself.
+        agent_cores: that the agent had when it was agreed with; inf if it has not said so.
 
     Attributes:
         shared: what the workers need.
@@ -115,8 +116,10 @@ class LivePlan:
         traffic: Traffic,
         *,
         files_here: bool,
+        agent_cores: float = math.inf,
     ) -> None:
         self._policy = policy
+        self._agent_cores = agent_cores
         self._samples = samples
         self._statistics = statistics
         self._processes = processes
@@ -265,11 +268,21 @@ class LivePlan:
             net_s=now.net_s,
             queued_s=now.fresh_queued_s,
             gpu_samples_s=gpu_samples_s,
-            agent_cores=float(self._statistics.agent_cores.array.sum()),
+            agent_cores=self._promised_cores,
             per_worker=_least(self._statistics.per_worker.array),
             shortest_net_s=float(self._statistics.shortest_net_s.array.min()),
             awaited=min(1.0, passed.awaited_s / passed.seconds),
         )
+
+    @property
+    def _promised_cores(self) -> float:
+        """Cores that all connections together can count on.
+
+        Each was told its share when it asked last: of few connections then, or of itself alone if the others paused.
+        So the sum may be of more cores than there are. The agent has at least what it has told any one of them.
+        """
+        told = self._statistics.agent_cores.array
+        return float(min(told.sum(), max(self._agent_cores, told.max())))
 
     def _file_rest_s(self) -> float | None:
         """CPU seconds that a file leaves to the loader, by the agent's estimates; None before there is one."""
@@ -385,7 +398,10 @@ def live_plan(
     conditions = replace(conditions, max_agent_cores=most)
     traffic = Traffic(settings.options.traffic_weight, settings.options.cost_per_gb)
     names, here = encoding_names(), agent.files_here
-    live = LivePlan(policy, samples, statistics, processes, names, conditions, traffic, files_here=here)
+    has = math.inf if agreement is None else agreement.agent_cores
+    live = LivePlan(
+        policy, samples, statistics, processes, names, conditions, traffic, files_here=here, agent_cores=has
+    )
     kept = run.profiler.reuse_live() if before is None else before.kept()
     if kept is not None:
         live.take_over(kept)
@@ -414,7 +430,7 @@ def _rates_of(conditions: Conditions, file_nbytes: float, *, files_here: bool) -
 
 
 def at_first(rates: Rates, *, files_here: bool) -> Tariff:
-    """What requests go out at before anything is known: as if wire, loader and agent were equally scarce.
+    """What requests go out at before anything is known: a second of wire, of loader and of agent costs the same.
 
     Args:
         rates: of the wire and of the cores at either end.
@@ -424,7 +440,10 @@ def at_first(rates: Rates, *, files_here: bool) -> Tariff:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
     if rates.agent_cores < OFFLOADS_FROM_CORES:
         return Tariff((FILES,), f"nothing has been measured yet, and {NO_CPU}")
-    reason = "nothing has been measured yet: all resources count as equally scarce"
+    reason = (
+        "nothing has been measured yet: each sample is sent in the way that takes the least time of network and CPUs "
+        "together"
+    )
     return Tariff((Part(1.0, _equally_scarce(rates)),), reason)
 
 

@@ -177,6 +177,7 @@ def summed(reports: Sequence[Report]) -> Report:
         totals=reduce(Totals.plus, (one.totals for one in reports)),
         passes=max(one.passes for one in reports),
         workers=sum(one.workers for one in reports),
+        judged=all(one.judged for one in reports),
     )
 
 

@@ -325,7 +325,7 @@ def test_what_is_logged(start_agent: StartAgent, keys: list[str]) -> None:
     client.failed(fetch(["none.jpg"], 1, digest))
     assert isinstance(client.ask(Hello([99], "of the future")), Refused)
     status = client.status()
-    assert status["refusals"] == {"unknown-pipeline": 1, "missing": 2, "version": 1} and status["loaders"] == 1
+    assert status["refusals"] == {"missing": 2, "version": 1} and status["loaders"] == 1
     client.close()
     until(lambda: one.status()["loaders"] == 0, "a closed connection is noticed")
     assert "loader left" not in one.errors(), "its host has another connection, and its workers may come"
@@ -334,7 +334,7 @@ def test_what_is_logged(start_agent: StartAgent, keys: list[str]) -> None:
     told = [(line["level"], line["event"], line.get("reason", "")) for line in lines]
     assert told == [
         ("info", "agent started", ""), ("info", "loader joined", ""), ("info", "pipeline registered", ""),
-        ("info", "request refused", "unknown-pipeline"), ("warning", "request refused", "missing"),
+        ("info", "pipeline requested", ""), ("warning", "request refused", "missing"),
         ("warning", "request refused", "missing"), ("warning", "request refused", "version"),
         ("info", "agent stopping", ""), ("info", "agent stopped", ""),
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
@@ -129,7 +130,8 @@ def test_the_status_is_for_who_has_a_key(guarded: Agent, keys: KeyFolder) -> Non
     assert ask_status(guarded.endpoint, WAIT_S, key)["keys"] is True
     assert run_command("status", guarded.endpoint, "--json", "--key", key).returncode == 0
     refused = run_command("status", guarded.endpoint, "--timeout-s", str(SHORT_S))
-    assert refused.returncode == 1 and "An agent with keys answers only who shows one: none was shown" in refused.stderr
+    assert refused.returncode == 1 and "got one that asks for a key" in refused.stderr
+    assert "An agent with keys answers only who shows one: none was shown" in refused.stderr
 
 
 # --- who is not -----------------------------------------------------------------------------------------------
@@ -343,7 +345,9 @@ def test_an_agent_that_others_reach_makes_keys(root: Path, tmp_path: Path, monke
         copied = home / ".config/sophon/keys" / f"{socket.gethostname()}:{name.rpartition(':')[2]}"
         assert copied.read_text() == token.read_text() and copied.stat().st_mode & 0o777 == 0o600
         assert copied.parent.stat().st_mode & 0o777 == 0o700
-        assert run_command("status", f"tcp://{name}").returncode == 0, "on the agent's own host no key need be given"
+        told = run_command("status", f"tcp://{name}", "--json")
+        assert told.returncode == 0, "on the agent's own host no key need be given"
+        assert json.loads(told.stdout)["keys_refused"] == 0 and "key refused" not in agent.errors()
         assert token.read_text().strip() not in agent.errors(), "the secret stands in no log"
         assert len(RemoteImageFolder(address, options=OffloadOptions(**{**vars(QUICK), "key": str(token)}))) == FILES
         with pytest.raises((KeyRefused, AgentUnreachable)):
@@ -352,11 +356,16 @@ def test_an_agent_that_others_reach_makes_keys(root: Path, tmp_path: Path, monke
         agent.end()
 
 
-def test_an_agent_without_keys_says_so(root: Path, tmp_path: Path) -> None:
+def test_an_agent_without_keys_says_so(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Agent({EXPORT: root}, "--end-with-stdin", "--bind", "tcp://0.0.0.0:0", "--insecure", log=tmp_path / "log")
     try:
         assert "insecure" in agent.errors() and "whoever reaches this agent may read all exports" in agent.errors()
         address = f"tcp://127.0.0.1:{agent.endpoint.rpartition(':')[2]}/{EXPORT}"
         assert len(RemoteImageFolder(address, options=QUICK)) == FILES
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        key = str(KeyFolder(KeyFolder.usual()).add("of-another-agent-on-this-host"))
+        assert ask_status(address, WAIT_S)["keys"] is False
+        with pytest.raises(AgentUnreachable, match=r"key must be left out, because the agent at tcp://.* has none"):
+            ask_status(address, WAIT_S, key)
     finally:
         agent.end()

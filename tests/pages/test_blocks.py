@@ -12,7 +12,7 @@ from tests.pages.running import Page
 NAMES = ("README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
 PAGES = [name for name in NAMES if (ROOT / name).exists()]
 PRINTED = {
-    "README.md": "96 of 96 samples preprocessed",
+    "README.md": "96 of 96 samples ",
     "docs/for-agents.md": "with and without the agent, augmented: True",
 }
 """What the blocks of a page must print, among more."""

@@ -15,7 +15,7 @@ PAGES = sorted(
     for pattern in ("*.md", ".github/**/*.md", "bench/**/*.md", "docs/**/*.md", "examples/**/*.md", "tests/*.md")
     for path in ROOT.glob(pattern)
 )
-GUIDE = ("guide", "datasets", "transforms", "ranks", "resume", "agent", "report", "policies", "devices")
+GUIDE = ("guide", "datasets", "transforms", "programs", "ranks", "resume", "agent", "report", "policies", "devices")
 LINES = {"README.md": 120, **{f"docs/{name}.md": 250 for name in GUIDE}}
 """Longest that a page may be; `docs/frameworks.md` and `docs/for-agents.md` may be as long as they like."""
 COLUMNS = 120

@@ -12,7 +12,7 @@ from sophon_loader.figures import counted, duration, number, per_second, percent
     [
         (0, "0 s"), (0.00123, "1.23 ms"), (0.25, "0.25 s"), (1.545, "1.5 s"), (9.94, "9.9 s"), (9.96, "10.0 s"),
         (12.5, "12.5 s"), (99.6, "1 min 40 s"), (119.7, "2 min 0 s"), (3569.0, "59 min 29 s"), (3599.9, "1 h 0 min"),
-        (9000, "2 h 30 min"),
+        (9000, "2 h 30 min"), (172_799, "2 d 0 h"), (272_000, "3 d 3 h"),
     ],
 )  # fmt: skip
 def test_times(seconds: float, says: str) -> None:
@@ -34,9 +34,10 @@ def test_rates(value: float, says: str) -> None:
 
 
 def test_counts_and_shares() -> None:
-    assert (counted(1, "file"), counted(1200, "file"), counted(2, "pass", "passes")) == (
-        "1 file",
-        "1,200 files",
+    assert (counted(1, "file"), counted(1200, "file")) == ("1 file", "1,200 files")
+    assert (counted(2, "pass", "passes"), counted(0.25, "core"), counted(1.004, "core")) == (
         "2 passes",
+        "0.25 cores",
+        "1 core",
     )
     assert percent(0.607) == "61 %"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sophon_loader.logs import log_line
@@ -17,7 +19,13 @@ from sophon_loader.logs import log_line
         ("a=b", '"a=b"'),
         ("two\nlines", '"two\\nlines"'),
         ("Füße", "Füße"),
-        (None, "None"),
+        ("two Füße", '"two Füße"'),
+        ("caf\udce9.jpg", '"caf\\udce9.jpg"'),
+        ("a\u202eb", '"a\\u202eb"'),
+        (["x y", 1], '["x y",1]'),
+        (Path("/data/a b"), '"/data/a b"'),
+        (None, "null"),
+        (True, "true"),
         (17, "17"),
         (1.5, "1.5"),
         (2.0, "2"),

@@ -65,8 +65,11 @@ def test_the_table_shows_what_there_is_and_no_empty_rows() -> None:
     assert repr(report()) == text
 
 
-OFFLOADED = {"encodings": {"roi-jpeg": 90, "pixels": 2, "file": 4}, "wire_bytes": 4_500_000, "read_bytes": 10_300_000}
-SENT = "92 of 96 samples preprocessed at the agent; 4.5 MB sent instead of 10.3 MB"
+OFFLOADED = {
+    **{"encodings": {"roi-jpeg": 90, "pixels": 2, "file": 4}, "cuts": {0: 94, 2: 2}},
+    **{"wire_bytes": 4_500_000, "read_bytes": 10_300_000},
+}
+SENT = "92 of 96 samples prepared at the agent (2 preprocessed, 90 cut out of the file); 4.5 MB sent instead of 10.3 MB"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,21 @@ def test_one_sentence_says_what_was_offloaded(
     assert (values["offloading"], values["summary"]) == (one.offloading, one.summary) == (offloading, summary)
     first = " ".join(re.split(r"[\s│]+", re.split("┩|│ samples", str(one))[1])).strip()
     assert first == f"result {summary}"
+
+
+@pytest.mark.parametrize(
+    ("encodings", "cuts", "says"),
+    [
+        ({"pixels": 90, "htj2k": 6}, {2: 96}, "96 of 96 samples preprocessed at the agent; "),
+        ({"roi-jpeg": 90, "roi-lepton": 6}, {0: 96}, "96 of 96 samples cut out of the file at the agent; "),
+        ({"lepton": 95, "file": 1}, {0: 96}, "95 of 96 samples compressed at the agent; "),
+        ({"lepton": 3, "roi-lepton": 2, "webp": 1, "file": 90}, {0: 95, 3: 1},
+         "6 of 96 samples prepared at the agent (1 preprocessed, 2 cut out of the file, 3 compressed); "),
+    ],
+)  # fmt: skip
+def test_what_the_agent_did_with_how_many(encodings: dict[str, int], cuts: dict[int, int], says: str) -> None:
+    one = Report("auto", totals=replace(NO_TOTALS, samples=96, encodings=encodings, cuts=cuts))
+    assert one.summary.startswith(says)
 
 
 @pytest.mark.parametrize(("nbytes", "says"), [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 KB"), (2e9, "2.0 GB")])
@@ -132,14 +150,14 @@ FULL = Report(
     workers=1,
 )  # fmt: skip
 ROWS = {
-    "result": "119 of 120 samples preprocessed at the agent; 3.5 MB sent instead of 9.0 MB; "
-    "2 files read on this host instead",
+    "result": "119 of 120 samples prepared at the agent (8 preprocessed, 111 cut out of the file); "
+    "3.5 MB sent instead of 9.0 MB; 2 files read on this host instead",
     "samples": "120 in 1.5 s, 77.7 per second; 1 loader worker; 1 pass over the dataset complete",
     "predicted time": "1.5 s per pass",
     "what limits": "The network limits; the loader's CPU is busy 78 % of the time.",
     "what would help": "Twice the network would bring 60 % more samples per second; twice the loader's CPU 4 %.",
     "why this plan": "because",
-    "speeds": "network 2.4 MB/s, loader 0.57 cores, agent 0.48 cores, training step 908 samples/s, "
+    "speeds": "network 2.4 MB/s, loader 0.57 cores, agent 0.476 cores, training step 908 samples/s, "
     "agent's disk 12,346 samples/s, GPU busy 91 % of the time",
     "without offloading": "at most 32.3 samples/s by the network, 110 by the loader's CPU, 908 by the training step",
     "sent": "3.5 MB for files of 9.0 MB (40 %)",

@@ -45,7 +45,7 @@ def test_a_part_of_a_file_was_made_at_the_agent(root: Path, make: Any) -> None:
     loader = make(folder(root, train_transform()), policy="auto", encodings=["roi-jpeg"])
     said = summary_of(loader)
     choices = loader.report().as_dict()["choices"]
-    assert said.startswith(f"{choices['roi-jpeg']} of {FILES} samples preprocessed at the agent; ")
+    assert said.startswith(f"{choices['roi-jpeg']} of {FILES} samples cut out of the file at the agent; ")
     assert set(loader.report().totals.cuts) == {0}
 
 

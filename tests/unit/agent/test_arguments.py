@@ -151,7 +151,9 @@ def test_no_key_is_let_in_any_more(broker: type[_Broker], tmp_path: Path, capsys
     for name in ("gpu", "guest"):
         assert program.main(["key", "add", name, "--keys", f"{tmp_path}/keys", "--export", "d"]) == 0
     assert program.main(["key", "list", "--keys", f"{tmp_path}/keys"]) == 0
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["gpu", "d"], ["guest", "d"]]
+    said = capsys.readouterr()
+    assert [line.split()[:2] for line in said.out.splitlines()] == [["gpu", "d"], ["guest", "d"]]
+    assert said.err.count("5555 is the agent's port unless its --bind says another") == 2
     for name in ("gpu", "guest"):
         assert program.main(["key", "remove", name, "--keys", f"{tmp_path}/keys"]) == 0
     serve = ["serve", "--export", f"d={tmp_path}", "--bind", "tcp://*:0", "--keys", f"{tmp_path}/keys"]

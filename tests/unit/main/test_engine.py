@@ -14,6 +14,8 @@ from sophon_loader.decide.tariff import NO_TRAFFIC
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.live import MIN_OFFERS, LivePlan
 from sophon_loader.profiling.live import Conditions
+from sophon_loader.profiling.steps import VERDICT_STEPS
+from sophon_loader.report_rows import rows_of
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import Statistics
 from tests.support.pictures import make_tree
@@ -59,6 +61,15 @@ def test_before_an_epoch_nothing_is_offloaded(tmp_path: Path) -> None:
     for dataset, why in ((ImageFolder(str(root)), "no epoch has begun"), ([1, 2], "no agent was given")):
         report = OffloadingDataLoader(dataset).report()  # type: ignore[arg-type]
         assert not report.offloading and report.summary == f"nothing offloaded: {why}"
+
+
+def test_too_few_steps_are_named_as_the_reason_only_while_they_are_it(tmp_path: Path) -> None:
+    steps = VERDICT_STEPS + 5
+    root = make_tree(tmp_path / "tree", steps, classes=2, sides=(24, 32), plain=True)
+    loader = OffloadingDataLoader(ImageFolder(str(root), crop_transform()), 1)
+    said = [dict(rows_of(loader.report())).get("what limits") for _ in loader]
+    assert said[5] == f"not known yet: it takes {VERDICT_STEPS} training steps"
+    assert said[-1] is None, "before the epoch's end it is not known for another reason"
 
 
 @pytest.mark.parametrize(("steps", "judged"), [(19, False), (20, True)])

@@ -66,12 +66,14 @@ class Driven:
         files_here: bool = False,
         samples: int = SAMPLES,
         policy: Auto | None = None,
+        agent_cores: float = math.inf,
     ) -> None:
         self.statistics = Statistics(processes, NAMES)
         policy, free = policy or Auto(), Traffic(weight=0.0)
         self.live = LivePlan(
-            policy, samples, self.statistics, processes, NAMES, conditions, free, files_here=files_here
-        )
+            policy, samples, self.statistics, processes, NAMES, conditions, free,
+            files_here=files_here, agent_cores=agent_cores,
+        )  # fmt: skip
         self.begin()
 
     def begin(self) -> None:
@@ -285,6 +287,17 @@ def test_the_agent_s_cores_are_those_of_all_connections() -> None:
     driven.statistics.agent_cores.array[:] = (0.5, 0.25)
     driven.progress(1.0, totals_of(100))
     assert driven.live.conditions.rates.agent_cores == pytest.approx(0.75)
+
+
+def test_the_agent_s_cores_are_no_more_than_it_has() -> None:
+    """What each connection was promised when it asked alone, or when fewer asked, does not add up."""
+    driven = Driven(processes=3, agent_cores=8.0)
+    driven.statistics.agent_cores.array[:] = (8.0, 4.0, 8 / 3)
+    driven.progress(1.0, totals_of(100))
+    assert driven.live.conditions.rates.agent_cores == pytest.approx(8.0)
+    driven.statistics.agent_cores.array[:] = (12.0, 6.0, 4.0)
+    driven.progress(3.0, totals_of(300))
+    assert driven.live.conditions.rates.agent_cores == pytest.approx(12.0), "it was given more meanwhile"
 
 
 # --- what is told ---------------------------------------------------------------------------------------------

@@ -194,7 +194,8 @@ CHANGES = {
 }
 SETTLED_AFTER = 8
 """Windows of a second; the issue allows ten."""
-pictures = pytest.mark.parametrize("nbytes", [110e3, 300e3], ids=["files of 110 KB", "of 300 KB"])
+SMALL, LARGE = pytest.param(110e3, id="files of 110 KB"), pytest.param(300e3, id="of 300 KB")
+pictures = pytest.mark.parametrize("nbytes", [SMALL, LARGE])
 
 
 @pictures
@@ -205,7 +206,7 @@ def test_the_first_seconds(nbytes: float) -> None:
     assert play.mean(USUAL, 20) > 0.95 * some.best(USUAL)
 
 
-@pictures
+@pytest.mark.parametrize("nbytes", [SMALL, pytest.param(300e3, id="of 300 KB", marks=pytest.mark.long)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_disturbance_that_comes_and_goes(change: str, nbytes: float) -> None:
     some, disturbed = Pictures(nbytes), CHANGES[change]

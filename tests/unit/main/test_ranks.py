@@ -82,7 +82,7 @@ def test_what_was_offloaded_on_some_ranks() -> None:
     with_agent = report(0, totals=replace(NO_TOTALS, samples=10, encodings={"pixels": 10}))
     gone, alone = report(1, why_not="the agent did not answer"), report(2, why_not="no agent was given")
     whole = summed([alone, with_agent, gone, gone])
-    assert whole.offloading and whole.preprocessed == 10
+    assert whole.offloading and whole.prepared == 10
     assert whole.why_not == "nothing on 3 of 4 ranks: no agent was given; the agent did not answer"
     assert summed([with_agent, with_agent]).why_not == ""
     assert summed([gone, gone]).summary == "nothing offloaded: the agent did not answer"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,7 @@ NORMALIZATIONS: list[list[Any]] = [
 HEADS: list[list[Any]] = [[], [v1.Grayscale()], [v2.Grayscale(3)]]
 
 
+@cache
 def pictures() -> list[Image.Image]:
     """Four of one size; every value of a byte is among them."""
     pixels = np.random.default_rng(1).integers(0, 256, (4, 19, 23, 3), dtype=np.uint8)
