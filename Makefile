@@ -16,6 +16,8 @@ JOBS ?= 3
 # What starts no agent, and what starts many processes. Each test process runs one thread: there are more than cores.
 UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
 WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
+# Where it is set, as in many containers, each of hundreds of processes compiles torch anew, for three seconds.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: test unit tests long demo bench bed soak fuzz lint lint-beside clean

@@ -74,6 +74,10 @@ class TooManyPixels(PipelineError):
     """An op that would make a larger image than an agent runs for others; a loader never raises it."""
 
 
+class ProgramRefused(SophonError, ValueError):
+    """A program with a step that its kind does not know, with numbers out of range, or with more work than allowed."""
+
+
 class EncodingError(SophonError):
     """A value that an encoding cannot carry, or a payload that is not what its header says."""
 

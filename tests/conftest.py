@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.support.warm import INHERITED, Forked, forkserver_or_other, shared
+from tests.support.warm import INHERITED, Forked, forkserver_or_other, ready_to_fork, shared
 
 if TYPE_CHECKING:
     from sophon_loader import LocalAgent
@@ -31,9 +31,11 @@ FOLDERS = ("unit", "contract", "property", "native", "e2e", "faults", "fuzz", "p
 """Each is the marker of the tests in it."""
 
 LONG = (
-    *("test_frameworks.py", "test_blocks.py", "test_resume.py", "test_auto.py", "test_loader.py", "test_ranks.py"),
-    *("test_live.py", "test_as_torch.py", "test_asked_for.py", "test_ops.py", "test_loader_faults.py"),
-    *("test_other_agent.py", "test_auto_workers.py", "test_tail.py", "test_attacks.py", "test_seeds.py"),
+    *("test_blocks.py", "test_resume.py", "test_loader.py", "test_auto.py", "test_other_agent.py"),
+    *("test_frameworks.py", "test_live.py", "test_ranks.py", "test_asked_for.py", "test_loader_faults.py"),
+    *("test_unused.py", "test_as_torch.py", "test_attacks.py", "test_batches.py", "test_auto_workers.py"),
+    *("test_tail.py", "test_forks.py", "test_seeds.py", "test_other_values.py", "test_local_agent.py"),
+    *("test_scripts.py", "test_ops.py"),
 )
 """Files whose tests take long together, the longest first."""
 
@@ -96,9 +98,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     """What has been imported stays: to walk torch's modules takes 0.3 s a collection, and some tests ask for 20."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    ready_to_fork()
 
 
 def pytest_unconfigure() -> None:

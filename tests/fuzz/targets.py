@@ -25,6 +25,7 @@ from sophon_loader.errors import EncodingError, PipelineError, VersionMismatch, 
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import Registration, registration_of
 from sophon_loader.pipeline.software import software
+from sophon_loader.programs.program import Limits, Program
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Hello, Item, Listing, Message, Ping, Register, Sample
 from sophon_loader.wire.version import VERSIONS
@@ -35,6 +36,7 @@ from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
 from tests.support.encoding_examples import ACCEPTED
 from tests.support.pictures import train_transform
+from tests.support.program_examples import REFUSED, SIZE, TAKEN, TOO_MUCH, see_it_runs_as_said, taken
 
 MAX_NBYTES = 4096
 """Of a seed: what is longer is left out, so that what is kept stays small."""
@@ -136,6 +138,27 @@ def _registration_seeds() -> Iterator[bytes]:
         yield registration_of(chain_of(transform), software())
 
 
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+FEW = Limits(px=2000, work=2e6, nbytes=1e6)
+
+
+def _program(data: bytes) -> None:
+    program = taken(data, FEW)
+    if program is not None:
+        see_it_runs_as_said(program)
+
+
+def _program_seeds() -> Iterator[bytes]:
+    for one in TAKEN:
+        yield Program("image", "f", one.before, (one.step,)).pack()
+    for made_for, steps in TOO_MUCH.values():
+        yield Program("image", "f", made_for, steps[:4]).pack()
+    for several in REFUSED.values():
+        with suppress(OverflowError):  # an int that no packed program can have
+            yield msgpack.packb(["image", "f", (*SIZE, "RGB"), several[-3:], ""], unicode_errors="surrogateescape")
+
+
 # --- encodings --------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +224,7 @@ def targets() -> dict[str, Target]:
         Target("desk", _desk, _desk_seeds),
         Target("registration", _registration, _registration_seeds),
         Target("listing", _listing, _listing_seeds),
+        Target("program", _program, _program_seeds),
         *(Target(name, _decoder(name), _decoder_seeds(name)) for name in encodings()),
     ]
     return {target.name: target for target in found}

@@ -1,0 +1,368 @@
+"""An image whose header is known and whose pixels are not made yet.
+
+What a program knows (`primitives`) is recorded when it is called. Anything else looks at the pixels: they are made
+once, and the image is one of Pillow's own from there on. Pillow's methods reach pixels through `_im` alone, which is a
+property here, so nothing has to be patched, and whatever is not recorded is Pillow's own code.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from operator import index
+from typing import Any
+from weakref import ReferenceType, ref
+
+from PIL import Image, ImageFilter
+
+from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
+from sophon_loader.kinds.image.source import Held, Source, copied
+from sophon_loader.programs.program import MAX_STEPS, Step
+
+
+class Node:
+    """A point of an image's history: a picture's file, or a step on what another point makes.
+
+    Args:
+        source: the file.
+        shape: of the image here.
+        parent: what the step is done to; None for the picture as it is decoded.
+        step: None for a copy of the parent.
+    """
+
+    __slots__ = ("__weakref__", "children", "depth", "im", "image", "parent", "shape", "source", "step")
+
+    def __init__(self, source: Source, shape: Shape, parent: Node | None = None, step: Step | None = None) -> None:
+        self.source = source
+        self.shape = shape
+        self.parent = parent
+        self.step = step
+        self.depth = 0
+        self.im: Any = None
+        """Pillow's own image of this point, where it is kept for whoever may want it once more."""
+        self.image: ReferenceType[Any] | None = None
+        """The image that stands at this point, as long as somebody has it."""
+        self.children: list[ReferenceType[Node]] = []
+        if parent is not None:
+            self.depth = parent.depth + 1
+            parent.children.append(ref(self))
+
+    def steps(self) -> tuple[Step, ...]:
+        """From the decoded picture to here."""
+        found = []
+        node: Node | None = self
+        while node is not None:
+            if node.step is not None:
+                found.append(node.step)
+            node = node.parent
+        return tuple(reversed(found))
+
+    def wanted(self) -> int:
+        """How many points come from this one whose pixels have not been made."""
+        return sum(child() is not None for child in self.children)
+
+    def is_shared(self) -> bool:
+        """Whether pixels of this point are wanted more than once: several images come from it, or one has before."""
+        return (self.parent is None and self.source.was_read) or (len(self.children) > 1 and self.wanted() > 1)
+
+    def made(self) -> Any:
+        """Pillow's own image of this point, made of the nearest point before it that is kept or will be wanted again,
+        or of as much of the file as it takes."""
+        if self.im is not None:
+            return self.im
+        if self.parent is None:
+            return self.source.whole().im
+        path = [self]
+        base = self.parent
+        while base.im is None and base.parent is not None and not base.is_shared():
+            path.append(base)
+            base = base.parent
+        path.reverse()
+        ran = [node for node in path if node.step is not None]
+        steps = [node.step for node in ran if node.step is not None]
+        if base.im is None and base.is_shared():
+            base.im = base.made()
+        if base.im is not None:
+            held = Held(Image.Image()._new(base.im), None, base.shape)
+        else:
+            held = base.source.held(steps)
+            base.source.was_read = True
+            if held.kept is None:  # all of it is there
+                base.keep(held.image.im)
+        im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
+        return im.copy() if any(node.im is im for node in (base, *path)) else im
+
+    def keep(self, im: Any) -> None:
+        """Keep what has been made on the way to another point, if somebody still has the image that stands here."""
+        if self.image is not None and self.image() is not None:
+            self.im = im
+
+
+class _Ours(Image.Image):
+    """What a deferred image and one that has been looked at have in common."""
+
+    def __eq__(self, other: object) -> bool:
+        plain(self)
+        if isinstance(other, _Ours):
+            plain(other)
+        return self == other  # by Pillow: the class is another one now
+
+    __hash__ = None  # type: ignore[assignment]  # as Pillow's
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return plain(self).__reduce_ex__(protocol)
+
+
+class Looked(_Ours):
+    """An image whose pixels have been made, and whose `info` nobody has asked for; then it is Pillow's own."""
+
+    @property
+    def info(self) -> dict[Any, Any]:
+        """As Pillow's reader makes it of the whole file."""
+        source: Source = self.__dict__.pop("_source")
+        self.__class__ = Image.Image  # type: ignore[assignment]
+        self.__dict__["info"] = found = source.info()
+        return found
+
+    @info.setter
+    def info(self, info: dict[Any, Any]) -> None:
+        self.__dict__.pop("_source")
+        self.__class__ = Image.Image  # type: ignore[assignment]
+        self.__dict__["info"] = info
+
+
+class Deferred(_Ours):
+    """An image whose pixels are not made yet; made by `deferred`.
+
+    Everything of `PIL.Image.Image` gives what it gives on the image itself, in values, generators and errors of wrong
+    arguments. An error of a damaged file comes when pixels are looked at.
+    """
+
+    _node: Node
+
+    @property
+    def _im(self) -> Any:
+        self._look()
+        return self.__dict__["_im"]
+
+    @_im.setter
+    def _im(self, im: Any) -> None:
+        self._turn(im)
+
+    @property
+    def info(self) -> dict[Any, Any]:
+        """As Pillow's reader makes it of the whole file, read when somebody asks."""
+        known = self.__dict__
+        if "info" not in known:
+            known["info"] = self._node.source.info()
+        found: dict[Any, Any] = known["info"]
+        return found
+
+    @info.setter
+    def info(self, info: dict[Any, Any]) -> None:
+        self.__dict__["info"] = info
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What has been recorded, from the decoded picture to here."""
+        return self._node.steps()
+
+    def _look(self) -> None:
+        """Make the pixels."""
+        node = self._node
+        im = node.made()
+        if node.wanted():  # what comes from here is not to see what is drawn on this image from now on
+            node.im, im = im, im.copy()
+        self._turn(im)
+
+    def _turn(self, im: Any) -> None:
+        """Become an image of Pillow's own class."""
+        known = self.__dict__
+        node = known.pop("_node")
+        known["_im"] = im
+        if "info" in known:
+            self.__class__ = Image.Image  # type: ignore[assignment]
+        else:
+            known["_source"] = node.source
+            self.__class__ = Looked  # type: ignore[assignment]
+
+    def _recorded(self, step: Step | None, shape: Shape | None = None) -> Image.Image | None:
+        """The image behind a step; None where a program does not have that step, so that Pillow is to do it."""
+        node = self._node
+        if shape is None:
+            shape = node.shape if step is None else output(step, node.shape)
+        limit = Image.MAX_IMAGE_PIXELS
+        if shape is None or node.depth >= MAX_STEPS or (limit is not None and shape.px > limit):
+            return None
+        made = _image_of(Node(node.source, shape, node, step))
+        if "info" in self.__dict__:
+            made.__dict__["info"] = copied(self.__dict__["info"])
+        return made
+
+    # --- what is recorded; whatever is odd goes to Pillow's own method, which looks ----------------------------------
+
+    def copy(self) -> Image.Image:
+        """See PIL.Image.Image.copy."""
+        return self._recorded(None) or super().copy()
+
+    __copy__ = copy
+
+    def crop(self, box: Any = None) -> Image.Image:
+        """See PIL.Image.Image.crop."""
+        numbers: tuple[int, ...] = ()
+        if isinstance(box, (tuple, list)):  # one release takes an array, the next does not
+            with suppress(TypeError, ValueError, OverflowError):
+                numbers = tuple(map(int, map(round, box)))
+        if box is None or numbers == (0, 0, *self._size):
+            return self.copy()
+        return self._recorded(("crop", *numbers)) or super().crop(box)
+
+    def resize(self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Image.Image:
+        """See PIL.Image.Image.resize."""
+        try:
+            width, height = size
+            filter_ = BICUBIC if resample is None else index(resample)
+            part = None if box is None else tuple(box)
+        except (TypeError, ValueError):
+            return super().resize(size, resample, box, reducing_gap)
+        if part == (0, 0, *self._size):
+            part = None
+        if part is None and (width, height) == self._size and filter_ in SUPPORTS and reducing_gap is None:
+            return self.copy()
+        numbers = (width, height, filter_, part, reducing_gap)
+        return self._recorded(("resize", *numbers)) or super().resize(size, resample, box, reducing_gap)
+
+    def transpose(self, method: Any) -> Image.Image:
+        """See PIL.Image.Image.transpose."""
+        number = int(method) if isinstance(method, int) else method
+        return self._recorded(("transpose", number)) or super().transpose(method)
+
+    def convert(self, mode: Any = None, matrix: Any = None, *rest: Any, **more: Any) -> Image.Image:
+        """See PIL.Image.Image.convert."""
+        if matrix is None:
+            if not mode or mode == self._mode:
+                return self.copy()
+            known = self.__dict__.get("info")
+            if known is None or "transparency" not in known:
+                made = self._recorded(("convert", mode))
+                if made is not None:
+                    return made
+        return super().convert(mode, matrix, *rest, **more)
+
+    def point(self, lut: Any, mode: Any = None) -> Image.Image:
+        """See PIL.Image.Image.point."""
+        if mode is None and self._mode in BANDS and not isinstance(lut, Image.ImagePointHandler):
+            if callable(lut):
+                lut = [lut(value) for value in range(256)] * BANDS[self._mode]
+            try:
+                table = bytes(map(round, lut))
+            except (TypeError, ValueError, OverflowError):
+                table = b""
+            made = self._recorded(("point", table))
+            if made is not None:
+                return made
+        return super().point(lut, mode)
+
+    def filter(self, filter: Any) -> Image.Image:
+        """See PIL.Image.Image.filter."""
+        one = filter() if callable(filter) else filter
+        numbers = numbers_of(one) if isinstance(one, ImageFilter.Filter) else None
+        return (None if numbers is None else self._recorded(("filter", *numbers))) or super().filter(one)
+
+    def transform(
+        self, size: Any, method: Any, data: Any = None, resample: Any = NEAREST, fill: Any = 1, fillcolor: Any = None
+    ) -> Image.Image:
+        """See PIL.Image.Image.transform."""
+        made = None
+        sound = isinstance(method, int) and isinstance(resample, int) and isinstance(size, tuple)
+        if sound and not isinstance(fillcolor, list):
+            with suppress(TypeError):
+                made = self._recorded(("transform", *size, int(method), tuple(data), int(resample), fillcolor))
+        return made or super().transform(size, method, data, resample, fill, fillcolor)
+
+    def draft(self, mode: Any, size: Any) -> Any:
+        """See PIL.Image.Image.draft: of a file that has been opened and not converted, read smaller."""
+        node = self._node
+        if node.parent is not None or not node.source.is_file or node.children:
+            return None
+        found = node.source.drafted(mode, size)
+        node.shape = node.source.shape
+        self._size, self._mode = node.shape[:2], node.shape.mode
+        return found
+
+    def thumbnail(self, size: Any, resample: Any = BICUBIC, reducing_gap: Any = 2.0) -> None:
+        """See PIL.Image.Image.thumbnail."""
+        stand_in = _StandIn(self)
+        Image.Image.thumbnail(stand_in, size, resample, reducing_gap)
+        if stand_in.resized is None:
+            return
+        made = stand_in.resized
+        if isinstance(made, Deferred):
+            self._node = made._node
+            self._node.image = ref(self)
+            self._size, self._mode = made._size, made._mode
+        else:
+            self._turn(made.im)
+            self._size, self._mode = made.size, made.mode
+
+
+for _one in (_Ours, Looked, Deferred):  # in reprs, and in texts of errors, they are what they stand for
+    _one.__module__, _one.__name__, _one.__qualname__ = Image.Image.__module__, "Image", "Image"
+
+
+class _StandIn(Image.Image):
+    """Lets Pillow work out a thumbnail's size and steps, and takes the resized image in place of its pixels."""
+
+    def __init__(self, image: Deferred) -> None:
+        super().__init__()
+        self.of = image
+        self._size, self._mode = image.size, image.mode
+        self.resized: Image.Image | None = None
+
+    def draft(self, mode: Any, size: Any) -> Any:
+        found = self.of.draft(mode, size)
+        self._size, self._mode = self.of.size, self.of.mode
+        return found
+
+    def resize(self, *args: Any, **kwargs: Any) -> Any:
+        self.resized = self.of.resize(*args, **kwargs)
+        return _Pixels(self.resized.mode)
+
+
+class _Pixels:
+    """What `_StandIn.resize` gives to Pillow's thumbnail: an image, and its pixels, by their mode alone."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.readonly = 0
+        self.im = self
+
+
+_BLANK = {name: value for name, value in vars(Image.Image()).items() if name not in ("_im", "info")}
+"""What an image has besides its pixels and its `info`: that alone, since another attribute would not travel."""
+
+
+def _image_of(node: Node) -> Deferred:
+    image = Deferred.__new__(Deferred)
+    image.__dict__.update(_BLANK, _node=node, _mode=node.shape.mode, _size=node.shape[:2])
+    node.image = ref(image)
+    return image
+
+
+def deferred(source: Source) -> Deferred:
+    """The picture of a file, as `PIL.Image.open` and `load` give it, with its pixels not made yet."""
+    return _image_of(Node(source, source.shape))
+
+
+def finished(image: Deferred, made: Image.Image) -> Image.Image:
+    """The same object with pixels that somebody has made of its steps, as `plain` gives it but for its `info`."""
+    image._turn(made.im)
+    return image
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """The same object as an image of Pillow's own class, with its pixels and its `info`."""
+    if isinstance(image, Deferred):
+        image._look()
+    if isinstance(image, Looked):
+        image.info  # noqa: B018  # which makes it one
+    return image

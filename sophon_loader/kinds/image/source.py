@@ -1,0 +1,241 @@
+"""A picture's file, read as far as somebody has looked: its header at first, then a part of it, or the whole."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from PIL import Image, ImageFile
+
+from sophon_loader import native
+from sophon_loader.kinds.image.header import header_of
+from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, part_of
+from sophon_loader.kinds.image.primitives import BANDS, Shape, output, run
+from sophon_loader.kinds.image.segments import read_by, turned
+from sophon_loader.programs.program import Step
+
+
+class PixelsWanted(Exception):
+    """Somebody looked at pixels where only a header is to be looked at (`Source.sealed`)."""
+
+
+class Source:
+    """A picture's file, whose pixels are decoded when somebody wants them, and only those that are wanted.
+
+    Args:
+        data: the file.
+        shape: of its picture, in the file's own mode.
+        opened: the file as Pillow has opened it; None to do that when it is needed.
+        part: what there is in place of the file: a part of it.
+        can_be_cut: whether the rectangle that a program reads may be cut out in the bitstream.
+
+    Attributes:
+        sealed: whether to raise `PixelsWanted` in place of decoding.
+        is_file: whether the image stands for an opened file, which can still be told how to decode (`drafted`).
+        was_read: whether a program has been run on it.
+    """
+
+    __slots__ = ("_failed", "_opened", "can_be_cut", "data", "is_file", "part", "sealed", "shape", "was_read")
+
+    def __init__(
+        self,
+        data: bytes,
+        shape: Shape,
+        opened: ImageFile.ImageFile | None = None,
+        *,
+        part: PartOfFile | None = None,
+        can_be_cut: bool = False,
+    ) -> None:
+        self.data = data
+        self.shape = shape
+        self._opened = opened
+        self._failed: Exception | None = None
+        self.part = part
+        self.can_be_cut = can_be_cut
+        self.is_file = False
+        self.sealed = False
+        self.was_read = False
+
+    def opened(self) -> ImageFile.ImageFile:
+        """The file as `PIL.Image.open` gives it: opened once, so that its warnings come once."""
+        if self._opened is None:
+            self._opened = Image.open(io.BytesIO(self.data))
+        return self._opened
+
+    def info(self) -> dict[Any, Any]:
+        """`info` of the decoded picture, as Pillow's own reader makes it."""
+        opened = self.opened()
+        if opened.format not in ("JPEG", "MPO"):  # others may say more behind their pixels
+            self._load()
+        return copied(opened.info)
+
+    def _load(self) -> ImageFile.ImageFile:
+        """The opened file with its pixels. A damaged one fails each time; Pillow fails once, and gives what there is
+        to whoever asks again, such as an op that runs because a table could not be used."""
+        if self._failed is not None:
+            raise self._failed
+        opened = self.opened()
+        try:
+            opened.load()
+        except Exception as error:
+            self._failed = error
+            raise
+        return opened
+
+    def drafted(self, mode: Any, size: Any) -> Any:
+        """Have Pillow decode it smaller, or in another mode: what `draft` of an opened file does and gives."""
+        opened = self.opened()
+        found = opened.draft(mode, size)
+        if found is not None:
+            self.can_be_cut, self.shape = False, Shape(*opened.size, opened.mode)
+        return found
+
+    def whole(self) -> Image.Image:
+        """The picture, decoded by Pillow; a plain image.
+
+        Raises:
+            Exception: whatever Pillow raises for a damaged file.
+        """
+        if self.sealed:
+            raise PixelsWanted
+        if self.part is not None:
+            raise ValueError("the whole picture is wanted, and there is a part of it only")
+        return _plain(self._load())
+
+    def region(self, steps: Sequence[Step]) -> Region:
+        """The rectangle that a program reads of it."""
+        return read_by(steps, self.shape)
+
+    def held(self, steps: Sequence[Step]) -> Held:
+        """As much of the picture, decoded, as a program reads, where that is faster to have than all of it."""
+        if self.sealed:
+            raise PixelsWanted
+        part = self.part
+        if part is not None:
+            region = self.region(steps)
+            if not part.window.kept.contains(region):
+                raise ValueError(f"the part of the picture must hold {region}, got {part.window.kept}")
+        elif self.can_be_cut and steps:
+            region = self.region(steps)
+            if region.share_of(*self.shape[:2]) <= WORTH_SHARE:
+                found = part_of(self.data, region, *self.shape[:2])
+                part = None if isinstance(found, NotCut) else found
+                if part is not None and _may_warn(self.data):
+                    self.opened()
+        if part is None:
+            return Held(self.whole(), None, self.shape)
+        with Image.open(io.BytesIO(part.data)) as opened:
+            opened.load()
+            return Held(_plain(opened), part.window.kept, self.shape)
+
+
+class Held:
+    """What is there of a decoded picture.
+
+    Args:
+        image: its px.
+        kept: where they lie in the picture; None for all of it.
+        shape: of the picture.
+    """
+
+    __slots__ = ("image", "kept", "shape")
+
+    def __init__(self, image: Image.Image, kept: Region | None, shape: Shape) -> None:
+        self.image = image
+        self.kept = kept
+        self.shape = shape
+
+    def run(self, steps: Sequence[Step], after: Callable[[int, Image.Image], None] | None = None) -> Image.Image:
+        """The steps on it, by Pillow: what they make of the whole picture.
+
+        Args:
+            steps: that read no more of the picture than there is.
+            after: called with (steps that have run, image) wherever the image is all that the steps make.
+        """
+        image, kept, shape = self.image, self.kept, self.shape
+        for position, step in enumerate(steps):
+            if kept is None:
+                image = run(image, (step,))
+            else:
+                image, kept = _run_on_part(image, kept, shape, step)
+                made = output(step, shape)
+                assert made is not None, step
+                shape = made
+            if after is not None and kept is None:
+                after(position + 1, image)
+        return image if kept is None else _on_canvas(image, kept, shape)
+
+
+def _run_on_part(image: Image.Image, kept: Region, shape: Shape, step: Step) -> tuple[Image.Image, Region | None]:
+    """A step on a part of an image, and where what it makes lies in what the step makes of the whole image."""
+    name = step[0]
+    if name in ("convert", "point"):
+        return run(image, (step,)), kept
+    if name == "transpose":
+        box = kept.left, kept.top, kept.left + kept.width, kept.top + kept.height
+        left, top, right, bottom = turned(step[1], box, shape)
+        return run(image, (step,)), Region(left, top, right - left, bottom - top)
+    if name == "crop":
+        left, top, right, bottom = step[1:]
+        wanted = max(left, 0), max(top, 0), min(right, shape.width), min(bottom, shape.height)
+        if kept.contains(Region(wanted[0], wanted[1], wanted[2] - wanted[0], wanted[3] - wanted[1])):
+            place = left - kept.left, top - kept.top, right - kept.left, bottom - kept.top
+            return image.crop(place), None
+        x0, y0 = max(kept.left, left), max(kept.top, top)
+        x1, y1 = min(kept.left + kept.width, right), min(kept.top + kept.height, bottom)
+        place = x0 - kept.left, y0 - kept.top, x1 - kept.left, y1 - kept.top
+        return image.crop(place), Region(x0 - left, y0 - top, x1 - x0, y1 - y0)
+    return run(_on_canvas(image, kept, shape), (step,)), None
+
+
+def _on_canvas(image: Image.Image, kept: Region, shape: Shape) -> Image.Image:
+    """An image of the whole's size. Pillow's resize rounds by where a px lies, so a part has to lie where it did."""
+    canvas = Image.new(image.mode, (shape.width, shape.height))
+    canvas.paste(image, (kept.left, kept.top))
+    return canvas
+
+
+def _plain(opened: ImageFile.ImageFile) -> Image.Image:
+    """The picture of an opened and decoded file as a plain image, whose px are nobody else's."""
+    return opened._new(opened.im)
+
+
+def copied(info: dict[Any, Any]) -> dict[Any, Any]:
+    """`info` for a derived image, as Pillow copies it: lists are copied too."""
+    return {key: value.copy() if isinstance(value, list) else value for key, value in info.items()}
+
+
+def source_of(data: bytes) -> Source | None:
+    """A picture's file, of which only the header has been read.
+
+    Returns:
+        None for what programs do not know: an image of more than 8 bits, a palette, or with a transparent colour, and
+        whatever Pillow warns of because it is large.
+
+    Raises:
+        Exception: whatever Pillow raises for a file that it cannot open.
+    """
+    header = native.read_header(data)
+    if header is not None and header.can_be_cropped:
+        shape = Shape(header.width, header.height, "L" if header.components == 1 else "RGB")
+        return Source(data, shape, can_be_cut=True) if _unsuspected(shape) else None
+    known, opened = header_of(data), None
+    if known is not None:
+        shape = Shape(known.width, known.height, known.mode)
+        transparent = known.has_transparency and known.mode not in ("LA", "RGBA")
+    else:
+        opened = Image.open(io.BytesIO(data))
+        shape, transparent = Shape(*opened.size, opened.mode), "transparency" in opened.info
+    if shape.mode not in BANDS or transparent or not _unsuspected(shape):
+        return None
+    return Source(data, shape, opened)
+
+
+def _may_warn(data: bytes) -> bool:
+    """Whether Pillow may have a word to say when it opens a JPEG that was cut: of damaged EXIF data."""
+    return data.find(b"Exif\0\0", 0, data.find(b"\xff\xda")) >= 0
+
+
+def _unsuspected(shape: Shape) -> bool:
+    return Image.MAX_IMAGE_PIXELS is None or shape.px <= Image.MAX_IMAGE_PIXELS
