@@ -24,6 +24,7 @@ from torchvision import datasets, transforms
 import sophon_loader
 from sophon_loader import OffloadingDataLoader, native
 from sophon_loader.decide import Choice, Facts, Plan, uniform_plan
+from sophon_loader.pipeline import ends
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COUNT = 64
@@ -45,8 +46,9 @@ def check_parts() -> None:
     folder = Path(sophon_loader.__file__).parent
     assert CHECKOUT not in folder.parents, f"sophon_loader must come from the wheel, got {folder}"
     assert native.available, f"the wheel must have the C extension, got: {native.reason}"
+    assert ends.AVAILABLE, "the wheel must have the C extension sophon_loader.native._table"
     assert version("sophon_loader") == sophon_loader.__version__
-    for name in ("py.typed", "native/_jpegcrop.pyi", "../storage_agent/py.typed"):
+    for name in ("py.typed", "native/_jpegcrop.pyi", "native/_table.pyi", "../storage_agent/py.typed"):
         assert (folder / name).is_file(), f"the wheel must have {name}"
     for name in ("tests", "bench", "examples"):
         assert not (folder.parent / name / "__init__.py").exists(), f"the wheel must not have {name}"

@@ -35,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, tree in trees.items():
         if not (tree / f"{module.replace('.', '/')}.py").exists():
             bench.refuse(f"the {name} checkout", f"one that has {module}", tree, "name a bench that both have")
-        if not list((tree / "sophon_loader" / "native").glob("_jpegcrop*.so")):
+        native = tree / "sophon_loader" / "native"
+        if len(list(native.glob("_*.so"))) < sum("PyInit_" in path.read_text() for path in native.glob("*.c")):
             remedy = "run `python setup.py build_ext --inplace` there"
-            bench.refuse(f"the {name} checkout", "one with the C extension built in it", tree, remedy)
+            bench.refuse(f"the {name} checkout", "one with its C extensions built in it", tree, remedy)
     rounds: list[dict[str, dict[str, float]]] = []
     with tqdm(total=2 * options.rounds, file=sys.stderr) as bar:
         for number in range(options.rounds):

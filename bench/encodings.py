@@ -28,8 +28,9 @@ from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import decode, encode, used_at
 from sophon_loader.errors import EncodingError
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain, chain_of
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.pipeline.described import begin_on_file, run_from_part
 from sophon_loader.pipeline.randomness import Draw
 
 SETS = (
@@ -119,7 +120,10 @@ def encoded_file(chain: Chain, content: bytes, draw: Draw, name: str) -> Encoded
         draw: which crop.
         name: of the encoding.
     """
-    value = part_of(content, chain, draw) if used_at(name) is UsedAt.FIRST_REGION else content
+    value: object = content
+    if used_at(name) is UsedAt.FIRST_REGION:
+        begun = begin_on_file(chain, content, draw)
+        value = None if begun is None else begun.part()
     try:
         return encode(value, name)
     except EncodingError:
@@ -135,7 +139,7 @@ def finish(chain: Chain, back: object, draw: Draw) -> object:
         draw: which crop.
     """
     if isinstance(back, PartOfFile):
-        return chain.run(back.data, 0, 2, draw, window=back.window)
+        return run_from_part(chain, back, draw)[1]
     return chain.run(back, 0, 2, draw)
 
 

@@ -7,9 +7,9 @@ Agent and loaders run on the test bed (`bench/bed`), each policy with a loader p
 `torch` is torch's DataLoader on the files themselves. They take turns, epoch by epoch. CPU seconds are those of whole
 processes, all threads included, read from the kernel's per-process clocks.
 
-Loader: the worker and the main process, less the CPU time of op calls, of bitstream cuts, and of decompressing.
-Seeding before an op and telling where a crop will read are not taken off, nor is turning a payload of `file` or
-`pixels` into a value, which copies. torch's figure is what loading, collating and queueing the same batches costs
+Loader: the worker and the main process, less the CPU time of op calls, of making pixels (with bitstream cuts), and of
+decompressing. Seeding before an op is not taken off, nor is turning a payload of `file` or `pixels` into a value, which
+copies. torch's figure is what loading, collating and queueing the same batches costs
 there, less the default loader (which opens and decodes) and the transforms. Agent: its process tree, less what it
 reports as its CPU seconds for reading, ops and encoding.
 
@@ -42,7 +42,8 @@ from bench.children import LOADER_CORE, Orders, agent_address, child, start_agen
 from bench.epochs import orders_of, warm_up
 from bench.link import WARM_EPOCHS, one_epoch
 from bench.loading import folder, our_loader, quiet, torch_loader
-from sophon_loader import native
+from sophon_loader.kinds.image.deferred import Node
+from sophon_loader.kinds.image.source import Held, Source
 from sophon_loader.pipeline import chain
 from sophon_loader.shared import SharedArray
 from sophon_loader.workers import finishing
@@ -94,12 +95,15 @@ def parser() -> arguments.Parser:
 class Stopwatch:
     """CPU time of one thread inside the calls it is put around, in memory that the main process reads.
 
+    A call within another one is part of that.
+
     Args:
         seconds, calls: of one loader worker.
     """
 
     def __init__(self) -> None:
         self._values = SharedArray(np.zeros(2))
+        self._within = False
 
     @property
     def seconds(self) -> float:
@@ -116,10 +120,14 @@ class Stopwatch:
         values = self._values.array
 
         def measured(*arguments: Any, **named: Any) -> Any:
+            if self._within:
+                return function(*arguments, **named)
+            self._within = True
             started_s = time.thread_time()
             try:
                 return function(*arguments, **named)
             finally:
+                self._within = False
                 values[0] += time.thread_time() - started_s
                 values[1] += 1
 
@@ -136,15 +144,17 @@ class Stopwatch:
 
 def measure_ops(watch: Stopwatch) -> None:
     """Put the watch around everything in this package that decodes or transforms."""
-    replace(native, "crop", watch.around)
+    replace(Node, "made", watch.around)
+    replace(Source, "held", watch.around)
+    replace(Held, "run", watch.around)
     replace(finishing, "decode", lambda decode: codecs_measured(watch, decode))
     replace(chain, "op_of", lambda op_of: lambda step: measured_op(watch, op_of(step)))
     replace(chain, "DECODE", lambda op: measured_op(watch, op))
 
 
-def replace(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Wrap what a module knows by that name."""
-    setattr(module, name, wrap(getattr(module, name)))
+def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Wrap what a module or a class knows by that name."""
+    setattr(owner, name, wrap(getattr(owner, name)))
 
 
 def codecs_measured(watch: Stopwatch, decode: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,17 +164,8 @@ def codecs_measured(watch: Stopwatch, decode: Callable[..., Any]) -> Callable[..
 
 
 def measured_op(watch: Stopwatch, op: Any) -> Any:
-    """The op with the watch around its call, or around what takes its place on a part of a picture."""
-    crop = None if op.crop is None else MeasuredCrop(watch, op.crop)
-    return dataclasses.replace(op, call=watch.around(op.call), crop=crop)
-
-
-class MeasuredCrop:
-    """A crop whose `finish` is measured; locating the region is bookkeeping."""
-
-    def __init__(self, watch: Stopwatch, crop: Any) -> None:
-        self.locate = crop.locate
-        self.finish = watch.around(crop.finish)
+    """The op with the watch around its call."""
+    return dataclasses.replace(op, call=watch.around(op.call))
 
 
 @contextmanager

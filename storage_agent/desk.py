@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sophon_loader.encodings.catalogue import INFO_CLASSES
+from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.errors import MalformedMessage, VersionMismatch, WireError
 from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import check_frames, content_hash, unpack_request
@@ -205,7 +205,7 @@ class Desk:
             epoch=fetch.epoch,
             keep_info=fetch.keep_info,
             dry=fetch.dry,
-            allowed=[name for name in (*self._encodings, INFO_CLASSES) if name in fetch.allowed],
+            allowed=[name for name in (*self._encodings, INFO_CLASSES, ANY_PART) if name in fetch.allowed],
             received_s=now_s,
             upkeep_s=load.upkeep_s,
             cores=load.cores / self._active(client, now_s, fetch),

@@ -29,7 +29,8 @@ class FetchHeader:
         epoch: number of the epoch.
         keep_info: whether an image's `info` has to go along.
         dry: whether the payload stays behind.
-        allowed: encodings that the loader accepts and this agent has; `INFO_CLASSES`, if the loader does.
+        allowed: encodings that the loader accepts and this agent has; `INFO_CLASSES` and `ANY_PART`, if the
+            loader does.
         received_s: when the Fetch came, by this host's monotonic clock, in seconds.
         upkeep_s: CPU seconds that a sample lately cost the agent apart from reading, ops and encoding.
         cores: that this loader can count on.

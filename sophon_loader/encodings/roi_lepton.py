@@ -9,7 +9,7 @@ from sophon_loader.encodings.encoding import Encoded, Payload
 from sophon_loader.encodings.estimate import Fitted, UsedAt
 from sophon_loader.encodings.lepton import compressed, fits, restored
 from sophon_loader.encodings.roi_jpeg import RoiJpegEncoding
-from sophon_loader.pipeline.pushdown import PartOfFile
+from sophon_loader.kinds.image.part import PartOfFile
 
 _DECODE_PER_ENCODE = 1.0
 """CPU seconds to decode per second of cutting and encoding: 0.10 ms per KB of 0.01 and 0.09."""

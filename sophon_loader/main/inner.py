@@ -18,8 +18,7 @@ from sophon_loader.main.order import Order
 from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
-from sophon_loader.pipeline.randomness import Seed, op_seed
-from sophon_loader.workers.dataset import in_main_thread
+from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 

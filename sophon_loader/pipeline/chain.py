@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from sophon_loader.errors import PipelineError, TooManyPixels, note_foreign
+from sophon_loader.pipeline.ends import End, end_of
 from sophon_loader.pipeline.growth import Growth
-from sophon_loader.pipeline.op import GENERATORS, Crop, Op, OpSpec, Region
+from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
 from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
@@ -41,38 +42,6 @@ def decode(data: Any, max_px: float = math.inf) -> Image.Image:
 
 
 DECODE = Op("decode", decode, (), OpSpec("decode", {}))
-
-
-@dataclass(frozen=True)
-class Window:
-    """Where an image that was cut before decoding lies in its whole: kept rectangle and full size, px."""
-
-    kept: Region
-    full_width: int
-    full_height: int
-
-
-@dataclass(frozen=True)
-class Located:
-    """What the first crop of a pipeline reads of one picture, as its random numbers have decided.
-
-    Drawn once per sample at each end, and carried from there to wherever it is needed again.
-
-    Args:
-        width, height: of the whole picture, px.
-        region: what is read of it; None when that is not known beforehand.
-    """
-
-    width: int
-    height: int
-    region: Region | None
-
-    @property
-    def share(self) -> float:
-        """Share of the picture's area that is read; 1 when that is not known."""
-        if self.region is None:
-            return 1.0
-        return self.region.width * self.region.height / (self.width * self.height)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +87,17 @@ class Chain:
                 return position + 1
         return None
 
+    @cached_property
+    def deferrable(self) -> int:
+        """The last stage up to which all ops take an image whose pixels are not made yet, or what comes of it."""
+        ops = enumerate(self.ops[1:], 1)
+        return next((position for position, op in ops if not op.takes_deferred), len(self.ops))
+
+    @cached_property
+    def shrinks_until(self) -> int:
+        """The last stage, up to `deferrable`, that is right behind a crop or resize; 1 without one."""
+        return max((at + 1 for at in range(1, self.deferrable) if self.ops[at].shrinks), default=1)
+
     @property
     def image_stages(self) -> int:
         """The last stage whose value is an image, as far as the registry knows the ops."""
@@ -129,6 +109,11 @@ class Chain:
         """The last stage whose value depends on no setting of torch: images that Pillow has made of images."""
         ops = self.ops[: self.image_stages]
         return next((position for position, op in enumerate(ops) if op.in_torch), len(ops))
+
+    @cached_property
+    def end(self) -> End | None:
+        """The ops that make pixels a tensor, as a table; None if they are not known to be that simple."""
+        return end_of(self.ops)
 
     @property
     def local_ops(self) -> tuple[str, ...]:
@@ -165,8 +150,6 @@ class Chain:
         draw: Draw,
         *,
         after: Callable[[int, Any], None] | None = None,
-        window: Window | None = None,
-        located: Located | None = None,
     ) -> Any:
         """Take the value at stage `start` to stage `stop`.
 
@@ -177,9 +160,6 @@ class Chain:
             start, stop: stages, `0 <= start <= stop <= len(self)`.
             draw: decides the random numbers.
             after: called with (stage, value) after every op, for profiling.
-            window: given when the image holds only a part of the whole, which must contain the region that op 1
-                reads.
-            located: what `self.located` gave for this `draw`, if it was asked before; used with `window` only.
 
         Returns:
             The value at stage `stop`.
@@ -188,66 +168,28 @@ class Chain:
             TooManyPixels: an op would make more than `self.max_px`; it has not run.
             Exception: whatever an op raises, with a note that names the op.
         """
+        end = self.end if after is None else None
+        done = start
         for position in range(start, stop):
+            if position < done:
+                continue
+            if end and position == end.first and end.stop <= stop and (made := end.run(value)) is not None:
+                value, done = made, end.stop
+                continue
             op = self.ops[position]
             if op.growth is not None and self.max_px < math.inf:
                 _check_growth(op.label, op.growth, value, self.max_px)
             if op.draws:
                 seed_generators(op.draws, op_seed(draw, position))
             try:
-                if position == 1 and window is not None:
-                    value = self._run_cropped(value, window, draw, located)
-                else:
-                    bounded = op is DECODE and self.max_px < math.inf
-                    value = decode(value, self.max_px) if bounded else op.call(value)
+                bounded = op is DECODE and self.max_px < math.inf
+                value = decode(value, self.max_px) if bounded else op.call(value)
             except Exception as error:
                 note_foreign(error, f"in op {position} ({op.label}) of the pipeline")
                 raise
             if after is not None:
                 after(position + 1, value)
         return value
-
-    def _run_cropped(self, image: Any, window: Window, draw: Draw, located: Located | None) -> Any:
-        crop, region = self.crop, self.located(window.full_width, window.full_height, draw, located).region
-        if crop is None or region is None:
-            raise PipelineError(f"op must have a known region to run on a part of an image, got {self.ops[1].label}")
-        if not window.kept.contains(region):
-            raise PipelineError(f"the part kept must hold the region {region}, got {window.kept}")
-        return crop.finish(image, region.shifted(window.kept.left, window.kept.top))
-
-    @property
-    def crop(self) -> Crop | None:
-        """Op 1 taken apart, if it is a crop whose region can be told beforehand."""
-        return self.ops[1].crop if len(self.ops) > 1 else None
-
-    def located(self, width: int, height: int, draw: Draw, known: Located | None = None) -> Located:
-        """What op 1 will read of a picture.
-
-        May seed the global generators: call it within `isolated()`.
-
-        Args:
-            width, height: of the whole picture, px.
-            draw: decides the random numbers.
-            known: what was found before for the same `draw`. It holds if it is of a picture of this size; one of
-                another size (a profile of other files, a wrong answer of an agent) is drawn anew.
-        """
-        if known is not None and (known.width, known.height) == (width, height):
-            return known
-        return Located(width, height, self.region(width, height, draw))
-
-    def region(self, width: int, height: int, draw: Draw) -> Region | None:
-        """What op 1 will read of an image, drawn anew; None if that is not known beforehand.
-
-        May seed the global generators: call it within `isolated()`.
-
-        Args:
-            width, height: of the image, in px.
-            draw: decides where the crop lies.
-        """
-        if self.crop is None:
-            return None
-        seed_generators(self.ops[1].draws, op_seed(draw, 1))
-        return self.crop.locate(width, height)
 
 
 def _check_growth(label: str, growth: Growth, value: Any, max_px: float) -> None:

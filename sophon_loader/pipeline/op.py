@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from sophon_loader.pipeline.growth import Growth, GrowthOf
 
@@ -33,58 +33,6 @@ class OpSpec:
 
 
 @dataclass(frozen=True)
-class Region:
-    """A rectangle of an image, in px of that image's own coordinates."""
-
-    left: int
-    top: int
-    width: int
-    height: int
-
-    def shifted(self, dx: int, dy: int) -> Region:
-        """The same rectangle in other coordinates.
-
-        Args:
-            dx, dy: where their origin lies in the coordinates of this rectangle, px.
-        """
-        return replace(self, left=self.left - dx, top=self.top - dy)
-
-    def contains(self, other: Region) -> bool:
-        """Whether `other` lies wholly inside."""
-        return (
-            self.left <= other.left
-            and self.top <= other.top
-            and self.left + self.width >= other.left + other.width
-            and self.top + self.height >= other.top + other.height
-        )
-
-
-class Crop(Protocol):
-    """A crop op taken apart: where it will read, and what it then does with that rectangle.
-
-    For an image of size (w, h): `op(image) == finish(image, locate(w, h))` under the same generators.
-    """
-
-    def locate(self, width: int, height: int) -> Region | None:
-        """The rectangle that the op will read; draws random numbers as the op does.
-
-        Args:
-            width, height: of the image, px.
-
-        Returns:
-            None if the op reads beyond the image (padding), or if the rectangle is not known beforehand.
-        """
-
-    def finish(self, image: Any, region: Region) -> Any:
-        """The op's result; draws nothing.
-
-        Args:
-            image: a PIL image or tensor that holds the region.
-            region: what the op reads, in px of `image`.
-        """
-
-
-@dataclass(frozen=True)
 class Op:
     """One step of a pipeline.
 
@@ -93,26 +41,28 @@ class Op:
         call: value in, value out.
         draws: which of `GENERATORS` it may draw from; () for a deterministic op.
         spec: its description; None if the registry does not know it, so that it stays at the loader.
-        crop: set if the op is a crop whose region is known beforehand.
         shrinks: see `OpType`.
         makes: see `OpType`.
         on_batches: see `OpType`.
         growth: how large an image it makes at most of one of a size; None for no larger than that.
         reads_info: whether it may look at an image's `info` (EXIF, say); None if nobody has said, which counts as yes.
         in_torch: whether torch makes its numbers, of a PIL image too, so that they depend on torch's settings.
+        takes_deferred: see `OpType`; of all that it holds, too.
+        pointwise: see `OpType`.
     """
 
     label: str
     call: Callable[[Any], Any]
     draws: tuple[str, ...]
     spec: OpSpec | None
-    crop: Crop | None = None
     shrinks: bool = False
     makes: Made | None = None
     on_batches: bool = False
     growth: Growth | None = None
     reads_info: bool | None = False
     in_torch: bool = False
+    takes_deferred: bool = False
+    pointwise: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +75,6 @@ class OpType:
         describe: transform -> parameters (values may be anything that `plain.to_plain` takes).
         draws: generators that the transform itself may draw from.
         steps: for a transform that holds others: returns them; what they draw counts as drawn by it.
-        crop: builds the op's `Crop` from the transform; None for ops without a known region.
         shrinks: a crop or resize, after which the policy `resize-off` cuts.
         makes: "tensor" if it turns an image into a tensor, "image" if it turns a tensor into an image, else None.
         on_batches: whether it does to a batch of tensors [N, C, H, W], bit for bit, what it does to each of them (for
@@ -134,6 +83,10 @@ class OpType:
             holds others, that follows from `steps`.
         reads_info: whether the transform itself may look at an image's `info`; None if nobody has said.
         in_torch: whether torch, and not Pillow, makes the numbers of what the transform does to a PIL image.
+        takes_deferred: whether it may be given an image whose pixels are not made yet (`kinds.image.deferred`): a
+            library's own transform. The user's are given plain images.
+        pointwise: whether it gives a tensor [C, H, W] whose values follow each from the value at the same place of
+            the PIL image or tensor that it is given, and from the channel; see `ends.py`.
     """
 
     name: str
@@ -141,13 +94,14 @@ class OpType:
     describe: Callable[[Any], Mapping[str, Any]]
     draws: tuple[str, ...]
     steps: Callable[[Any], list[Any]] | None = None
-    crop: Callable[[Any], Crop | None] | None = None
     shrinks: bool = False
     makes: Made | None = None
     on_batches: bool | Callable[[Any], bool] = False
     growth: GrowthOf | None = None
     reads_info: bool | None = False
     in_torch: bool = False
+    takes_deferred: bool = False
+    pointwise: bool = False
 
 
 def attribute_parameters(cls: type) -> Callable[[Any], Mapping[str, Any]]:

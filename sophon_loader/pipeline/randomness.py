@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,11 @@ def seed_generators(draws: Collection[str], seed: int) -> None:
         np.random.seed(seed & 0xFFFFFFFF)
     if "python" in draws:
         random.seed(seed)
+
+
+def in_main_thread() -> bool:
+    """Whether this is the main thread of its process, whose other threads may draw from the generators meanwhile."""
+    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager

@@ -153,6 +153,14 @@ def in_torch(transform: Any) -> bool:
     return any(map(in_torch, op_type.steps(transform) if op_type.steps else ()))
 
 
+def takes_deferred(transform: Any) -> bool:
+    """Whether a transform, and all that it holds, may be given an image whose pixels are not made yet."""
+    op_type = op_type_of(transform)
+    if op_type is None or not op_type.takes_deferred:
+        return False
+    return all(map(takes_deferred, op_type.steps(transform) if op_type.steps else ()))
+
+
 def growth_of(transform: Any) -> Growth | None:
     """How large an image a transform makes at most; None for no larger than what it is given."""
     op_type = op_type_of(transform)
@@ -172,13 +180,14 @@ def _op(op_type: OpType, transform: Any, spec: OpSpec) -> Op:
         transform,
         draws_of(transform),
         spec,
-        crop=op_type.crop(transform) if op_type.crop else None,
         shrinks=op_type.shrinks,
         makes=op_type.makes,
         on_batches=on_batches(transform) if callable(on_batches) else on_batches,
         growth=growth_of(transform),
         reads_info=reads_info_of(transform),
         in_torch=in_torch(transform),
+        takes_deferred=takes_deferred(transform),
+        pointwise=op_type.pointwise,
     )
 
 

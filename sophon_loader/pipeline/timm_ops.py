@@ -9,54 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from timm.data import auto_augment, random_erasing, transforms
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms import functional as v1_functional
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.growth import GrowthOf, Size, to_size
-from sophon_loader.pipeline.op import Crop, Made, OpType, Region, attribute_parameters
-from sophon_loader.pipeline.region import CenterCropV1, RandomResizedCropV1
+from sophon_loader.pipeline.op import Made, OpType, attribute_parameters
 from sophon_loader.pipeline.software import release_of
 
 NOT_REGISTERED: dict[str, str] = {
     "ToNumpy": "gives an array in place of an image; with timm's prefetcher MaybePILToTensor has taken its place",
 }
 """Every other public transform class of `timm.data.transforms`, and why it always stays at the loader."""
-
-
-# --- the crop that knows its region -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Resized(Region):
-    """A region, and by which interpolation it is to be resized, which is drawn behind it."""
-
-    interpolation: InterpolationMode
-
-
-@dataclass(frozen=True)
-class RandomResizedCrop(RandomResizedCropV1):
-    """`timm.data.transforms.RandomResizedCropAndInterpolation` taken apart."""
-
-    def locate(self, width: int, height: int) -> Region | None:
-        """See `op.Crop`."""
-        region, modes = super().locate(width, height), self.transform.interpolation
-        if region is None:
-            return None
-        mode = transforms.random.choice(modes) if isinstance(modes, (tuple, list)) else modes
-        return _Resized(region.left, region.top, region.width, region.height, mode)
-
-    def finish(self, image: Any, region: Region) -> Any:
-        """See `op.Crop`."""
-        if not isinstance(region, _Resized):
-            raise PipelineError(f"region must be one that locate() gave, got {region}")
-        place = region.top, region.left, region.height, region.width
-        return v1_functional.resized_crop(image, *place, self.transform.size, region.interpolation)
 
 
 # --- constructors that do not take back what the object keeps -------------------------------------------------
@@ -148,10 +114,6 @@ _DRAWS: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
 """Each class: where it is, and what it draws from. One that another release does not have is passed over."""
 _SHRINKING = ("CenterCropOrPad", "RandomCropOrPad", "RandomResizedCropAndInterpolation", "ResizeKeepRatio")
 _MAKES: dict[str, Made] = {"MaybePILToTensor": "tensor", "MaybeToTensor": "tensor", "ToTensor": "tensor"}
-_CROPS: dict[str, Callable[[Any], Crop]] = {
-    "CenterCropOrPad": CenterCropV1,
-    "RandomResizedCropAndInterpolation": RandomResizedCrop,
-}
 _STEPS = {"AugMixAugment": _held_steps, "AutoAugment": _policy_steps, "RandAugment": _held_steps}
 
 
@@ -182,8 +144,9 @@ def _op_type(cls_name: str, cls: type, draws: tuple[str, ...]) -> OpType:
         describe=_describe_erasing if erases else describe,
         draws=draws,
         steps=_STEPS.get(cls_name),
-        crop=_CROPS.get(cls_name),
         shrinks=cls_name in _SHRINKING,
         makes=_MAKES.get(cls_name),
         growth=_GROWTHS.get(cls_name),
+        takes_deferred=True,
+        pointwise=cls_name in _MAKES,
     )

@@ -18,15 +18,7 @@ from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.growth import GROWTHS
-from sophon_loader.pipeline.op import Crop, Made, OpType, attribute_parameters
-from sophon_loader.pipeline.region import (
-    CenterCropV1,
-    CenterCropV2,
-    RandomCropV1,
-    RandomCropV2,
-    RandomResizedCropV1,
-    RandomResizedCropV2,
-)
+from sophon_loader.pipeline.op import Made, OpType, attribute_parameters
 
 _MODULES: dict[str, ModuleType] = {"v1": v1, "v2": v2}
 
@@ -105,6 +97,17 @@ _SHRINKING = (
 )
 _IN_TORCH = ("AugMix", "ElasticTransform", "GaussianBlur", "GaussianNoise", "LinearTransformation", "RandomPerspective")
 """Classes that compute with torch for PIL images as well."""
+_POINTWISE = (
+    "ConvertImageDtype",
+    "Identity",
+    "Normalize",
+    "PILToTensor",
+    "ToDtype",
+    "ToImage",
+    "ToPureTensor",
+    "ToTensor",
+)
+"""Classes that turn each value into another by itself; see `op.OpType`."""
 _MAKES: dict[str, Made] = {
     "PILToTensor": "tensor",
     "ToImage": "tensor",
@@ -126,14 +129,6 @@ _ON_BATCHES: dict[str, bool | Callable[[Any], bool]] = {
     "v2.ToDtype": _converts_to_one_dtype,
     "v2.ToImage": True,
     "v2.ToPureTensor": True,
-}
-_CROPS: dict[str, Callable[[Any], Crop]] = {
-    "v1.CenterCrop": CenterCropV1,
-    "v1.RandomCrop": RandomCropV1,
-    "v1.RandomResizedCrop": RandomResizedCropV1,
-    "v2.CenterCrop": CenterCropV2,
-    "v2.RandomCrop": RandomCropV2,
-    "v2.RandomResizedCrop": RandomResizedCropV2,
 }
 
 _TUPLE = "gives a tuple of images, which no encoding carries"
@@ -218,8 +213,10 @@ def op_types() -> Iterator[tuple[type, OpType]]:
         cls = getattr(_MODULES[prefix], cls_name, None)
         if cls is not None:
             yield cls, _op_type(name, cls, draws)
-    yield nn.Identity, OpType("nn.Identity", nn.Identity, attribute_parameters(nn.Identity), ())
-    yield nn.Sequential, OpType("nn.Sequential", _build_sequential, _describe_sequential, (), _steps)
+    rule = attribute_parameters(nn.Identity)
+    yield nn.Identity, OpType("nn.Identity", nn.Identity, rule, (), takes_deferred=True, pointwise=True)
+    of_steps = OpType("nn.Sequential", _build_sequential, _describe_sequential, (), _steps, takes_deferred=True)
+    yield nn.Sequential, of_steps
 
 
 def _draws_by_name() -> dict[str, tuple[str, ...]]:
@@ -238,12 +235,13 @@ def _op_type(name: str, cls: type, draws: tuple[str, ...]) -> OpType:
         describe=_DESCRIBE.get(name) or attribute_parameters(cls),
         draws=draws,
         steps=_steps if name in _CONTAINERS else None,
-        crop=_CROPS.get(name),
         shrinks=cls_name in _SHRINKING,
         makes=_MAKES.get(cls_name),
         on_batches=_ON_BATCHES.get(name, False),
         growth=GROWTHS.get(cls_name),
         in_torch=cls_name in _IN_TORCH,
+        takes_deferred=True,
+        pointwise=cls_name in _POINTWISE,
     )
 
 

@@ -16,8 +16,9 @@ from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Costs, MadeTab
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
+from sophon_loader.kinds.image.part import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
+from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
@@ -27,7 +28,7 @@ HEADER_NBYTES = 90
 
 
 def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
-    """Share of a picture that the first crop of a chain will read; 1 when that is not known.
+    """Share of a picture that a chain will read; 1 when that is not known.
 
     Seeds the global generators: call it within `isolated()`.
 
@@ -36,7 +37,7 @@ def region_share(chain: Chain, sides: NDArray[np.uint16], draw: Draw) -> float:
         draw: of the sample.
     """
     width, height = int(sides[0]), int(sides[1])
-    return chain.located(width, height, draw).share if width and height else 1.0
+    return begin_on_size(chain, width, height, draw).share if width and height else 1.0
 
 
 class _Encoded(NamedTuple):

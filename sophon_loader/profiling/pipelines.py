@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from sophon_loader import native
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.described import begin_on_size
+from sophon_loader.pipeline.randomness import Draw, in_main_thread
+
+_SIZES = (640, 480), (480, 640), (1000, 1000)
+"""Width and height of made-up pictures, px."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,14 @@ class Pipelines:
 
     @property
     def crops_first(self) -> bool:
-        """Whether all pipelines begin with a crop whose region is known, and no op looks at more than pixels."""
-        return native.available and all(
-            len(chain) > 1 and chain.ops[1].crop is not None and not chain.keeps_info for chain in self.chains
-        )
+        """Whether all pipelines read only a part of a picture, as far as a few drawn ones tell; False outside the main
+        thread, where drawing would disturb others' random numbers.
+        """
+        return in_main_thread() and self._read_parts
+
+    @cached_property
+    def _read_parts(self) -> bool:
+        return native.available and all(map(_reads_a_part, self.chains))
 
     def plain_cuts(self, allowed: Collection[str]) -> range:
         """The stages from 1 on at which a value may cross as it is: images as `pixels`, tensors as `array`.
@@ -53,3 +63,11 @@ class Pipelines:
         first = 1 if "pixels" in allowed else images + 1
         last = self.max_cut if "array" in allowed else images
         return range(first, last + 1)
+
+
+def _reads_a_part(chain: Chain) -> bool:
+    if chain.shrinks_until == 1:
+        return False
+    with chain.isolated():
+        shares = [begin_on_size(chain, *size, Draw(0, 0, index)).share for index, size in enumerate(_SIZES)]
+    return min(shares) < 1

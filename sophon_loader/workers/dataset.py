@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.randomness import Seed, in_main_thread
 from sophon_loader.pipeline.switches import switches
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.messages import Sample
@@ -257,11 +256,6 @@ class OffloadedDataset(Dataset[Any]):
         if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
             self._process[1].close()
         self._process = None
-
-
-def in_main_thread() -> bool:
-    """Whether this is the main thread of its process."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _worker() -> int:

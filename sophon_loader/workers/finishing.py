@@ -15,9 +15,10 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import MalformedMessage, add_note, note_foreign
 from sophon_loader.figures import counted
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
+from sophon_loader.pipeline.described import run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.pushdown import PartOfFile, run_from_file
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.failures import error_of
@@ -176,7 +177,7 @@ class Finisher:
         return value
 
     def _received(self, reply: Reply, steps: Steps, draw: Draw) -> tuple[int, Any]:
-        """A stage, and the value that the agent has sent at it; of a part of the file, what the crop makes of that.
+        """A stage, and the value that the agent has sent at it; of a part of the file, what it was cut out for.
 
         Raises:
             MalformedMessage: it has sent something else.
@@ -190,7 +191,7 @@ class Finisher:
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if isinstance(value, PartOfFile):
-                return 2, steps.chain.run(value.data, 0, 2, draw, window=value.window)
+                return run_from_part(steps.chain, value, draw)
         except Exception as error:  # the boundary to what somebody else has made
             raise MalformedMessage(
                 f"agent {agent} must send {sample.encoding!r} as docs/wire.md describes it, got: {error}"
@@ -202,7 +203,9 @@ class Finisher:
         chain = steps.chain
         look = self._looking(steps, row)
         if not self._profile.recording:
-            return run_from_file(chain, data, len(chain), draw, keep_info=chain.keeps_info, after=look)
+            if look is None:
+                return run_from_file(chain, data, len(chain), draw)
+            return chain.run(data, 0, len(chain), draw, after=look)
         measured = self._profile.measure(len(data), steps.reach)
 
         def after(stage: int, value: Any) -> None:

@@ -17,8 +17,9 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import SampleDiffers, SophonError
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.pushdown import PartOfFile
+from sophon_loader.pipeline.described import run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.regular import seen
 from sophon_loader.wire.messages import Sample
@@ -249,7 +250,7 @@ def _compared(data: bytes, sample: Sample, payload: Payload, chain: Chain, draw:
     theirs: Any = decode(sample.encoding, sample.meta, payload)
     stage = sample.cut
     if isinstance(theirs, PartOfFile):
-        stage, theirs = 2, chain.run(theirs.data, 0, 2, draw, window=theirs.window)
+        stage, theirs = run_from_part(chain, theirs, draw)
     elif stage == 0:
         theirs = bytes(theirs)
     try:

@@ -9,19 +9,21 @@ import contextlib
 import math
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from PIL import Image
 
+from sophon_loader.encodings.catalogue import ANY_PART
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.info import MoreThanPixels, info_of
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
-from sophon_loader.pipeline.chain import Chain, Located
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of, run_from_file
+from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import Registration
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
@@ -231,9 +233,9 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
             raise prepared.error
         pipeline = learnt.built(job.fetch.digest)
         run = _at_cut if cut > 0 else _at_file
-        located = None if picture is None else picture.located
+        begun = None if picture is None else picture.begun
         doubtful = job.fetch.digest in learnt.doubtful
-        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, located, doubtful=doubtful)
+        encoded = run(job, read.data, pipeline.chain, cut, encoding, op_s, begun, doubtful=doubtful)
         learnt.doubtful.discard(job.fetch.digest)
         short = picture is None and (cut < job.item.cut or (_cuts_the_file(encoding) and len(pipeline.chain) < 2))
         note, work_s = pipeline.why if short else "", prepared.looked_s + time.monotonic() - since_s
@@ -253,11 +255,11 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
 
 def _choice(job: Job, learnt: Learnt, picture: Picture) -> Chosen:
     """What is cheapest for a sample."""
-    fetch, appraiser = job.fetch, learnt.appraiser(job.fetch.digest)
-    offers = appraiser.offers(picture, fetch.allowed, furthest=job.item.cut, keep_info=fetch.keep_info)
+    appraiser, allowed = learnt.appraiser(job.fetch.digest), _allowed(job)
+    offers = appraiser.offers(picture, allowed, furthest=job.item.cut)
     if not offers:
-        return Chosen(*unproven(picture, fetch.allowed, keep_info=fetch.keep_info))
-    taken = cheapest(offers, Prices(*fetch.prices))
+        return Chosen(*unproven(picture, allowed))
+    taken = cheapest(offers, Prices(*job.fetch.prices))
     return Chosen(taken.cut, taken.encoding, offers, taken.agent_s)
 
 
@@ -286,12 +288,13 @@ def try_out(job: Job, done: Done, learnt: Learnt) -> Tried:
     if job.fetch.per_worker < TRIED_FROM_CORES:
         return Tried()
     began_s, since_s = time.monotonic(), time.thread_time()
-    cuts = not job.fetch.keep_info and of_parts(job.fetch.allowed) is not None
-    lacking = appraiser.lacks(done.picture, job.fetch.allowed, cuts=cuts)
+    allowed = _allowed(job)
+    cuts = of_parts(allowed) is not None
+    lacking = appraiser.lacks(done.picture, allowed, cuts=cuts)
     if not appraiser.due(began_s, lacking):
         return Tried()
     to_tell = None
-    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(job.fetch.allowed)
+    chain, names = learnt.built(job.fetch.digest).chain, appraiser.names(allowed)
     try:
         trial = tried(done.data, done.picture, chain, _draw(job), names, cuts=cuts)
     except Exception:  # the boundary to user code; whoever runs that op for the loader says so
@@ -311,7 +314,7 @@ def _at_cut(
     cut: int,
     encoding: str,
     op_s: list[float],
-    located: Located | None,
+    begun: Begun | None,
     *,
     doubtful: bool,
 ) -> Encoded:
@@ -329,8 +332,7 @@ def _at_cut(
         if stage == 1 and looks and isinstance(value, Image.Image):
             info_of(value, job.fetch.allowed)
 
-    keep_info = job.fetch.keep_info
-    value = run_from_file(chain, data, cut, _draw(job), keep_info=keep_info, after=after, located=located)
+    value = run_from_file(chain, data, cut, _draw(job), after=after, begun=begun)
     return _encoded(job, value, encoding, cut, op_s, time.thread_time())
 
 
@@ -341,7 +343,7 @@ def _at_file(
     cut: int,
     encoding: str,
     op_s: list[float],
-    located: Located | None,
+    begun: Begun | None,
     *,
     doubtful: bool,
 ) -> Encoded:
@@ -353,13 +355,20 @@ def _at_file(
         return Encoded("file", {}, data)
     since_s = time.thread_time()
     if _cuts_the_file(encoding):
-        # Who looks at an image's info must be sent the whole.
-        part = None if job.fetch.keep_info else part_of(data, chain, _draw(job), located=located)
-        if isinstance(part, PartOfFile):
-            return _encoded(job, part, encoding, cut, op_s, since_s)
+        if ANY_PART in job.fetch.allowed:
+            begun = begun or begin_on_file(chain, data, _draw(job))
+            part = None if begun is None else begun.part(keep_metadata=job.fetch.keep_info)
+            if isinstance(part, PartOfFile):
+                return _encoded(job, part, encoding, cut, op_s, since_s)
     elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
         return _encoded(job, data, encoding, cut, op_s, since_s)
     return _encoded(job, data, "file", cut, op_s, since_s)
+
+
+def _allowed(job: Job) -> Collection[str]:
+    """The encodings that the loader accepts; of loaders that take only some parts of files, without those of parts."""
+    allowed = job.fetch.allowed
+    return allowed if ANY_PART in allowed else [name for name in allowed if not _cuts_the_file(name)]
 
 
 def _cuts_the_file(encoding: str) -> bool:

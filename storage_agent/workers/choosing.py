@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sophon_loader.encodings.estimate import MIN_PROBES, Features, Fit, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
+from sophon_loader.kinds.image.part import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.pushdown import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.wire.messages import Offer
 from storage_agent.workers.trials import FileFacts, Picture, Trial
 
@@ -79,7 +79,7 @@ class Appraiser:
     Example:
         >>> appraiser = Appraiser(chain, reach=3)
         >>> picture = look_at(data, chain, draw)
-        >>> offers = appraiser.offers(picture, ["file", "pixels", "webp"], furthest=3, keep_info=False)
+        >>> offers = appraiser.offers(picture, ["file", "pixels", "webp"], furthest=3)
         >>> cheapest(offers, Prices(wire=8e-8, agent=0.5, rest=0.2))
         Offer(cut=2, encoding='webp', nbytes=61233, agent_s=0.0032, rest_s=0.0019)
 
@@ -247,14 +247,13 @@ class Appraiser:
         if fit := estimate.fit(self._cut_of(name), given, nbytes, encode_s):
             self._fits[name] = fit
 
-    def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int, keep_info: bool) -> list[Offer]:
+    def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int) -> list[Offer]:
         """Every choice of a sample, the file first; nothing before enough has been tried.
 
         Args:
             picture: what has been told of its file.
             allowed: encodings that the loader accepts.
             furthest: the last stage that the loader accepts.
-            keep_info: whether an op may look at an image's `info`; then files are not cut.
         """
         if not self.knows:
             return []
@@ -263,13 +262,13 @@ class Appraiser:
         per_px, per_byte, each = self._decode_s
         whole_s = per_px * picture.px + per_byte * picture.nbytes + each
         cut_s = whole_s
-        if picture.can_be_cut and not keep_info and share < WORTH_SHARE:
+        if picture.can_be_cut and share < WORTH_SHARE:
             cut_s = whole_s * min(share + FIXED_SHARE + CUT_SHARE, 1.0)  # the bitstream is cut first
         after_s = sum(self._op_s)
         found = [Offer(*FILE, picture.nbytes, 0.0, cut_s + after_s)]
         for name, fit in self._fits.items():
             if fit.cut == 0 and name in allowed:
-                found += self._of_file(name, fit, picture, whole_s, cut_s, after_s, keep_info=keep_info)
+                found += self._of_file(name, fit, picture, whole_s, cut_s, after_s)
         spent_s, left_s = whole_s, after_s
         for cut in range(1, reach + 1):
             if cut > 1:
@@ -291,14 +290,14 @@ class Appraiser:
         return found
 
     def _of_file(
-        self, name: str, fit: Fit, picture: Picture, whole_s: float, cut_s: float, after_s: float, *, keep_info: bool
+        self, name: str, fit: Fit, picture: Picture, whole_s: float, cut_s: float, after_s: float
     ) -> list[Offer]:
         """An encoding of the file, or of the part of it that will be read."""
         estimate, given = fitted()[name], picture.facts.features(picture.nbytes)
         encode_s = float(estimate.encode_s(fit, given))
         decode_s = encode_s * estimate.decode_per_encode
         if used_at(name) is UsedAt.FIRST_REGION:
-            if keep_info or not picture.can_be_cut:
+            if not picture.can_be_cut:
                 return []
             decode_s += whole_s * min(picture.share + FIXED_SHARE, 1.0)
         elif name not in picture.taken_by:
@@ -347,15 +346,14 @@ def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
     return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
 
 
-def unproven(picture: Picture, allowed: Collection[str], *, keep_info: bool) -> tuple[int, str]:
+def unproven(picture: Picture, allowed: Collection[str]) -> tuple[int, str]:
     """The choice while nothing has been tried: the part of the file that will be read, where there is one.
 
     Args:
         picture: what has been told of the file.
         allowed: encodings that the loader accepts.
-        keep_info: whether an op may look at an image's `info`; then files are not cut.
     """
-    name = None if keep_info or not picture.can_be_cut else of_parts(allowed)
+    name = None if not picture.can_be_cut else of_parts(allowed)
     return FILE if name is None else (0, name)
 
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import msgpack
 from PIL import Image
 
-from sophon_loader import native
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import encodings, fitted, used_at
-from sophon_loader.pipeline.chain import Chain, Located
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.described import Begun, begin_on_file
 from sophon_loader.pipeline.randomness import Draw
 
 
@@ -48,21 +48,24 @@ class Picture:
     Args:
         nbytes: of the file.
         px: of the picture, 0 where its header could not be read.
-        located: what the first crop will read; None where that is not known.
-        can_be_cut: whether its bitstream could be cut: a JPEG file of a kind that can be, and its region is known.
+        begun: its pipeline, as far as that comes without pixels; None for a file that has no program.
         taken_by: encodings that take the whole file.
     """
 
     nbytes: int
     px: int
-    located: Located | None
-    can_be_cut: bool
+    begun: Begun | None
     taken_by: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
         """Share of the picture that is read."""
-        return 1.0 if self.located is None else self.located.share
+        return 1.0 if self.begun is None else self.begun.share
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether its bitstream could be cut: a JPEG file of a kind that can be, of which only a part is read."""
+        return self.begun is not None and self.begun.source.can_be_cut and self.share < 1
 
     @property
     def facts(self) -> FileFacts:
@@ -76,22 +79,22 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
     Args:
         data: the file.
         chain: its pipeline.
-        draw: decides what the first crop reads.
+        draw: decides what the pipeline reads.
     """
     taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
-    header = native.read_header(data)
-    if header is not None:
-        width, height, can_be_cropped, _ = header
-    else:
-        can_be_cropped = False
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                width, height = image.size
-        except Exception:  # no picture: the loader's own op says so
-            return Picture(len(data), 0, None, can_be_cut=False, taken_by=taken_by)
-    located = chain.located(width, height, draw) if chain.crop is not None else None
-    known = located is not None and located.region is not None
-    return Picture(len(data), width * height, located, can_be_cut=can_be_cropped and known, taken_by=taken_by)
+    begun = begin_on_file(chain, data, draw)
+    width, height = begun.source.shape[:2] if begun is not None else _size_of(data)
+    return Picture(len(data), width * height, begun, taken_by)
+
+
+def _size_of(data: bytes) -> tuple[int, int]:
+    """Width and height of a picture without a program, px; 0 where Pillow cannot open it: the loader's op says so."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            size: tuple[int, int] = image.size
+            return size
+    except Exception:
+        return 0, 0
 
 
 @cache
@@ -175,7 +178,7 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
                     note(other, value, nbytes[-1], time.thread_time())
         last_s = time.thread_time()
 
-    part = part_of(data, chain, draw, located=picture.located) if cuts and picture.can_be_cut else None
+    part = picture.begun.part() if cuts and picture.begun is not None and picture.can_be_cut else None
     part_s = time.thread_time() - last_s
     for name in names:
         if used_at(name) is UsedAt.FIRST_REGION and isinstance(part, PartOfFile):

@@ -17,8 +17,9 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.lepton import compressed, restored
 from sophon_loader.encodings.registry import decode, encode
 from sophon_loader.errors import EncodingError
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import chain_of
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.pipeline.described import begin_on_file
 from sophon_loader.pipeline.randomness import Draw
 from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
 from tests.support.drawn import examples
@@ -66,7 +67,9 @@ def test_parts_of_files_come_back_byte_for_byte() -> None:
     data = jpeg((300, 200), quality=90)
     for index in range(30):
         with chain.isolated():
-            part = part_of(data, chain, Draw(1, 0, index))
+            begun = begin_on_file(chain, data, Draw(1, 0, index))
+        assert begun is not None
+        part = begun.part()
         assert isinstance(part, PartOfFile)
         assert there_and_back(part, "roi-lepton") == part
 

@@ -231,13 +231,12 @@ def test_files_in_fewer_bytes(make: Any, encoding: str, files: int) -> None:
 
 @pytest.mark.parametrize("policy", ["auto", "all-off", "resize-off"])
 def test_an_op_that_turns_pictures_by_their_exif_sees_it(root: Path, make: Any, policy: str) -> None:
-    """It is not registered, so it runs at the loader, behind the crop; a part of a file has lost its EXIF."""
+    """It is not registered, so it runs at the loader, behind the crop, on parts that have kept their EXIF as well."""
     crop, rest = v1.RandomResizedCrop((40, 60), scale=(0.1, 0.3)), [v1.Resize((50, 50)), v1.ToTensor()]
     dataset = folder(root, "turned", v1.Compose([crop, ImageOps.exif_transpose, *rest]))
     blind = folder(root, "turned", v1.Compose([crop, *rest]))
     assert expected(dataset, 0, "turned") != expected(blind, 0, "blind"), "it makes a difference"
     for report in epochs(make(dataset, tree="turned", policy=policy), 2, key="turned"):
-        assert {"roi-jpeg", "roi-lepton"}.isdisjoint(report["choices"])
         assert set(report["cuts"]) <= {0, 1, 2}
         assert any("is not registered" in note for note in report["notes"])
 

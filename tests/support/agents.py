@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import psutil
 import zmq
 
-from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.catalogue import ANY_PART, encoding_names
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.pipeline.chain import Chain
@@ -308,7 +308,7 @@ def fetch(
     digest: str = "",
     first: int = 0,
     encoding: str = "file",
-    allowed: Sequence[str] = encoding_names(),
+    allowed: Sequence[str] = (*encoding_names(), ANY_PART),
     occurrence: int = 0,
 ) -> Fetch:
     """Ask for files, with ids from `first` on."""

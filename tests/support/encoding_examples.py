@@ -13,9 +13,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from sophon_loader.pipeline.chain import Window
-from sophon_loader.pipeline.op import Region
-from sophon_loader.pipeline.pushdown import PartOfFile
+from sophon_loader.kinds.image.part import PartOfFile, Region, Window
 
 Make = Callable[[], Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torchvision.transforms import v2
 
-from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.catalogue import ANY_PART, encoding_names
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
@@ -63,7 +63,7 @@ def job_at(cut: int, encoding: str = "array", **changed: Any) -> Job:
     item = Item(*place, cut, encoding, changed.pop("key", "a/x.jpg"))
     whole: dict[str, Any] = {
         "client": b"c", "export": "d", "digest": "", "seed": 11, "epoch": 2, "keep_info": False, "dry": False,
-        "allowed": list(encoding_names()), "received_s": 0.0, "upkeep_s": 0.0,
+        "allowed": [*encoding_names(), ANY_PART], "received_s": 0.0, "upkeep_s": 0.0,
     }  # fmt: skip
     return Job(FetchHeader(**(whole | changed)), item)
 

@@ -20,7 +20,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Reply, Wanted
-from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.catalogue import ANY_PART, encoding_names
 from sophon_loader.encodings.estimate import MIN_PROBES
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
@@ -63,9 +63,15 @@ TRANSFORMS: dict[str, Any] = {
     "centre": v1.Compose([v1.CenterCrop(30), v1.ColorJitter(0.4), v1.ToTensor()]),
     "no crop": v1.Compose([v1.Resize(20), v1.RandomRotation(9), v1.ToTensor()]),
     "grey": v1.Compose([v1.RandomResizedCrop(16), v1.Grayscale(), v1.ToTensor()]),
+    "flip first": v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(24), v1.ToTensor()]),
+    "RGB first": v2.Compose([v2.RGB(), v2.RandomResizedCrop(24), v2.ToImage(), v2.ToDtype(torch.float32)]),
+    "evaluation": v1.Compose([v1.Resize(26), v1.CenterCrop(20), v1.ToTensor()]),
+    "two crops": v2.Compose([v2.RandomCrop(28), v2.RandomCrop(20), v2.PILToTensor()]),
     "an image": v1.RandomResizedCrop(24),
     "nothing": None,
 }
+CUT = {"training", "a small part", "flip first", "RGB first", "two crops"}
+"""Those that read little of most pictures."""
 
 
 class Case(NamedTuple):
@@ -177,7 +183,7 @@ price = st.floats(0, 1e9) | st.sampled_from([0.0, 1e-9, 1e-6, 1.0, 1e9])
 @given(
     name=st.sampled_from(sorted(TRANSFORMS)), index=st.integers(0, 15), prices=st.tuples(price, price, price),
     keep_info=st.booleans(), occurrence=st.integers(0, 2), furthest=st.integers(0, 64),
-    allowed=st.just(list(NAMES)) | st.lists(st.sampled_from(NAMES), unique=True),
+    allowed=st.just([*NAMES, ANY_PART]) | st.lists(st.sampled_from([*NAMES, ANY_PART]), unique=True),
 )  # fmt: skip
 def test_whatever_is_chosen_the_sample_is_the_same(
     ends: Ends,
@@ -195,18 +201,34 @@ def test_whatever_is_chosen_the_sample_is_the_same(
     done = ends.asked(case, index, prices=Prices(*prices), **more)
     sample = sample_of(done.answer)
     assert sample.note == "" and sample.cut <= cut and sample.encoding in {*allowed, "file"}
-    assert not (keep_info and sample.encoding == "roi-jpeg"), "a part of a file has lost what the whole one tells"
+    assert ANY_PART in allowed or sample.encoding not in ("roi-jpeg", "roi-lepton"), (
+        "this loader looks for another part"
+    )
     data = ends.exports["d"].read(ends.key(case, index))
     found = finished(case, done, index, ends.key(case, index), occurrence)
     wanted = from_file(case, data, index, occurrence)
-    if name in ("an image", "nothing") and not keep_info:
-        wanted.info, found.info = {}, {}
     assert difference(wanted, found) == ""
+    if name in ("an image", "nothing") and keep_info:
+        assert wanted.info == found.info
+
+
+@pytest.mark.skipif("roi-jpeg" not in NAMES, reason="the C extension is not built")
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_a_part_is_sent_wherever_the_pipeline_reads_one(ends: Ends, name: str) -> None:
+    case, found = fresh(ends, name), set()
+    for index in range(12):
+        done = ends.asked(case, index, occurrence=index)
+        found.add(sample_of(done.answer).encoding)
+        key = ends.key(case, index)
+        wanted = from_file(case, ends.exports["d"].read(key), index, index)
+        assert difference(wanted, finished(case, done, index, key, index)) == ""
+    assert "roi-jpeg" in found or name not in CUT
+    assert found == {"file"} or name not in ("no crop", "nothing")
 
 
 def test_prices_lead_to_many_choices(ends: Ends) -> None:
     """Else the test above would hold for a worker that always takes the same."""
-    found, allowed = set(), ["file", "roi-jpeg", "pixels", "webp", "array"]
+    found, allowed = set(), ["file", "roi-jpeg", "pixels", "webp", "array", ANY_PART]
     for index in range(16):
         for prices in (Prices(0, 1, 0), Prices(1, 0, 0), Prices(0, 0, 1), Prices(1e-7, 1, 0), Prices(1e-9, 0, 1)):
             # Of all encodings, which one is cheapest for a crop is a matter of what its CPU seconds came to just now.
@@ -302,9 +324,10 @@ def test_a_trial_changes_nothing(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize(("keep_info", "allowed", "cuts"), [
-    (False, ["file", "roi-jpeg"], True),
-    (True, ["file", "roi-jpeg"], False),
-    (False, ["file", "webp"], False),
+    (False, ["file", "roi-jpeg", ANY_PART], True),
+    (True, ["file", "roi-jpeg", ANY_PART], True),
+    (False, ["file", "roi-jpeg"], False),
+    (False, ["file", "webp", ANY_PART], False),
 ])  # fmt: skip
 def test_what_the_loader_must_not_get_cut_is_not_cut_on_trial(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, keep_info: bool, allowed: list[str], cuts: bool

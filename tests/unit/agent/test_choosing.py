@@ -19,8 +19,11 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Encoded
 from sophon_loader.encodings.estimate import MIN_PROBES, UsedAt
 from sophon_loader.encodings.registry import encodings, used_at
-from sophon_loader.pipeline.chain import Chain, Located, chain_of
-from sophon_loader.pipeline.op import Region
+from sophon_loader.kinds.image.deferred import Deferred, deferred
+from sophon_loader.kinds.image.primitives import Shape
+from sophon_loader.kinds.image.source import Source
+from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.pipeline.described import Begun, begin_on_size
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.wire.messages import Offer
 from storage_agent.workers.choosing import (
@@ -74,31 +77,31 @@ def looked_at(data: bytes, chain: Chain = CHAIN, draw: Draw = DRAW) -> Picture:
 def test_a_jpeg_file(mode: str, how: dict[str, Any], can_be_cut: bool) -> None:
     data = file_of(picture(120, 90, 1).convert(mode), **how)
     found = looked_at(data)
+    assert (found.nbytes, found.px, found.can_be_cut, found.taken_by) == (len(data), 120 * 90, can_be_cut, WHOLE)
     with CHAIN.isolated():
-        located = CHAIN.located(120, 90, DRAW)
-    assert found == Picture(len(data), 120 * 90, located, can_be_cut, taken_by=WHOLE)
-    assert found.share == located.share < 1
+        assert found.share == begin_on_size(CHAIN, 120, 90, DRAW).share < 1
 
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP"])
-def test_a_picture_that_is_no_jpeg_can_be_located_and_not_cut(format: str) -> None:
+def test_of_a_picture_that_is_no_jpeg_a_part_is_read_and_none_is_cut(format: str) -> None:
     data = file_of(picture(120, 90, 1), format)
     found = looked_at(data)
     assert (found.nbytes, found.px, found.can_be_cut, found.taken_by) == (len(data), 10_800, False, ())
-    assert found.located is not None and found.share < 1
+    assert found.begun is not None and found.share < 1
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"no picture", b"\xff\xd8 no more", PHOTO[:8], file_of(picture(9, 9, 1), "PNG")[:20]]
 )
 def test_broken_bytes_are_no_picture(data: bytes) -> None:
-    assert looked_at(data) == Picture(len(data), 0, None, can_be_cut=False)
-    assert looked_at(data).share == 1.0
+    assert looked_at(data) == Picture(len(data), 0, None)
+    assert looked_at(data).share == 1.0 and not looked_at(data).can_be_cut
 
 
 def test_without_a_crop_a_picture_is_read_whole() -> None:
     found = looked_at(PHOTO, chain_of(v1.Compose([v1.Resize(8), v1.ToTensor()])))
-    assert found == Picture(len(PHOTO), 10_800, None, can_be_cut=False, taken_by=WHOLE)
+    assert (found.nbytes, found.px, found.taken_by) == (len(PHOTO), 10_800, WHOLE)
+    assert (found.share, found.can_be_cut) == (1.0, False)
 
 
 def test_features_of_a_picture() -> None:
@@ -383,8 +386,15 @@ def sample(
     taken_by: tuple[str, ...] = WHOLE,
 ) -> Picture:
     """A picture of which a share is read: 200 x 150 px and a quarter, unless told otherwise."""
-    located = Located(px, 1000, Region(0, 0, px, round(1000 * share)))
-    return Picture(nbytes, px, located, can_be_cut, taken_by)
+    return Picture(nbytes, px, begun_at(share, can_be_cut), taken_by)
+
+
+def begun_at(share: float, can_be_cut: bool = True) -> Begun:
+    """A pipeline that reads such a share of its picture."""
+    source = Source(b"", Shape(1, 1000, "RGB"), can_be_cut=can_be_cut)
+    image = deferred(source).crop((0, 0, 1, round(1000 * share)))
+    assert isinstance(image, Deferred)
+    return Begun(source, 2, image, image.steps)
 
 
 def appraiser_of(chain: Chain = CHAIN, reach: int = 4, trials: int = MIN_PROBES) -> Appraiser:
@@ -399,9 +409,8 @@ def offers_of(
     picture: Picture | None = None,
     allowed: Sequence[str] = NAMES,
     furthest: int = 64,
-    keep_info: bool = False,
 ) -> list[Offer]:
-    return appraiser.offers(picture or sample(), allowed, furthest=furthest, keep_info=keep_info)
+    return appraiser.offers(picture or sample(), allowed, furthest=furthest)
 
 
 def by_choice(offers: Sequence[Offer]) -> dict[tuple[int, str], tuple[int, float, float]]:
@@ -445,10 +454,9 @@ def test_most_of_a_picture_is_decoded_whole() -> None:
     assert found[2, "pixels"] == pytest.approx((768, WHOLE_S + 0.001, 0.0007))
 
 
-@pytest.mark.parametrize(("changed", "keep_info"), [({"can_be_cut": False}, False), ({}, True)])
-def test_a_file_that_must_not_be_cut(changed: dict[str, Any], keep_info: bool) -> None:
-    """A PNG file, or one whose EXIF may be looked at: it is decoded whole, at either end."""
-    found = by_choice(offers_of(appraiser_of(), sample(**changed), keep_info=keep_info))
+def test_a_file_that_cannot_be_cut() -> None:
+    """A PNG file: it is decoded whole, at either end."""
+    found = by_choice(offers_of(appraiser_of(), sample(can_be_cut=False)))
     wanted = {choice: costs for choice, costs in BY_HAND.items() if choice[1] != "roi-jpeg"}
     more_s = WHOLE_S - PART_S
     for choice, (nbytes, agent_s, rest_s) in wanted.items():
@@ -463,8 +471,8 @@ def test_a_whole_file_in_other_words() -> None:
     appraiser = Appraiser(CHAIN, 4)
     for number in range(MIN_PROBES):
         appraiser.learn(hand_made(number, ["lepton"]))
-    for keep_info, decode_s in ((False, PART_S), (True, WHOLE_S)):
-        found = by_choice(offers_of(appraiser, keep_info=keep_info))
+    for can_be_cut, decode_s in ((True, PART_S), (False, WHOLE_S)):
+        found = by_choice(offers_of(appraiser, sample(can_be_cut=can_be_cut)))
         assert found[0, "lepton"] == pytest.approx((16_200, 0.003, decode_s + 0.0017 + 0.52 * 0.003), rel=1e-3)
         assert found[0, "file"][2] == pytest.approx(decode_s + 0.0017)
     assert (0, "lepton") not in by_choice(offers_of(appraiser, sample(taken_by=()))), "a PNG file, say"
@@ -472,7 +480,7 @@ def test_a_whole_file_in_other_words() -> None:
 
 
 def test_a_picture_of_unknown_size_has_no_choice_that_needs_it() -> None:
-    found = by_choice(offers_of(appraiser_of(), Picture(20_000, 0, None, can_be_cut=False)))
+    found = by_choice(offers_of(appraiser_of(), Picture(20_000, 0, None)))
     assert set(found) == {(0, "file"), (1, "pixels"), (2, "pixels"), (3, "pixels"), (4, "array")}
     assert found[1, "pixels"][0] == round(sum(3 * (10_000 + 700 * n) for n in range(MIN_PROBES)) / MIN_PROBES)
 
@@ -496,7 +504,7 @@ def test_a_pipeline_that_is_decoding_alone() -> None:
     for number in range(MIN_PROBES):
         trial = hand_made(number)
         appraiser.learn(Trial(trial.file, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
-    found = by_choice(offers_of(appraiser, Picture(20_000, 30_000, None, can_be_cut=False)))
+    found = by_choice(offers_of(appraiser, Picture(20_000, 30_000, None)))
     assert_near(found, {(0, "file"): (20_000, 0.0, WHOLE_S), (1, "pixels"): (90_000, WHOLE_S, 0.0)})
 
 
@@ -543,13 +551,11 @@ def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, floa
     """Whatever has been measured, an answer can be sent: sizes and seconds are finite and not negative."""
     appraiser = Appraiser(CHAIN, 4)
     for px, nbytes, seconds in rows:
-        where = Located(px, 1, Region(0, 0, px // 3, 1)) if px else None
-        found = Picture(nbytes, px, where, can_be_cut=bool(px))
+        found = Picture(nbytes, px, begun_at(1 / 3) if px else None)
         encoded = {"roi-jpeg": (nbytes, max(1, nbytes // 2), seconds), "webp": (768, 700, seconds)}
         appraiser.learn(Trial(found.facts, (seconds,) * 4, (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
     for px, nbytes, _ in rows:
-        where = Located(px, 1, Region(0, 0, px // 2, 1)) if px else None
-        for one in offers_of(appraiser, Picture(nbytes, px, where, can_be_cut=bool(px))):
+        for one in offers_of(appraiser, Picture(nbytes, px, begun_at(1 / 2) if px else None)):
             assert 0 <= one.nbytes < 1 << 64 and 0 <= one.agent_s <= 1e9 and 0 <= one.rest_s <= 1e9
 
 
@@ -590,17 +596,13 @@ def test_nothing_is_cheaper_than_the_cheapest(price: tuple[float, float, float])
 
 @needs_crop
 def test_before_anything_is_known_the_part_of_the_file_is_sent() -> None:
-    assert unproven(sample(), NAMES, keep_info=False) == (0, "roi-jpeg")
-    for found, allowed, keep_info in (
-        (sample(can_be_cut=False), NAMES, False),
-        (sample(), NAMES, True),
-        (sample(), ("file", "pixels", "webp"), False),
-    ):
-        assert unproven(found, allowed, keep_info=keep_info) == (0, "file")
+    assert unproven(sample(), NAMES) == (0, "roi-jpeg")
+    for found, allowed in ((sample(can_be_cut=False), NAMES), (sample(), ("file", "pixels", "webp"))):
+        assert unproven(found, allowed) == (0, "file")
 
 
 def test_a_file_that_is_no_picture_is_sent_as_it_is(tmp_path: Path) -> None:
     found = looked_at(b"no picture")
-    assert unproven(found, NAMES, keep_info=False) == (0, "file")
+    assert unproven(found, NAMES) == (0, "file")
     for one in offers_of(appraiser_of(), found):
         assert one.encoding not in ("roi-jpeg", "webp", "lepton")

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from sophon_loader.encodings.catalogue import INFO_CLASSES
+from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal
 from sophon_loader.wire.limits import (
     MAX_KEYS,
@@ -319,7 +319,7 @@ def test_files_are_read_and_work_is_queued(counter: Counter) -> None:
 
 
 def test_a_worker_is_told_whether_the_loader_reads_pillow_s_classes_in_info(counter: Counter) -> None:
-    allowed = ["pixels", INFO_CLASSES]
+    allowed = ["pixels", INFO_CLASSES, ANY_PART]
     (queue,) = counter.says(_fetch((2, "pixels"), digest=_register(counter), allowed=allowed))
     assert isinstance(queue, Queue) and queue.jobs[0].fetch.allowed == allowed
 

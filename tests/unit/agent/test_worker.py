@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torchvision.transforms import v2
 
-from sophon_loader.encodings.catalogue import INFO_CLASSES, encoding_names
+from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES, encoding_names
 from sophon_loader.encodings.registry import decode
 from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
 from sophon_loader.pipeline.chain import chain_of
@@ -110,7 +111,7 @@ def test_nothing_else_than_what_is_allowed_is_sent(
 @pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
 @pytest.mark.parametrize("allowed", [[], ["file"], ["file", "pixels", "array", "webp"], ["roi-jpeg"]])
 def test_a_part_of_a_file_must_be_allowed(exports: Exports, allowed: list[str]) -> None:
-    answer = answer_job(exports, job_at(0, "roi-jpeg", sample=1, allowed=allowed), PIPELINE)
+    answer = answer_job(exports, job_at(0, "roi-jpeg", sample=1, allowed=[*allowed, ANY_PART]), PIPELINE)
     sample = sample_of(answer)
     assert sample_of(answer_job(exports, job_at(0, "roi-jpeg", sample=1), PIPELINE)).encoding == "roi-jpeg"
     if "roi-jpeg" in allowed:
@@ -118,6 +119,15 @@ def test_a_part_of_a_file_must_be_allowed(exports: Exports, allowed: list[str]) 
     else:
         assert (sample.encoding, answer.payload) == ("file", file_of(exports))
         assert "roi-jpeg" in sample.note and "is not allowed" in sample.note
+
+
+@pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
+@pytest.mark.parametrize("encoding", ["roi-jpeg", "roi-lepton"])
+def test_a_loader_of_an_earlier_release_is_sent_no_part(exports: Exports, encoding: str) -> None:
+    """It would look for the part that op 1 reads, and this agent may have cut out less."""
+    answer = answer_job(exports, job_at(0, encoding, sample=1, allowed=list(encoding_names())), PIPELINE)
+    sample = sample_of(answer)
+    assert (sample.cut, sample.encoding, sample.note, answer.payload) == (0, "file", "", file_of(exports))
 
 
 # --- files in other words -------------------------------------------------------------------------------------
@@ -159,8 +169,10 @@ def test_a_part_of_a_file_crosses_in_fewer_bytes(exports: Exports) -> None:
         assert (sample.cut, sample.encoding, sample.note) == (0, encoding, "")
         parts[encoding] = decode(encoding, sample.meta, answer.payload or b"")
     assert parts["roi-lepton"] == parts["roi-jpeg"]
-    kept = sample_of(answer_job(exports, job_at(0, "roi-lepton", sample=1, keep_info=True), PIPELINE))
-    assert (kept.encoding, kept.note) == ("file", "")
+    answer = answer_job(exports, job_at(0, "roi-lepton", sample=1, keep_info=True), PIPELINE)
+    kept = decode("roi-lepton", sample_of(answer).meta, answer.payload or b"")
+    with Image.open(io.BytesIO(kept.data)) as part, Image.open(io.BytesIO(file_of(exports, "a/x.jpg"))) as whole:
+        assert part.info == whole.info and part.info["comment"] == b"from a camera"
 
 
 def test_info_goes_along_when_asked_for(exports: Exports) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as program
-from bench import against, arguments, policies
+from bench import against, arguments, policies, record
 from bench.bed import LinkedHosts, LoopbackHosts, TestBedUnavailable
 from bench.catalogue import BENCHES
+from sophon_loader.native import _table
 
 WRONG = {
     "bench.policies": (
@@ -72,6 +74,8 @@ WRONG = {
     "bench.study": ("--data nowhere",),
     "bench.peers.__main__": ("--data nowhere", "--epochs 0", "--batch-size 0", "--link-mbit -1"),
     "bench.bed.__main__": ("--link-mbit -1", "--seconds 0"),
+    "bench.programs": ("--data nowhere",),
+    "bench.recorded": (),
     "bench.against": (". --rounds 0 -- bench.planner", ". --figures ( -- bench.planner", ". -- bench.nonsense"),
 }
 """Command lines that each bench must refuse."""
@@ -206,6 +210,8 @@ def test_the_program_knows_its_benches_and_results(capsys: pytest.CaptureFixture
 def test_against_refuses_a_checkout_without_the_extension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "planner.py").touch()
+    shutil.copytree(record.REPOSITORY / "sophon_loader" / "native", tmp_path / "sophon_loader" / "native")
+    (tmp_path / "sophon_loader" / "native" / Path(_table.__file__).name).unlink()
     with pytest.raises(SystemExit):
         against.main([str(tmp_path), "--", "bench.planner"])
-    assert "must be one with the C extension built in it" in capsys.readouterr().err
+    assert "must be one with its C extensions built in it" in capsys.readouterr().err

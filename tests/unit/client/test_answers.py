@@ -20,6 +20,7 @@ from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
+from sophon_loader.encodings.catalogue import ANY_PART
 from sophon_loader.errors import MalformedMessage
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed
 from sophon_loader.pipeline.software import software
@@ -188,7 +189,7 @@ def test_an_encoding_that_was_allowed(liar: Liar, encoding: str) -> None:
     (reply,) = _replies(liar, Wanted(0, 3, 1, "webp", "x.jpg"))
     assert reply.sample is not None and reply.sample.encoding == encoding
     (fetch,) = liar.heard
-    assert isinstance(fetch, Fetch) and fetch.allowed == ["file", "webp", "pixels"]
+    assert isinstance(fetch, Fetch) and fetch.allowed == ["file", "webp", "pixels", ANY_PART]
 
 
 @pytest.mark.parametrize("occurrence", [0, 1, 7])

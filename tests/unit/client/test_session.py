@@ -14,7 +14,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Wanted
-from sophon_loader.encodings.catalogue import INFO_CLASSES
+from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.messages import CHEAPEST, Fetch, Message, Sample
@@ -96,6 +96,7 @@ def test_prices_go_with_the_samples_that_they_are_for(connection: ConnectionStan
     assert [(one.cut, one.encoding) for one in first.items] == [(0, "file"), (3, CHEAPEST)] * 2
     assert (second.prices, second.keep_info, len(second.items)) == ([], True, 1), "another source, and files alone"
     assert INFO_CLASSES not in first.allowed and second.allowed == [*first.allowed, INFO_CLASSES]
+    assert ANY_PART in first.allowed
 
 
 def test_batches_of_different_prices_are_asked_for_apart(connection: ConnectionStandIn) -> None:

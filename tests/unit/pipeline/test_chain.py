@@ -29,6 +29,7 @@ from torchvision.transforms import v2
 from sophon_loader.errors import PipelineError, TooManyPixels
 from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, decode, specs_of
+from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registration import Registration
@@ -128,7 +129,7 @@ def test_the_caller_does_not_notice(chain: Chain, data: bytes, draw: Draw, fails
     try:
         with chain.isolated():
             chain.run(data[:20] if fails else data, 0, len(chain), draw)
-            chain.region(30, 40, draw)
+            begin_on_size(chain, 30, 40, draw)
     except OSError:
         assert fails
     assert _states() == before

@@ -104,7 +104,7 @@ def test_what_cannot_be_described_for_certain_stays_local(name: str) -> None:
     op = op_of(LOCAL[name]())
     assert op.spec is None
     assert op.draws == GENERATORS
-    assert op.crop is None
+    assert not op.takes_deferred
 
 
 def test_labels_of_local_ops_are_readable() -> None:

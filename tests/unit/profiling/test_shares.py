@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torchvision import transforms as v1
 
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.pipeline import chain as chain_module
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling import shares as module
@@ -34,15 +37,39 @@ def shares_of(pipelines: Pipelines, seed: int | None = 1) -> CropShares:
     return CropShares(pipelines, np.zeros(COUNT, np.int16), profile, None if seed is None else Seed(seed))
 
 
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
 # --- pipelines ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("second", [crop_transform(), v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor(), times_two])])
-def test_parts_are_sent_only_where_every_pipeline_begins_with_a_crop(second: Any) -> None:
+@pytest.mark.parametrize(
+    ("second", "first"),
+    [
+        (crop_transform(), True),
+        (v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor(), times_two]), True),
+        (v1.Compose([v1.ColorJitter(0.1), v1.RandomResizedCrop(16), v1.ToTensor()]), False),
+        (v1.Compose([times_two, v1.RandomResizedCrop(16)]), False),
+    ],
+)
+def test_parts_are_sent_only_where_every_pipeline_begins_with_a_crop(second: Any, first: bool) -> None:
     pipelines = pipelines_of(crop_transform(), second)
-    plain = second.transforms[-1] is not times_two
-    assert pipelines.crops_first == (plain and "roi-jpeg" in encoding_names())
+    assert pipelines.crops_first == (first and "roi-jpeg" in encoding_names())
     assert pipelines.max_cut == 4
+
+
+@needs_crop
+def test_in_another_thread_nothing_is_drawn_since_the_generators_are_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = []
+    monkeypatch.setattr(chain_module, "seed_generators", lambda *which: drawn.append(which))
+    pipelines = pipelines_of(crop_transform())
+    assert in_a_thread(lambda: shares_of(pipelines).of(range(COUNT), 0).tolist()) == [1.0] * COUNT
+    assert not in_a_thread(lambda: pipelines.crops_first) and not drawn
+    assert pipelines.crops_first and drawn
 
 
 @pytest.mark.parametrize(

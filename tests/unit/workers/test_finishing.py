@@ -24,8 +24,9 @@ from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.encodings.catalogue import encoding_names, missing
 from sophon_loader.encodings.registry import encode
 from sophon_loader.errors import AgentUnreachable, MalformedMessage, SampleMissing, SampleUnreadable
+from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.pipeline.pushdown import PartOfFile, part_of
+from sophon_loader.pipeline.described import begin_on_file
 from sophon_loader.pipeline.randomness import Draw, Seed
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Sample
 from tests.support.loaders import said
@@ -194,7 +195,9 @@ def test_while_files_are_profiled(root: Path) -> None:
 
 def part_for(chain: Chain, data: bytes, draw: Draw) -> PartOfFile:
     with chain.isolated():
-        part = part_of(data, chain, draw)
+        begun = begin_on_file(chain, data, draw)
+    assert begun is not None
+    part = begun.part()
     assert isinstance(part, PartOfFile)
     return part
 
@@ -216,7 +219,7 @@ def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: py
     chain, data, draw = parts.steps[0].chain, file_of(parts, 1), draw_of(parts, 1)
     value = expected(parts, 1)
     part = part_for(chain, data, draw)
-    drawn = count_locating(parts, monkeypatch)
+    drawn = count_draws(v1.RandomResizedCrop, monkeypatch)
     one = wanted()
     replies = {
         "read here": lambda: Reply(one, 0),
@@ -232,27 +235,25 @@ def test_a_region_is_drawn_once_per_sample(root: Path, way: str, monkeypatch: py
         assert parts.statistics.totals(1).encodings == {way: 1}
 
 
-def test_a_crop_that_pads_is_asked_once_whether_it_has_a_region(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crop_that_pads_is_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = v1.Compose([v1.RandomCrop(64, padding=4), v1.ToTensor()])
     parts = parts_of(ImageFolder(str(root), transform), terms())
     value = expected(parts, 1)
-    drawn = count_locating(parts, monkeypatch)
+    drawn = count_draws(v1.RandomCrop, monkeypatch)
     assert torch.equal(finished(parts, Reply(wanted(), 0))[0], value)
-    assert drawn == ([SIZE] if native.available else [])
+    assert drawn == [(SIZE[0] + 8, SIZE[1] + 8)]
 
 
-def count_locating(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Note the sizes of the pictures in which a region is drawn from now on."""
-    crop = parts.steps[0].chain.crop
-    assert crop is not None
+def count_draws(crop: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Note the sizes of the images in which a class of crops draws a region from now on."""
     seen: list[tuple[int, int]] = []
-    locate = type(crop).locate
+    get_params = crop.get_params
 
-    def noting(self: Any, width: int, height: int) -> Any:
-        seen.append((width, height))
-        return locate(self, width, height)
+    def noting(image: Image.Image, *limits: Any) -> Any:
+        seen.append(image.size)
+        return get_params(image, *limits)
 
-    monkeypatch.setattr(type(crop), "locate", noting)
+    monkeypatch.setattr(crop, "get_params", staticmethod(noting))
     return seen
 
 

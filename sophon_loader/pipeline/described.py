@@ -1,0 +1,205 @@
+"""A described pipeline as a program: its ops, run on a picture whose pixels are not made yet.
+
+Both ends lower pipelines here, under the same op seeds, so both find the same numbers: the agent to know which part of
+a file to cut out, either end to decode no more than that part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from sophon_loader import native
+from sophon_loader.errors import PipelineError
+from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
+from sophon_loader.kinds.image.kind import ImageKind
+from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
+from sophon_loader.kinds.image.primitives import Shape
+from sophon_loader.kinds.image.selftest import trusted
+from sophon_loader.kinds.image.source import Source, source_of
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.programs.program import Program, Step
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A pipeline on one picture, as far as it comes without pixels: up to its last crop or resize at most.
+
+    Args:
+        source: the picture's file.
+        stage: that has been reached, at least 1.
+        image: its value there.
+        steps: what has been recorded of it.
+    """
+
+    source: Source
+    stage: int
+    image: Deferred
+    steps: tuple[Step, ...]
+
+    @property
+    def region(self) -> Region:
+        """The rectangle of the picture that is read; all of it where that is not known."""
+        return self.source.region(self.steps)
+
+    @property
+    def share(self) -> float:
+        """Share of the picture's area that is read."""
+        return self.region.share_of(*self.source.shape[:2])
+
+    def program(self, file: str) -> Program:
+        """As a program of the file with this key."""
+        return Program(ImageKind.name, file, tuple(self.source.shape), self.steps)
+
+    def part(self, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
+        """The part of the file that holds the region.
+
+        Args:
+            keep_metadata: whether it is to hold what Pillow makes an image's `info` of.
+        """
+        region, (width, height, _) = self.region, self.source.shape
+        if region.share_of(width, height) == 1:
+            return NotCut("the region is the whole picture")
+        return part_of(self.source.data, region, width, height, keep_metadata=keep_metadata)
+
+
+def begin(chain: Chain, source: Source, draw: Draw, stop: int | None = None) -> Begun:
+    """Run a pipeline's ops until one looks at pixels, behind the last crop or resize at the latest; none where programs
+    do not give what the installed Pillow gives.
+
+    Seeds the global generators: call it within `isolated()`.
+
+    Args:
+        chain: the pipeline.
+        source: of the picture; no pixel of it is decoded.
+        draw: decides the random numbers.
+        stop: a stage to end at, if that comes first.
+    """
+    image = _rgb(source)
+    stage, last = 1, chain.shrinks_until if stop is None else min(stop, chain.shrinks_until)
+    if not trusted():
+        last = 1
+    source.sealed = True
+    try:
+        with contextlib.suppress(Exception):  # PixelsWanted; and an op that fails will do so where it is run
+            while stage < last:
+                made = chain.run(image, stage, stage + 1, draw)
+                if not isinstance(made, Deferred):
+                    break
+                stage, image = stage + 1, made
+    finally:
+        source.sealed = False
+    return Begun(source, stage, image, image.steps)
+
+
+def begin_on_size(chain: Chain, width: int, height: int, draw: Draw) -> Begun:
+    """The same for a picture of which only the size is known, px."""
+    return begin(chain, Source(b"", Shape(width, height, "RGB")), draw)
+
+
+def begin_on_file(chain: Chain, data: bytes, draw: Draw) -> Begun | None:
+    """The same for a file; None for one that has no program, or that Pillow cannot open."""
+    try:
+        source = source_of(data)
+    except Exception:  # whoever decodes it says so
+        return None
+    if source is None or source.shape.px > chain.max_px:
+        return None
+    return begin(chain, source, draw)
+
+
+def run_from_file(
+    chain: Chain,
+    data: bytes,
+    stop: int,
+    draw: Draw,
+    *,
+    after: Callable[[int, Any], None] | None = None,
+    begun: Begun | None = None,
+) -> Any:
+    """Take a file to stage `stop`, decoding only the part that is needed where that is faster; the same value.
+
+    Seeds the global generators: call it within `isolated()`.
+
+    Args:
+        chain: the pipeline.
+        data: the whole file.
+        stop: a stage, at most `len(chain)`.
+        draw: decides the random numbers.
+        after: see `Chain.run`. Then op 0 is the decoding of what op 1 reads, and ops run one by one; an image that
+            `after` is given may be one whose pixels or `info` nobody has looked at.
+        begun: what `begin` gave for this file and draw, if it was asked before.
+
+    Returns:
+        The value at stage `stop`; an image is a plain one.
+    """
+    deferrable = min(stop, chain.deferrable)
+    if deferrable > 1 and trusted():
+        try:
+            if after is not None:
+                value, stage = _run_measured(chain, data, draw, after, begun)
+            elif begun is not None and begun.stage <= stop:
+                value, stage = _looked_at(chain.run(begun.image, begun.stage, deferrable, draw)), deferrable
+            elif (source := source_of(data)) is not None and source.shape.px <= chain.max_px:
+                value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw)), deferrable
+            else:
+                stage = 0
+        except Exception:  # of a damaged file, say: the ops one by one say which of them failed, and why
+            stage = 0
+        if stage:
+            value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))
+            return chain.run(value, deferrable, stop, draw, after=after)
+    return chain.run(data, 0, stop, draw, after=after)
+
+
+def _looked_at(value: Any) -> Any:
+    return plain(value) if isinstance(value, Image.Image) else value
+
+
+def _run_measured(
+    chain: Chain, data: bytes, draw: Draw, after: Callable[[int, Any], None], begun: Begun | None
+) -> tuple[Any, int]:
+    """The value behind op 1, and 2; or anything, and 0, where op 1 cannot be recorded."""
+    source = source_of(data) if begun is None else begun.source
+    if source is None or source.shape.px > chain.max_px or not source.can_be_cut:
+        return None, 0
+    if begun is None or begun.stage != 2:
+        begun = begin(chain, source, draw, stop=2)
+    if begun.stage < 2:
+        return None, 0
+    held = source.held(begun.steps)
+    after(1, _rgb(source))
+    image = finished(begun.image, held.run(begun.steps))
+    after(2, image)
+    return image, 2
+
+
+def run_from_part(chain: Chain, part: PartOfFile, draw: Draw) -> tuple[int, Image.Image]:
+    """The stage and the value that a part of a file was cut out for.
+
+    Seeds the global generators: call it within `isolated()`.
+
+    Raises:
+        PipelineError, ValueError: the pipeline does not begin with a crop, or the part does not hold what that reads.
+        Exception: whatever Pillow raises for a damaged file.
+    """
+    window, header = part.window, native.read_header(part.data)
+    mode = "L" if header is not None and header.components == 1 else "RGB"
+    source = Source(part.data, Shape(window.full_width, window.full_height, mode), part=part)
+    begun = begin(chain, source, draw)
+    if begun.stage < 2:
+        raise PipelineError("a part of a picture suits a pipeline that begins with a crop only")
+    return begun.stage, plain(begun.image)
+
+
+def _rgb(source: Source) -> Deferred:
+    """What op 0 makes of a picture: RGB."""
+    image = deferred(source)
+    made = image.convert("RGB") if source.shape.mode != "RGB" else image
+    assert isinstance(made, Deferred)
+    return made

@@ -1,0 +1,183 @@
+"""The ops that make a PIL image's pixels a tensor, value by value, as a table of 256 results per channel.
+
+ToTensor and Normalize, for example, make of a pixel's value in a channel always the same number. So the user's own ops
+run once, on a picture that holds each value, and what comes out is looked up for each pixel of the samples: the same
+bits, strides and class. Nothing is computed here, so nothing can round differently. For 224 x 224 px, ToTensor and
+Normalize take a third of the time; pixels that stay uint8 would take twice as long, so they are left to the ops.
+
+Whatever has no such table is left to the ops: other modes than RGB and L, pictures of one pixel's width or height
+(whose strides say little), results that are no plain tensor on the CPU, and ops that raise or warn.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from sophon_loader.kinds.image.deferred import Deferred, Looked
+from sophon_loader.pipeline.op import Op
+
+try:
+    from sophon_loader.native._table import apply
+except ImportError:  # not built: the ops run
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+_CHANNELS = {"L": 1, "RGB": 3}
+"""The modes for which there are tables."""
+_IMAGES = (Image.Image, Deferred, Looked)
+_CLASSES = (torch.Tensor, tv_tensors.Image)
+_CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What the ops make of each value.
+
+    Args:
+        items: bytes of `dtype` [C, 256].
+        dtype, cls: of the ops' results.
+        planes: whether these lie in memory as [C, H, W]; else as [H, W, C].
+    """
+
+    items: bytes
+    dtype: torch.dtype
+    cls: type[torch.Tensor]
+    planes: bool
+
+
+class End:
+    """The pointwise ops of a chain from the one that makes a tensor on, as one op.
+
+    Args:
+        first, ops: the stage before them, and themselves.
+
+    Attributes:
+        first, stop: they take a value at stage `first` to stage `stop`.
+
+    Example:
+        >>> end = end_of(chain.ops)
+        >>> tensor = end.run(image)  # what chain.ops[end.first : end.stop] make of it, or None
+    """
+
+    def __init__(self, first: int, ops: Sequence[Op]) -> None:
+        self.first, self.stop = first, first + len(ops)
+        self._calls = [op.call for op in ops]
+        # By its description, an op keeps each parameter in an attribute of that name.
+        self._attributes = [(op.call, name) for op in ops if op.spec is not None for name in op.spec.params]
+        self._made: dict[tuple[str, torch.dtype], tuple[list[Any], _Table | None]] = {}
+
+    def run(self, image: Any) -> Any | None:
+        """What the ops make of a PIL image, by the table.
+
+        Args:
+            image: the value at stage `first`.
+
+        Returns:
+            Tensor [C, H, W]; None if there is no table for this value, so that the ops must run.
+        """
+        if type(image) not in _IMAGES or image.mode not in _CHANNELS or min(image.size) < 2:
+            return None
+        try:
+            table = self._table(image.mode)
+            return None if table is None else _looked_up(table, image)
+        except Exception:  # whatever it was: the ops run, and what is wrong with the image or with them, they say
+            return None
+
+    def _table(self, mode: str) -> _Table | None:
+        """The table for a mode, made anew when a parameter of an op or torch's default dtype has changed."""
+        key = mode, torch.get_default_dtype()
+        state = [_kept(getattr(call, name)) for call, name in self._attributes]
+        known = self._made.get(key)
+        if known is None or known[0] != state:
+            if not _constant(state):
+                return None
+            self._made[key] = known = state, self._make(mode)
+        return known[1]
+
+    def _make(self, mode: str) -> _Table | None:
+        # Recorded and not raised, since other threads may warn meanwhile.
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                table = _table_of(self._run_ops(_picture(mode, 16, 16, shift=0)), _CHANNELS[mode])
+                if table is None or table.dtype == torch.uint8:  # to copy pixels is what the ops do well
+                    return None
+                # Odd sides and unlike bands: neither a border nor another channel may matter, and strides must hold.
+                other = _picture(mode, 37, 13, shift=85)
+                return table if _same(_looked_up(table, other), self._run_ops(other)) and not said else None
+            except Exception:  # as in `run`
+                return None
+
+    def _run_ops(self, value: Any) -> Any:
+        for call in self._calls:
+            value = call(value)
+        return value
+
+
+def end_of(ops: Sequence[Op]) -> End | None:
+    """The pointwise ops from the first that makes a tensor on; None if that one is not pointwise, or without our C.
+
+    Args:
+        ops: of a chain.
+    """
+    first = next((position for position, op in enumerate(ops) if op.makes == "tensor"), len(ops))
+    pointwise = list(takewhile(lambda op: op.pointwise, ops[first:]))
+    return End(first, pointwise) if AVAILABLE and pointwise else None
+
+
+def _kept(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
+
+
+def _constant(state: list[Any]) -> bool:
+    """Whether none of these can change but by being replaced: a tensor, say, can be written to unseen."""
+    return all(isinstance(one, _CONSTANTS) for value in state for one in (value if type(value) is tuple else (value,)))
+
+
+def _picture(mode: str, width: int, height: int, *, shift: int) -> Image.Image:
+    """The values 0, 1, ... in each band, those of band c moved on by `c * shift`."""
+    size, area = (width, height), width * height
+    bands = [bytes((value + band * shift) % 256 for value in range(area)) for band in range(_CHANNELS[mode])]
+    return Image.merge(mode, [Image.frombytes("L", size, band) for band in bands])
+
+
+def _strides(channels: int, height: int, width: int, *, planes: bool) -> tuple[int, ...]:
+    return (height * width, width, 1) if planes else (1, width * channels, channels)
+
+
+def _table_of(made: Any, channels: int) -> _Table | None:
+    """The table that the ops' result for the picture of side 16 is; None if it is no plain tensor [C, 16, 16]."""
+    if type(made) not in _CLASSES or made.layout != torch.strided or made.requires_grad or not made.is_cpu:
+        return None
+    planes = made.stride() == _strides(channels, 16, 16, planes=True)
+    if made.shape != (channels, 16, 16) or made.stride() != _strides(channels, 16, 16, planes=planes):
+        return None
+    return _Table(_bytes(made), made.dtype, type(made), planes)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """The items in the order of channels, rows and columns."""
+    return tensor.as_subclass(torch.Tensor).contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _looked_up(table: _Table, image: Image.Image) -> torch.Tensor:
+    """Tensor [C, H, W]; TypeError where torch's default device is not the CPU, so that the ops run."""
+    shape = len(image.getbands()), image.height, image.width
+    made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
+    memory = made if table.planes else made.permute(1, 2, 0)
+    apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
+    return made if table.cls is torch.Tensor else made.as_subclass(table.cls)
+
+
+def _same(a: Any, b: Any) -> bool:
+    facts_a, facts_b = ((type(one), one.dtype, one.shape, one.stride(), one.is_inference()) for one in (a, b))
+    return facts_a == facts_b and _bytes(a) == _bytes(b)
