@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sized
+from operator import index as as_int
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -110,6 +111,7 @@ class FileDataset(ImageFiles):
         return Source(self.root, self.shared_keys, self.label)
 
     def _row(self, index: int) -> int:
+        index = as_int(index)  # by the rules of a list
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         return index % len(self)

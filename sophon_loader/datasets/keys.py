@@ -53,6 +53,16 @@ class Calls:
         """
         return checked_key(self.function(row), "key({})", row)
 
+    def unlike(self, index: int, length: int) -> str:
+        """Why a negative index does not count from the end for the dataset itself; "" if it does.
+
+        Args:
+            index: below 0.
+            length: of the dataset.
+        """
+        row = index % length
+        return "" if self[index] == self[row] else f"key({index}) is not key({row})"
+
     def fingerprint(self) -> bytes:
         """The same for all: what the user's code will say of each row is not known beforehand."""
         return b"calls"

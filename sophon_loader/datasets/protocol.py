@@ -6,8 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from torch.utils.data import ConcatDataset, Subset
+
 from sophon_loader.client.address import Address
+from sophon_loader.datasets.keys import Calls
+from sophon_loader.errors import ConfigError
 from sophon_loader.shared import SharedArray
+from sophon_loader.wire.fields import short
 
 Transform = Callable[[Any], Any]
 
@@ -90,15 +95,41 @@ class Offloadable:
         row_of: int32[N].
         owners: the datasets that the sources come from, one each, whose transforms the main process reads at every
             epoch; they do not travel to spawned workers.
+        outermost: the class of the user's dataset.
     """
 
     sources: tuple[Source, ...]
     source_of: SharedArray
     row_of: SharedArray
     owners: tuple[Any, ...]
+    outermost: type = object
 
     def __len__(self) -> int:
         return len(self.row_of)
+
+    def position(self, index: Any) -> int:
+        """Which sample an index of the sampler is, in [0, N).
+
+        Raises:
+            TypeError, IndexError, ValueError: it is none, as torch's dataset would raise.
+            ConfigError: it is negative, and to the dataset itself it is not what it is to a list.
+        """
+        length = len(self)
+        if type(index) is not int:
+            raise TypeError(
+                f"indices of the sampler must all be integers if the first one is, got {short(index)}; give integers, "
+                "or use torch's DataLoader"
+            )
+        if not -length <= index < length:
+            error = ValueError if index < 0 and self.outermost is ConcatDataset else IndexError
+            raise error(f"index of the sampler must be below {length}, got {index}")
+        if index < 0 and self.outermost not in (Subset, ConcatDataset):
+            keys = self.sources[0].keys
+            if isinstance(keys, Calls) and (why := keys.unlike(index, length)):
+                raise ConfigError(
+                    f"index of the sampler must not be negative where {why}, got {index}; give {index % length}"
+                )
+        return index % length
 
     def locate(self, index: int) -> tuple[int, int]:
         """(source, row) of a sample."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """One sample, with the file fetched from the agent and everything run here."""
+        index = as_int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         index %= len(self)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 
+from sophon_loader.datasets.indices import integers
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
 from sophon_loader.datasets.recognised import own_parts, rule_of
@@ -27,7 +28,7 @@ def offloadable(dataset: Any) -> Offloadable:
     owned, of, rows = _parts(dataset)
     sources, owners = zip(*owned, strict=True) if owned else ((), ())
     shared_of, shared_rows = SharedArray.together(of, rows)
-    return Offloadable(sources, shared_of, shared_rows, owners)
+    return Offloadable(sources, shared_of, shared_rows, owners, type(dataset))
 
 
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int32]]
@@ -37,14 +38,30 @@ def _parts(dataset: Any) -> _Parts:
     if type(dataset) is Subset:
         sources, of, rows = _parts(dataset.dataset)
         try:
-            chosen = np.asarray(dataset.indices, dtype=np.int64).reshape(-1)
-            return sources, of[chosen], rows[chosen]
-        except (TypeError, ValueError, IndexError) as error:
-            raise NotOffloadable(f"a Subset has indices outside its dataset: {error}") from error
+            chosen = integers(dataset.indices)
+            of, rows = of[chosen], rows[chosen]
+        except (TypeError, ValueError, RuntimeError, LookupError, OverflowError) as error:
+            raise NotOffloadable(
+                f"a Subset must have integers as indices, each of a sample of its dataset, got others: {error}"
+            ) from error
+        if type(dataset.dataset) not in (Subset, ConcatDataset):
+            _see_negative(chosen[chosen < 0].tolist(), sources[0][0].keys, len(sources[0][1]))
+        return sources, of, rows
     if type(dataset) is ConcatDataset:
         return _joined([_parts(part) for part in dataset.datasets])
     source, length = _source(dataset)
     return [(source, dataset)], np.zeros(length, np.int16), np.arange(length, dtype=np.int32)
+
+
+def _see_negative(indices: list[int], keys: Any, length: int) -> None:
+    """See that what counts from the end here does so for the dataset itself, whose rule only its own code knows."""
+    for index in indices if isinstance(keys, Calls) else ():
+        try:
+            why = keys.unlike(index, length)
+        except Exception as error:  # the boundary to the user's dataset
+            why = f"key({index}) raises {type(error).__name__}: {error}"
+        if why:
+            raise NotOffloadable(f"a Subset has the negative index {index}, where {why}")
 
 
 def _joined(parts: list[_Parts]) -> _Parts:

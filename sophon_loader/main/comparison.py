@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from operator import index as as_int
 from typing import Any
 
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from sophon_loader.datasets.indices import as_integer
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
@@ -58,10 +58,8 @@ def _odd_index(order: Order | None) -> str | None:
     except Exception:  # none, or whatever the epoch will say
         return None
     try:
-        is_integer = as_int(first) is not None and not getattr(first, "ndim", 0)
+        as_integer(first)
     except TypeError:
-        is_integer = False
-    if not is_integer:
         return f"the sampler must give integers to a dataset that is taken apart, and gives {kind_of(first)}"
     return None
 

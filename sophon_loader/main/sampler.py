@@ -11,10 +11,8 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from sophon_loader.client.wanted import BatchId
-from sophon_loader.errors import ConfigError
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order, Reading
-from sophon_loader.wire.fields import short
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32
@@ -37,8 +35,9 @@ class Occurrences:
         self._again: dict[int, int] | array[int] = {}
 
     def count(self, index: int) -> int:
-        """Meet an index; how often it had been met before. One that the dataset does not have is never met."""
-        if not -self._samples <= index < self._samples:
+        """Meet an index; how often it had been met before. One that the dataset does not have, or that is no number, is
+        never met."""
+        if type(index) is not int or not -self._samples <= index < self._samples:
             return 0
         index %= self._samples
         byte, bit = index >> 3, 1 << (index & 7)
@@ -58,7 +57,7 @@ class Occurrences:
 
     def count_all(self, indices: Iterable[Any]) -> list[int]:
         """Meet some; how often each had been met before."""
-        return [self.count(as_int(index)) for index in indices]
+        return [self.count(_row(index)) for index in indices]
 
 
 class TicketSampler(Sampler[Ticket]):
@@ -138,16 +137,9 @@ class TicketSampler(Sampler[Ticket]):
             yield ticket
 
 
-def _row(index: Any) -> int:
-    """An index of the sampler as a number.
-
-    Raises:
-        ConfigError: it is none.
-    """
+def _row(index: Any) -> Any:
+    """An index of the sampler as a list takes it; one that is no number as it is, for the worker to refuse in turn."""
     try:
         return as_int(index)
     except TypeError:
-        raise ConfigError(
-            f"indices of the sampler must all be integers if the first one is, got {short(index)}; give integers, or "
-            "use torch's DataLoader"
-        ) from None
+        return index

@@ -50,9 +50,13 @@ class Chooser:
         """What to ask for, sample by sample, in the ticket's order.
 
         Raises:
-            IndexError: the sampler has given an index that the dataset does not have.
+            TypeError, IndexError, ValueError, ConfigError: see `Offloadable.position`.
         """
-        indices = [self._checked(index) for index in ticket.indices]
+        length = len(self._data)
+        indices = [
+            index if type(index) is int and 0 <= index < length else self._data.position(index)
+            for index in ticket.indices
+        ]
         occurrences = ticket.occurrences or [0] * len(indices)
         sources: list[int] = self._data.source_of.array[indices].tolist()
         if self._dealer is not None:
@@ -72,8 +76,3 @@ class Chooser:
             return Wanted(source, index, 0, "file", key, occurrence)
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked)
-
-    def _checked(self, index: int) -> int:
-        if not -len(self._data) <= index < len(self._data):
-            raise IndexError(f"index of the sampler must be below {len(self._data)}, got {index}")
-        return index % len(self._data)

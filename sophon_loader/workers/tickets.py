@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -19,14 +19,15 @@ _BATCH = struct.Struct("<qq")
 class Ticket(NamedTuple):
     """One batch to fetch.
 
+    `indices` are int; what the sampler gives that is none is refused when its batch is due, as in torch's DataLoader.
     `occurrences` says, per index, how often the iteration had met it before; None when it had met none of them.
     """
 
     batch: BatchId
-    indices: list[int]
+    indices: list[Any]
     occurrences: list[int] | None = None
 
-    def samples(self) -> Iterator[tuple[int, int]]:
+    def samples(self) -> Iterator[tuple[Any, int]]:
         """(index, occurrence) of every sample."""
         return zip(self.indices, self.occurrences or [0] * len(self.indices), strict=True)
 
@@ -51,7 +52,7 @@ class QueuedTickets:
         """Note a ticket, which takes the place of one that has been worked on; one that is too large is left out."""
         try:
             packed: bytes = msgpack.packb(ticket)
-        except OverflowError:  # an index that no dataset has: the worker says so
+        except (OverflowError, TypeError, ValueError):  # an index that no dataset has: the worker says so
             return
         batch = ticket.batch
         self._slots.write(batch.number % len(self._slots), _BATCH.pack(batch.iteration, batch.number) + packed)

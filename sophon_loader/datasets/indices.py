@@ -1,0 +1,48 @@
+"""Which indices name the same samples in a dataset that has been taken apart as in the dataset itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def as_integer(index: Any) -> int:
+    """An index that every dataset takes for the same number.
+
+    Raises:
+        TypeError: it is none. A boolean is 1 to a list and a mask to an array; a tensor of one number is a number to a
+            list and a row to an array.
+    """
+    if isinstance(index, bool) or getattr(index, "dtype", None) is torch.bool:
+        raise TypeError("a boolean is not an index")
+    if getattr(index, "ndim", 0):
+        raise TypeError("an array is not an index")
+    return as_int(index)
+
+
+def integers(indices: Any) -> NDArray[np.int64]:
+    """The indices of a Subset, as `indices[0]`, `indices[1]`, ... give them.
+
+    Args:
+        indices: any sequence, array, tensor or column of a table.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, LookupError, OverflowError: they are not all integers of 64 bits, as
+            `as_integer` takes them.
+    """
+    if isinstance(indices, (np.ndarray, torch.Tensor)):
+        array = np.asarray(indices)
+        if array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != np.uint64:
+            return array.astype(np.int64)
+    if isinstance(indices, Mapping):  # whose changes would not be noticed
+        raise TypeError("a mapping is not a sequence")
+    # Not by iteration: a column of a table goes by its labels.
+    found = list(indices) if type(indices) in (list, tuple, range) else [indices[n] for n in range(len(indices))]
+    if not {*map(type, found)} <= {int}:
+        found = list(map(as_integer, found))
+    return np.fromiter(found, np.int64, len(found))
