@@ -54,6 +54,7 @@ def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
     if ours is not dataloader:
         return _over_ours(skipping, like=ours)
     rest = _ours(skipping, like=ours)
+    rest._place.dealt_out = ours._place.dealt_out
     rest.set_epoch(ours._place.next_epoch)
     return rest
 
@@ -122,6 +123,7 @@ def _ours(made: Any, like: Any, **own: Any) -> OffloadingDataLoader[Any]:
 def _over_ours(prepared: Any, like: Any, **own: Any) -> Any:
     """What accelerate has made, over a loader of ours with the same batches; see `_ours`."""
     ours = _ours(prepared.base_dataloader, like, **own)
+    ours._place.dealt_out = True
     prepared.base_dataloader = ours
     prepared._is_accelerate_prepared = True
     tell_samplers = prepared.set_epoch

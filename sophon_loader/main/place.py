@@ -14,7 +14,14 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.main.copies import Copies, keeps_state
 from sophon_loader.main.generators import States, packed, unpacked
 from sophon_loader.main.order import REMEDY, Drawn, Order, Position
-from sophon_loader.main.seeding import drawn_seed, rank_of_all
+from sophon_loader.main.seeding import (
+    dealt_out_once,
+    drawn_seed,
+    peeked_base_seed,
+    rank_of_all,
+    seed_of_rank,
+    with_rank,
+)
 from sophon_loader.main.sharding import ShardOrder, order_of
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, preserved
@@ -34,7 +41,8 @@ class Place:
 
     Attributes:
         next_epoch: the number of the next iteration.
-        seed: of the run; None until it has been drawn.
+        seed: of the run at this rank; None until it is known.
+        dealt_out: whether each index of the samplers goes to one rank, though they do not say so.
         order: of the samplers.
         copies: of the dataset, in the workers of a plain loader.
         persisting: whether the next iteration is to draw no seed for its workers, as there were some that would have
@@ -56,7 +64,8 @@ class Place:
         self._given_seed = seed
         self.order = order_of(*samplers, generator, drop_last)
         self.copies = Copies(dataset)
-        self.seed = seed
+        self.seed: int | None = None
+        self.dealt_out = False
         self.next_epoch = 0
         self.persisting = False
 
@@ -78,16 +87,31 @@ class Place:
             self.order.start, self.order.epoch = before.start, before.epoch
         return self
 
+    @property
+    def of_all_ranks(self) -> bool:
+        """Whether all ranks have one seed; also where there is one rank."""
+        return rank_of_all()[1] == 1 or self.dealt_out or dealt_out_once(self.order.batch_sampler, self.order.sampler)
+
     def drawn_seed(self) -> int:
         """The seed of the run, which is drawn now if it has not been.
 
         Raises:
             ConfigError: rank 0 does not say which.
         """
+        self._take_given()
         if self.seed is None:
-            about = f"{type(self._dataset).__name__} of {len(self._dataset)}"
-            self.seed = drawn_seed(self.order.generators.of_loader, about)
+            generator = self.order.generators.of_loader
+            if self.of_all_ranks:
+                self.seed = drawn_seed(generator, f"{type(self._dataset).__name__} of {len(self._dataset)}")
+            else:
+                self.seed = seed_of_rank(peeked_base_seed(generator), rank_of_all()[0])
         return self.seed
+
+    def _take_given(self) -> None:
+        """Let the seed that the user gave be that of the run, unless there is one."""
+        if self.seed is None and self._given_seed is not None:
+            rank = 0 if self.of_all_ranks else rank_of_all()[0]
+            self.seed = seed_of_rank(self._given_seed, rank)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that epoch, from its beginning, unless that is the one which a state goes on with."""
@@ -138,6 +162,7 @@ class Place:
         if isinstance(self._dataset, IterableDataset):
             return _iterable_state(self._dataset, workers)
         order = self.order
+        self._take_given()
         epoch, position = self._standing(in_turn=in_turn)
         drawn = position.drawn
         return {
@@ -220,8 +245,9 @@ class Place:
             _kind(order),
             "give the loader the sampler that it had",
         )
-        if self._given_seed is not None and state["seed"] is not None:
-            _same("seed must be the same", state["seed"], self._given_seed, "give the loader that seed, or none")
+        seed, given = state["seed"], self._given_seed
+        if given is not None and seed is not None and seed != seed_of_rank(given, state["rank"]):
+            _same("seed must be the same", seed, given, "give the loader that seed, or none")
         own, copies = state.get("dataset"), state.get("copies")
         if own is not None or copies is not None:
             rule = (
@@ -235,14 +261,18 @@ class Place:
         order.global_names = tuple(name for name in GENERATORS if name in state["generators"])
         if state["own"] is not None:
             order.load_own_state(state["own"])
-        self.seed = state["seed"] if self._given_seed is None else self._given_seed
+        rank = rank_of_all()[0]
+        if seed is not None and state["rank"] != rank and not self.of_all_ranks:
+            # A rank that goes by itself needs a seed of its own; what only rank 0 has saved is loaded by all.
+            seed = None if given is not None else with_rank(seed, rank)
+        self.seed = seed
         self.next_epoch = state["epoch"]
         self.persisting = bool(state.get("persisting"))
         self.copies.load(copies)
         if own is not None:
             dataset.load_state_dict(own)
         # Another rank's samplers may give other indices.
-        digest = state["digest"] if state["rank"] == rank_of_all()[0] else ""
+        digest = state["digest"] if state["rank"] == rank else ""
         missing = tuple((begin, end) for begin, end in state.get("missing", ()))
         drawn = state["drawn"] and Drawn(**state["drawn"])
         order.start, order.newest = Position(state["samples"], digest, drawn, missing), None

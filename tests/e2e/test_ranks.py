@@ -90,6 +90,22 @@ def test_two_ranks_and_what_four_make_of_it(root: Path, agent: Agent, tmp_path: 
         assert told["planned"]["samples"] < PICTURES
 
 
+def test_copies_of_a_picture_at_several_ranks(root: Path, tmp_path: Path) -> None:
+    found = run(2, "copies", root, tmp_path)
+    for kind in ("drawn", "given", "expected", "foreign"):
+        views = [digest for told in found for _, digest in told[kind]]
+        assert len(set(views)) == len(views), kind
+    for kind in ("marked", "marked and given"):
+        by_rank = [dict(reversed(told[kind])) for told in found]  # the first copy at each
+        assert by_rank[0] == by_rank[1], kind
+    for told in found:
+        assert told["resumed"]
+        assert (told["all"]["ranks"], told["all"]["samples"]) == (2, 3 * PICTURES)
+    dataset = Indexed(root, train_transform())
+    order = [index for index, _ in found[0]["given"]]
+    assert seen(OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7)) == found[0]["given"]
+
+
 @pytest.mark.timeout(400)
 def test_a_rank_that_is_killed_ends_the_job_with_the_reason(root: Path, tmp_path: Path) -> None:
     done = launched(2, "killed", root, tmp_path)

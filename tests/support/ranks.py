@@ -94,7 +94,48 @@ def killed(root: Path, folder: Path) -> dict[str, Any]:
     raise AssertionError("unreachable")
 
 
-DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {"begin": begin, "go_on": go_on, "killed": killed}
+class Marked(list[int]):
+    gives_each_index_to_one_rank = True
+
+
+def copies(root: Path, folder: Path) -> dict[str, Any]:
+    """Repeated augmentation: the copies of a picture go to different ranks."""
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    torch.manual_seed(rank)
+    dataset = Indexed(root, train_transform())
+    order = [index for index in range(len(dataset)) for _ in range(3)][rank::ranks]
+    drawn = OffloadingDataLoader(dataset, BATCH, sampler=order, num_workers=1)
+    given = OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7)
+    first = seen(itertools.islice(given, 2))
+    found: dict[str, Any] = {
+        "drawn": seen(drawn),
+        "state": drawn.state_dict(),
+        "given": first,
+        "marked": seen(OffloadingDataLoader(dataset, BATCH, sampler=Marked(order))),
+        "marked and given": seen(OffloadingDataLoader(dataset, BATCH, sampler=Marked(order), seed=7)),
+        "all": drawn.report(all_ranks=True).as_dict(),
+    }
+    expected = seen(drawn)
+    again = OffloadingDataLoader(dataset, BATCH, sampler=order)
+    again.load_state_dict(found["state"])
+    here = OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7)
+    here.load_state_dict(given.state_dict())
+    fresh = OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7)
+    fresh.load_state_dict(OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7).state_dict())
+    found["resumed"] = seen(again) == expected and first + seen(here) == seen(fresh)
+    told: list[Any] = [None] * ranks
+    distributed.all_gather_object(told, found["state"])
+    foreign = OffloadingDataLoader(dataset, BATCH, sampler=order)
+    foreign.load_state_dict(told[0])
+    return found | {"foreign": seen(foreign), "expected": expected}
+
+
+DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
+    "begin": begin,
+    "go_on": go_on,
+    "killed": killed,
+    "copies": copies,
+}
 
 
 def main(what: str, root: Path, folder: Path) -> None:
