@@ -298,7 +298,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self._inner = Inner(self, self._engine, seed, order, unasked=unasked)
         assert self._inner is not None
         share = order.share_of(len(self._engine.data))
-        epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share)
+        alone = not self._place.of_all_ranks
+        epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share, alone=alone)
         self._use.begun(self._settings, self._engine, epoch.report)
         epoch.partial = order.start.samples > 0
         batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change, self)

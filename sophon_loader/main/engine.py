@@ -231,7 +231,9 @@ class Engine:
 
     # --- an epoch ---------------------------------------------------------------------------------------------
 
-    def begin(self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0) -> Epoch:
+    def begin(
+        self, number: int, lag: int, *, measuring: bool = False, share: float = 1.0, alone: bool = False
+    ) -> Epoch:
         """A new iteration starts: measure what is still unknown, and plan it.
 
         Args:
@@ -239,6 +241,7 @@ class Engine:
             lag: batches that workers ask for ahead of the one being delivered.
             measuring: run without offloading, and plan for the epochs to come.
             share: of the samples, that it is to deliver; what is predicted is for so many.
+            alone: whether this rank may be the only one that iterates.
         """
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
@@ -253,7 +256,7 @@ class Engine:
         epoch.share = share
         if self._reports is None:
             plans = self._planner is not None and self._planner.needs_profile
-            self._reports, self._gathering = met(self.data, profiler.samples if plans else None)
+            self._reports, self._gathering = met(self.data, profiler.samples if plans else None, alone=alone)
         report.rates = profiler.rates.measured()
         if self._live is not None:
             self._live.begin(share)

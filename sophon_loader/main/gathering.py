@@ -33,10 +33,12 @@ class Gathering:
     Args:
         ranks: of the loader.
         samples: of this rank; what is missing there is filled in.
+        alone: whether the sampler may be this rank's alone, so that nobody is waited for.
     """
 
-    def __init__(self, ranks: Ranks, samples: SampleProfile) -> None:
+    def __init__(self, ranks: Ranks, samples: SampleProfile, *, alone: bool = False) -> None:
         self._ranks = ranks
+        self._alone = alone
         self._samples = samples
         self._missing = set(ranks.others)
         self._told: int | None = None  # messages, once this rank has told its profile
@@ -60,9 +62,10 @@ class Gathering:
             return False
         before = self._samples.coverage
         if before < 1 and self._missing:
-            found = self._ranks.gather(self._look, 0.0 if self._epochs else WAIT_S)
+            waits = not (self._epochs or self._alone)
+            found = self._ranks.gather(self._look, WAIT_S if waits else 0.0)
             self._missing -= found.keys()
-            if self._missing and not self._epochs and self._samples.coverage < 1:
+            if self._missing and waits and self._samples.coverage < 1:
                 warn_user(
                     f"Ranks {sorted(self._missing)} have not told what they measured within {WAIT_S:g} s. Samples "
                     "that only they have seen are planned as average ones, until they tell or this rank sees them."
@@ -93,15 +96,18 @@ class Gathering:
         return indices, {name: one.reshape(len(indices), *here[name].shape[1:]) for name, one in rows.items()}
 
 
-def met(data: Offloadable, profile: SampleProfile | None) -> tuple[ToldReports | None, Gathering | None]:
+def met(
+    data: Offloadable, profile: SampleProfile | None, *, alone: bool
+) -> tuple[ToldReports | None, Gathering | None]:
     """What goes between the ranks that iterate over a loader; nothing where this process is the only one.
 
     Args:
         data: the dataset, taken apart.
         profile: what is to be known of each sample; None where nothing is planned from that.
+        alone: see `Gathering`.
     """
     if rank_of_all()[1] == 1:
         return None, None
     owners = {type(owner).__name__ for owner in data.owners}
     ranks = Ranks(f"{', '.join(sorted(owners))} of {len(data)}")
-    return ToldReports(ranks), None if profile is None else Gathering(ranks, profile)
+    return ToldReports(ranks), None if profile is None else Gathering(ranks, profile, alone=alone)

@@ -28,6 +28,7 @@ FILES = 26
 PICTURES = FILES - 1
 """One of the files is a PNG, which `Indexed` leaves out."""
 ENDS_WITHIN_S = 30.0
+NOT_WAITED_S = 60.0
 
 
 def launched(ranks: int, what: str, root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -104,6 +105,13 @@ def test_copies_of_a_picture_at_several_ranks(root: Path, tmp_path: Path) -> Non
     dataset = Indexed(root, train_transform())
     order = [index for index, _ in found[0]["given"]]
     assert seen(OffloadingDataLoader(dataset, BATCH, sampler=order, seed=7)) == found[0]["given"]
+
+
+def test_ranks_with_data_of_their_own_and_one_that_iterates_alone(root: Path, tmp_path: Path) -> None:
+    first, second = sorted(run(2, "own", root, tmp_path), key=lambda told: told["rank"])
+    assert (len(first["mine"]), len(second["mine"])) == (13, 12)
+    assert (len(first["alone"]), len(second["alone"])) == (0, 2 * PICTURES)
+    assert max(first["took_s"], second["took_s"]) < NOT_WAITED_S
 
 
 @pytest.mark.timeout(400)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import torch
 from torch import distributed
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, Subset
 
 from sophon_loader import OffloadingDataLoader
 from tests.support.loaders import PlainPictures, digest_of
@@ -130,11 +130,25 @@ def copies(root: Path, folder: Path) -> dict[str, Any]:
     return found | {"foreign": seen(foreign), "expected": expected}
 
 
+def own(root: Path, folder: Path) -> dict[str, Any]:
+    """Data of each rank's own, of unequal lengths; then rank 1 alone evaluates."""
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    dataset = Indexed(root, train_transform())
+    mine = Subset(dataset, range(rank, len(dataset), ranks))
+    begun_s = time.monotonic()
+    found = {"mine": seen(OffloadingDataLoader(mine, BATCH)), "alone": []}
+    if rank == 1:
+        found["alone"] = seen(OffloadingDataLoader(dataset, BATCH))
+        found["alone"] += seen(OffloadingDataLoader(dataset, BATCH, shuffle=True))
+    return {**found, "took_s": time.monotonic() - begun_s}
+
+
 DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "begin": begin,
     "go_on": go_on,
     "killed": killed,
     "copies": copies,
+    "own": own,
 }
 
 

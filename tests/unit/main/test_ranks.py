@@ -194,6 +194,18 @@ def test_a_rank_that_tells_nothing_is_waited_for_once(as_ranks: AsRanks, monkeyp
         assert both[0].take() and profiles[0].coverage == (SAMPLES - 1) / SAMPLES
 
 
+def test_a_rank_that_goes_by_itself_waits_for_none(as_ranks: AsRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "WAIT_S", 1e9)
+    profiles = halves()
+    both = [Gathering(rank, profile, alone=True) for rank, profile in zip(as_ranks(2), profiles, strict=True)]
+    both[0].tell()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not both[0].take()
+    both[1].tell()
+    assert both[0].take() and profiles[0].coverage == (SAMPLES - 1) / SAMPLES
+
+
 def test_profiles_leave_the_store_again(as_ranks: AsRanks) -> None:
     first, second = as_ranks(2)
     profiles = halves()
