@@ -23,6 +23,7 @@ from torchvision import tv_tensors
 
 from sophon_loader.kinds.image.deferred import Deferred, Looked
 from sophon_loader.pipeline.op import Op
+from sophon_loader.pipeline.switches import flushes_denormals
 
 try:
     from sophon_loader.native._table import apply
@@ -73,7 +74,7 @@ class End:
         self._calls = [op.call for op in ops]
         # By its description, an op keeps each parameter in an attribute of that name.
         self._attributes = [(op.call, name) for op in ops if op.spec is not None for name in op.spec.params]
-        self._made: dict[tuple[str, torch.dtype], tuple[list[Any], _Table | None]] = {}
+        self._made: dict[tuple[str, torch.dtype, bool], tuple[list[Any], _Table | None]] = {}
 
     def run(self, image: Any) -> Any | None:
         """What the ops make of a PIL image, by the table.
@@ -93,8 +94,8 @@ class End:
             return None
 
     def _table(self, mode: str) -> _Table | None:
-        """The table for a mode, made anew when a parameter of an op or torch's default dtype has changed."""
-        key = mode, torch.get_default_dtype()
+        """The table for a mode, made anew when a parameter of an op has changed, or a setting that it depends on."""
+        key = mode, torch.get_default_dtype(), flushes_denormals()
         state = [_kept(getattr(call, name)) for call, name in self._attributes]
         known = self._made.get(key)
         if known is None or known[0] != state:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from PIL import features
 
-from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS, USUAL, switches
+from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS, USUAL, settings
 
 DECODERS = frozenset({"libjpeg", "pillow"})
 """The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
@@ -27,13 +26,7 @@ _VERSION = re.compile(r"""^__version__(?:: \w+)? = ['"]([^'"+]+)""", re.MULTILIN
 def software() -> dict[str, str]:
     """Versions of what decides the value of a pixel, without build tags, and torch's settings; equal maps give equal
     pixels."""
-    torch = sys.modules.get("torch")  # a process that has not imported it has not changed its defaults either
-    return {
-        **_versions(),
-        "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32",
-        "default device": str(torch.get_default_device()) if torch else "cpu",
-        **switches(),
-    }
+    return {**_versions(), **settings()}
 
 
 def unlike(theirs: Mapping[str, str]) -> list[str]:

@@ -34,6 +34,16 @@ _PRECISIONS = {"none": "highest", "ieee": "highest", "tf32": "high", "bf16": "me
 _DENORMAL: float = struct.unpack("<d", (1 << 51).to_bytes(8, "little"))[0]  # a literal may be read as 0 where they are
 
 
+def settings() -> dict[str, str]:
+    """The switches, and what torch makes tensors of and where, by which ops also draw other numbers. About 8 us."""
+    torch: Any = sys.modules.get("torch")
+    return {
+        "default dtype": str(torch.get_default_dtype()) if torch else "torch.float32",
+        "default device": str(torch.get_default_device()) if torch else "cpu",
+        **switches(),
+    }
+
+
 def switches() -> dict[str, str]:
     """What each is set to; nothing in a process that has not imported torch, and so has set none. About 4 us."""
     torch: Any = sys.modules.get("torch")
@@ -46,10 +56,15 @@ def switches() -> dict[str, str]:
         "float32 matmul precision": torch.get_float32_matmul_precision() if matmul is None else matmul,
         "float32 convolution precision": _precision(mkldnn, "conv") or "highest",
         "mkldnn": of_kind if mkldnn.enabled else "off",
-        "flush denormal": "on" if _DENORMAL / 2 == 0 else "off",
+        "flush denormal": "on" if flushes_denormals() else "off",
         "deterministic algorithms": "on" if torch.are_deterministic_algorithms_enabled() else "off",
         KERNELS: torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def flushes_denormals() -> bool:
+    """Whether this thread takes the smallest numbers for 0."""
+    return _DENORMAL / 2 == 0
 
 
 def remedy_for(name: str) -> str:

@@ -221,6 +221,10 @@ class Row:
         """An op gives what no encoding carries; which op, and what."""
         self._said.uncarried(self._worker, text)
 
+    def kept(self, text: str) -> None:
+        """Why this worker leaves no op to the agent that it would else; "" if it does."""
+        self._said.kept(self._worker, text)
+
 
 class Statistics:
     """The rows of all workers.

@@ -22,7 +22,8 @@ from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, in_main_thread
-from sophon_loader.pipeline.switches import switches
+from sophon_loader.pipeline.software import not_of_switches
+from sophon_loader.pipeline.switches import settings
 from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
@@ -31,6 +32,7 @@ from sophon_loader.workers.finishing import Finisher
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.said import kept_here
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.terms import SharedTerms
@@ -96,18 +98,25 @@ class OffloadedDataset(Dataset[Any]):
         self.draws = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
-        self._switches = switches()
-        self._looked_in = 0  # in which iteration that was compared last; they count from 1
+        self._settings = settings()
+        self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
         self._late = terms if isinstance(terms, SharedTerms) else None
-        self._follow(None if isinstance(terms, SharedTerms) else terms, steps)
+        self._terms = None if isinstance(terms, SharedTerms) else terms
+        self._agreed = self._steps = tuple(steps)
+        self._follow(self._agreed)
 
-    def _follow(self, terms: Terms | None, steps: Sequence[Steps]) -> None:
-        """Ask for samples, and finish them, by these terms."""
-        data, locations = self._data, self._locations
-        self._terms = terms
-        self._steps = steps
+    def _follow(self, steps: Sequence[Steps], *, files: bool = False) -> None:
+        """Ask for samples, and finish them, by the terms.
+
+        Args:
+            steps: one per source.
+            files: ask for whole files, whatever is planned.
+        """
+        data, locations, terms = self._data, self._locations, self._terms
+        self._steps, self._files = tuple(steps), files
         self._by_position = any(map(_runs_users_code, data.sources, steps))
-        self.chooser = Chooser(data, steps, locations, self._plan, self._live.tariff if self._live else None)
+        tariff = self._live.tariff if self._live and not files else None
+        self.chooser = Chooser(data, steps, locations, None if files else self._plan, tariff)
         self._finisher = Finisher(data, steps, locations, self._profile, terms, self._seed)
 
     def __len__(self) -> int:
@@ -124,10 +133,10 @@ class OffloadedDataset(Dataset[Any]):
                 "threads of a process share"
             )
         session, row, meter = self._of_this_process()
-        if session is not None and self._looked_in != ticket.batch.iteration:
-            self._looked_in = ticket.batch.iteration
-            self._look_at_switches()
         row.begin(ticket.batch.iteration)
+        if session is not None and self._looked != (found := (ticket.batch.iteration, settings())):
+            self._looked = found
+            self._look_at_settings(session, row)
         meter.begin()
         if session is not None:
             self._trust(session)
@@ -226,8 +235,9 @@ class OffloadedDataset(Dataset[Any]):
         agreed = None if self._late is None else self._late.agreed()
         if agreed is not None:
             self._late = self._process = None
-            self._follow(agreed[0], [replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True)])
-            self._looked_in = 0
+            self._terms = agreed[0]
+            self._agreed = tuple(replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True))
+            self._follow(self._agreed)
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = None
@@ -238,17 +248,25 @@ class OffloadedDataset(Dataset[Any]):
             self._process = (pid, session, row, Meter(session, row))
         return self._process[1:]
 
-    def _look_at_switches(self) -> None:
-        """Leave ops of torch's to this process if it has set torch otherwise than the one that agreed with the agent.
+    def _look_at_settings(self, session: Session, row: Row) -> None:
+        """Leave ops to this process if it has set torch otherwise than the one that agreed with the agent.
 
-        A `worker_init_fn` may have done so, and what is spawned begins with torch's own settings.
+        A `worker_init_fn` may have done so, or code of the user's since; what is spawned begins with torch's own
+        settings. What has been asked for ahead, under others, is asked for again.
         """
-        if switches() == self._switches:
-            return
-        steps = [replace(one, reach=min(one.reach, one.chain.pillow_stages)) for one in self._steps]
-        if steps != list(self._steps):
-            log.warning(log_line("ops of torch kept here", reason="torch has other settings in this worker"))
-            self._follow(self._terms, steps)
+        here, main = self._looked[1], self._settings
+        differ = [name for name, value in here.items() if main.get(name) != value]
+        files = bool(not_of_switches(differ))  # ops draw other numbers, by which an agent cuts files too
+        steps = self._agreed
+        if differ:
+            steps = tuple(replace(one, reach=0 if files else min(one.reach, one.chain.pillow_stages)) for one in steps)
+        row.kept(kept_here(differ, main, here) if steps != self._agreed else "")
+        if (steps, files) != (self._steps, self._files):
+            if differ:
+                log.warning(log_line("ops kept here", reason=f"torch is set otherwise in this worker: {differ}"))
+            session.keep(())
+            self._finisher.close()
+            self._follow(steps, files=files)
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.figures import counted
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.software import not_of_switches
+from sophon_loader.pipeline.switches import ON_TENSORS, remedy_for
 from sophon_loader.shared import SharedNotes
 
 _NOTE_NBYTES = 600
 _MAX_LENGTH = 300
 """Characters of an agent's text that are kept; the reason is at its end."""
+_MAX_KEPT_NBYTES = _NOTE_NBYTES - 8
+"""What fits."""
 
 
 class Said:
@@ -31,8 +35,9 @@ class Said:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._notes = SharedNotes(2 * workers, _NOTE_NBYTES)
-        """Places of each worker for degraded samples, and behind them those for values that do not cross."""
+        self._notes = SharedNotes(3 * workers, _NOTE_NBYTES)
+        """Places of each worker for degraded samples, behind them those for values that do not cross, and for ops that
+        stay here."""
 
     def degraded(self, worker: int, note: str) -> None:
         """The agent has answered with less than was asked for.
@@ -52,6 +57,15 @@ class Said:
         """
         self._notes.write(self._workers + worker, text.encode(errors="replace")[:_MAX_LENGTH])
 
+    def kept(self, worker: int, text: str) -> None:
+        """A worker leaves no op to the agent that it would else.
+
+        Args:
+            worker: which.
+            text: why, as `kept_here` says it; "" if it leaves all to it again.
+        """
+        self._notes.write(2 * self._workers + worker, text.encode(errors="replace")[:_MAX_KEPT_NBYTES])
+
     def notes(self, degraded: int) -> list[str]:
         """What a user should know.
 
@@ -63,6 +77,7 @@ class Said:
             "tensor (torch.stack)"
             for text in self._texts(self._workers)
         ]
+        found += self._texts(2 * self._workers)
         said = self._texts(0)
         if degraded and said:
             found.append(f"{counted(degraded, 'sample')} came less prepared than requested; the agent said: {said[0]}")
@@ -72,6 +87,24 @@ class Said:
         """What stands in the places of all workers, from the first one on."""
         read = [self._notes.read(first + worker) for worker in range(self._workers)]
         return sorted({text.decode(errors="replace") for text in read if text})
+
+
+def kept_here(differ: Sequence[str], main: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """The note on ops that stay at the loader, since a worker has set torch otherwise than the main process.
+
+    Args:
+        differ: names of the settings.
+        main: all settings of the main process.
+        here: those of the worker.
+    """
+    each = ", ".join(
+        f"{name} is {here.get(name)} in a worker and {main.get(name)} in the main process"
+        + (f" (remedy: {remedy_for(name)})" if name in ON_TENSORS else "")
+        for name in differ
+    )
+    if not_of_switches(list(differ)):
+        return f"no op runs at the agent, because its values could differ: {each}; give these to the ops instead"
+    return f"no op of torch runs at the agent, because its numbers could differ: {each}"
 
 
 def _reason(note: str) -> str:
