@@ -31,7 +31,7 @@ def shared_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
         dtype: of each.
     """
     memory = torch.UntypedStorage._new_shared(length * dtype.itemsize)  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=dtype).set_(memory)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(memory)
 
 
 class SharedArray:
@@ -69,7 +69,7 @@ class SharedArray:
         found = []
         for one, start in zip(values, starts, strict=False):
             shared = cls.__new__(cls)
-            place = torch.empty(0, dtype=_dtype(one))
+            place = torch.empty(0, dtype=_dtype(one), device="cpu")
             shared._fill(place.set_(memory, int(start) // one.itemsize, one.shape), one)  # type: ignore[call-overload]
             found.append(shared)
         return found

@@ -165,13 +165,13 @@ def _read(meta: dict[str, Any], payload: Payload) -> torch.Tensor:
     strides = [abs(stride) for stride in strides]
     if count * dtype.itemsize != len(payload):
         raise ValueError(f"{sent} of {dtype} must be sent, got {len(payload)} bytes")
-    image = torch.empty(len(payload), dtype=torch.uint8)
+    image = torch.empty(len(payload), dtype=torch.uint8, device="cpu")
     if count:
         image.numpy()[:] = np.frombuffer(payload, np.uint8)
     span = 1 + sum((n - 1) * stride for n, stride in zip(sent, strides, strict=True))
     elements = image.view(dtype)
     if 0 < count < span:
-        gapped = torch.empty(span, dtype=dtype)
+        gapped = torch.empty(span, dtype=dtype, device="cpu")
         gapped.as_strided(sent, strides).permute(order).copy_(elements.reshape([sent[d] for d in order]))
         elements = gapped
     return elements.as_strided(shape, strides)

@@ -36,7 +36,7 @@ def undrawn(loader: DataLoader[Any], do: bool) -> Iterator[None]:
     """Have torch draw the seed of the workers that it starts from a generator of their own, if told to."""
     before = loader.generator
     if do:
-        loader.generator = torch.Generator()
+        loader.generator = torch.Generator(torch.get_default_device())  # where torch draws
         loader.generator.manual_seed(torch.initial_seed() + 1)
     try:
         yield
@@ -114,7 +114,7 @@ class Inner:
 
     def _generator(self, epoch: int, delivered: int) -> torch.Generator:
         """From which torch draws the seed of workers that it would not have started: of the user's nothing is drawn."""
-        generator = torch.Generator()
+        generator = torch.Generator(torch.get_default_device())
         generator.manual_seed(op_seed(self._seed.draw(epoch, _WORKERS), delivered))
         return generator
 

@@ -96,9 +96,12 @@ def rank_of_all() -> tuple[int, int]:
 
 
 def peeked_base_seed(generator: torch.Generator | None) -> int:
-    """The base seed that DataLoader is about to draw, without drawing it."""
+    """The base seed that DataLoader is about to draw, without drawing it.
+
+    Under another default device torch draws its own there; ours is still the CPU's.
+    """
     source = torch.default_generator if generator is None else generator
     state = source.get_state()
-    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    seed = int(torch.empty((), dtype=torch.int64, device=source.device).random_(generator=source).item())
     source.set_state(state)
     return seed

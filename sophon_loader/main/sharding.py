@@ -86,7 +86,7 @@ class ShardSampler(DistributedSampler[int]):
 
     def _order(self) -> torch.Tensor:
         if not self.shuffle:
-            return torch.arange(len(self._data))
+            return torch.arange(len(self._data), device="cpu")
         if self.run_seed is None:
             raise ConfigError(
                 "a sampler of shard=True must be read by its own loader first, which draws its seed, got another "
@@ -94,7 +94,7 @@ class ShardSampler(DistributedSampler[int]):
             )
         generator = torch.Generator()
         generator.manual_seed(op_seed(self.run_seed.draw(self.epoch, _ORDER), 0))
-        return torch.randperm(len(self._data), generator=generator)
+        return torch.randperm(len(self._data), generator=generator, device="cpu")
 
 
 class ShardOrder(Order):

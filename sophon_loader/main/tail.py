@@ -235,7 +235,7 @@ class _Normalize:
             sample = self._transform(torch.zeros(images.shape[1:], dtype=images.dtype, device="cpu"))
             self._in_place = sample.shape == images.shape[1:]
             parameters = self._transform.mean, self._transform.std
-            self._mean, self._std = (torch.as_tensor(p, dtype=images.dtype).to(images.device) for p in parameters)
+            self._mean, self._std = (torch.as_tensor(p, dtype=images.dtype, device=images.device) for p in parameters)
             self._kept = kept
         normalized: Tensor = v2_functional.normalize(images, self._mean, self._std, inplace=self._in_place)
         return normalized

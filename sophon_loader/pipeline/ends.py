@@ -173,6 +173,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 def _looked_up(table: _Table, image: Image.Image) -> torch.Tensor:
     """Tensor [C, H, W]; TypeError where torch's default device is not the CPU, so that the ops run."""
     shape = len(image.getbands()), image.height, image.width
+    # On the default device, as the ops' own tensors may be.
     made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
     memory = made if table.planes else made.permute(1, 2, 0)
     apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
