@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_info
 
 from sophon_loader.main.around import Around
+from sophon_loader.main.owned import takes_a_batch
 
 
 def keeps_state(dataset: Any) -> bool:
@@ -155,8 +156,9 @@ class Told(Around):
         except StopIteration:
             self.ended = True
             raise
-        except Exception:
-            self._ahead.append(None)
+        except BaseException as error:
+            if takes_a_batch(error):
+                self._ahead.append(None)
             raise
         self._ahead.append((told.worker, told.state))
         return told.batch

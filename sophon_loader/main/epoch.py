@@ -13,6 +13,7 @@ from torch._utils import ExceptionWrapper
 from sophon_loader.errors import frames_for_user
 from sophon_loader.main.around import Around
 from sophon_loader.main.order import Reading
+from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.tail import Tail
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
@@ -205,8 +206,11 @@ class EpochIterator(Iterator[Any]):
                 self.epoch.reading.ended = True
             self._note(finished=True)
             raise
-        except Exception as error:
-            self.epoch.passed()  # most likely a batch of its own; the ones around it are delivered
+        except BaseException as error:
+            if takes_a_batch(error):
+                self.epoch.passed()
+            if not isinstance(error, Exception):
+                raise
             self._note(finished=False)
             error.__traceback__ = _frames_for_user(error)
             raise error

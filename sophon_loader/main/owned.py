@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickletools
+from multiprocessing.queues import Queue
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from sophon_loader.errors import ConfigError, NoRoom
+from sophon_loader.errors import ConfigError
 
 T_co = TypeVar("T_co", covariant=True)
+_TAKES = "_sophon_takes_a_batch"
+_PROCESS = _MultiProcessingDataLoaderIter._process_data.__code__
+"""What every batch goes through that torch takes from its workers."""
 
 
 class OwnedIterator(_MultiProcessingDataLoaderIter):
@@ -22,7 +28,6 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
-        self._lost: Exception | None = None
         super().__init__(loader)
 
     def _next_data(self) -> Any:
@@ -33,18 +38,26 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
             )
         try:
             return super()._next_data()  # type: ignore[no-untyped-call]
-        except Exception as error:
+        except StopIteration:
+            raise
+        except BaseException as error:
+            if _frame_of(error, _PROCESS) is None and not hasattr(error, _TAKES):
+                setattr(error, _TAKES, False)
             _break_circle(error)
             raise
 
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
-        """What has come from the workers. When that fails, a batch is lost, which must not be waited for."""
-        if self._lost is not None:
-            raise NoRoom(f"workers must be restarted after an error, got: {self._lost}; begin another iteration")
+        """What has come from the workers. If it came and cannot be read, no more is waited for that batch."""
         try:
             return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            self._lost = error.with_traceback(None)
+        except BaseException as error:
+            number = _unread_by(error)
+            task = None if number is None else self._task_info.pop(number, None)
+            if task is not None:
+                setattr(error, _TAKES, True)
+                self._tasks_outstanding -= 1
+                self._workers_num_tasks[task[0]] -= 1
+                self._try_put_index()
             raise
 
     def _shutdown_workers(self) -> None:
@@ -55,7 +68,37 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
             _utils.signal_handling._remove_worker_pids(id(self))
 
 
-def _break_circle(error: Exception) -> None:
+def takes_a_batch(error: BaseException) -> bool:
+    """Whether an error came in place of a batch; if not, as with a signal's handler that raises, that batch follows."""
+    return getattr(error, _TAKES, True)
+
+
+def _frame_of(error: BaseException, code: CodeType) -> FrameType | None:
+    """Of this code, that the error has passed; None if there is none."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            return trace.tb_frame
+        trace = trace.tb_next
+    return None
+
+
+def _unread_by(error: BaseException | None) -> int | None:
+    """The number of the batch that had come, and could not be read; None if nothing had.
+
+    Args:
+        error: out of torch's `_try_get_data`, which may have raised it in place of the one that it met.
+    """
+    while error is not None:
+        frame = _frame_of(error, Queue.get.__code__)
+        if frame is not None and "res" in frame.f_locals:  # the message; unpickling it is what comes next
+            found = (arg for op, arg, _ in pickletools.genops(frame.f_locals["res"]) if "INT" in op.name)
+            return next(found, None)
+        error = error.__context__
+    return None
+
+
+def _break_circle(error: BaseException) -> None:
     """Let go of the frame of torch that raises a worker's error and refers to it, too: with the traceback that is a
     circle, which would hold the workers until a garbage collection.
     """

@@ -12,6 +12,7 @@ from sophon_loader.main.copies import Told
 from sophon_loader.main.epoch import AsMade
 from sophon_loader.main.inner import undrawn
 from sophon_loader.main.order import Order
+from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.place import Place
 from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.settings import Settings
@@ -70,8 +71,9 @@ class PlainIterator(Around):
         except StopIteration:
             self._reading.ended = True
             raise
-        except Exception:
-            self._batch_passed()
+        except BaseException as error:
+            if takes_a_batch(error):
+                self._batch_passed()
             raise
         self._batch_passed()
         return batch

@@ -1,0 +1,235 @@
+"""A loop that catches what `next()` raises and goes on: it sees what it would see of torch's loader, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+from torchvision import transforms as v1
+
+from sophon_loader import OffloadingDataLoader
+from tests.support.loaders import LOCAL
+
+FILES, BATCH = 16, 2
+LIMIT = 50
+"""Errors after which a loop is taken for one without end."""
+WORKERS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "workers": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+}
+Make = Callable[..., DataLoader[Any]]
+
+
+class TooLate(Exception):
+    """What the handler of a signal raises."""
+
+
+class Plain(Dataset[Any]):
+    """The same samples, of a class that nobody knows."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.of[index]
+
+
+def labels(batch: Any) -> list[int]:
+    return [round(float(one[0, 0, 0])) for one in batch[0]]
+
+
+def seen(batches: Any) -> list[Any]:
+    """What a loop sees that goes on after an error: the labels of batches, and the classes of errors."""
+    found: list[Any] = []
+    while sum(isinstance(one, str) for one in found) < LIMIT:
+        try:
+            found.append(labels(next(batches)))
+        except StopIteration:
+            return found
+        except (Exception, KeyboardInterrupt) as error:
+            found.append(type(error).__name__)
+    return [*found, "without end"]
+
+
+class Numbered:
+    """An op that makes of the n-th picture, whose width is 64 + n, an image of n; at some it does something first."""
+
+    def __init__(self, at: int, do: Callable[[], object]) -> None:
+        self.at, self.do = at, do
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        if image.width == 64 + self.at:
+            self.do()
+        return torch.full((1, 2, 2), float(image.width - 64))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Callable[..., Any]:
+    from PIL import Image
+    from torchvision.datasets import ImageFolder
+
+    (tmp_path / "a").mkdir()
+    for n in range(FILES):
+        Image.new("RGB", (64 + n, 8), n).save(tmp_path / f"a/{n:02}.png")
+
+    def make(at: int = -1, do: Callable[[], object] = bool, *, plain: bool = False) -> Any:
+        dataset = ImageFolder(str(tmp_path), v1.Compose([Numbered(at, do)]))
+        return Plain(dataset) if plain else dataset
+
+    return make
+
+
+@pytest.fixture
+def alarmed() -> Iterator[None]:
+    def late(*_: Any) -> None:
+        raise TooLate
+
+    before = signal.signal(signal.SIGALRM, late)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def die() -> None:
+    time.sleep(0.5)  # what was made before has been sent
+    os._exit(9)
+
+
+def bad() -> None:
+    raise ValueError("bad")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("workers", ["workers", "persistent"])
+def test_a_worker_that_died_is_one_error(pictures: Any, workers: str, plain: bool) -> None:
+    def run(make: Make) -> list[Any]:
+        return seen(iter(make(pictures(6, die, plain=plain), BATCH, **WORKERS[workers])))
+
+    expected, found = run(DataLoader), run(OffloadingDataLoader)
+    assert found.count("RuntimeError") == 1 and [6, 7] not in found and found[-1] != "RuntimeError"
+    assert [one for one in found if one != "RuntimeError"] == [one for one in expected if one != "RuntimeError"]
+
+
+class Slow:
+    """A step that takes a while once, in this process or in a worker."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> None:
+        time.sleep(self.seconds)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("shape", WORKERS)
+def test_a_signal_of_the_user_s_costs_what_it_costs_there(
+    pictures: Any, alarmed: None, shape: str, plain: bool
+) -> None:
+    def run(make: Make) -> tuple[list[Any], Any]:
+        loader = make(pictures(4, Slow(0.8), plain=plain), BATCH, **WORKERS[shape])
+        batches = iter(loader)
+        first = [labels(next(batches)) for _ in range(2)]
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        return first + seen(batches), loader
+
+    expected, _ = run(DataLoader)
+    found, loader = run(OffloadingDataLoader)
+    assert found == expected
+    assert ("TooLate" in found) and (shape == "alone" or [4, 5] in found)
+    assert len(seen(iter(loader))) == FILES // BATCH
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("shape", WORKERS)
+@pytest.mark.parametrize("handler", ["alarm", "interrupt"])
+def test_a_state_taken_behind_a_signal_goes_on_there(
+    pictures: Any, alarmed: None, shape: str, plain: bool, handler: str
+) -> None:
+    if handler == "interrupt":
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+    loader = OffloadingDataLoader(pictures(4, Slow(0.8), plain=plain), BATCH, **WORKERS[shape])
+    batches = iter(loader)
+    next(batches), next(batches)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises((TooLate, KeyboardInterrupt)):
+        next(batches)
+    next(batches)
+    state = loader.state_dict()
+    rest = seen(batches)
+    again = OffloadingDataLoader(pictures(plain=plain), BATCH, **WORKERS[shape])
+    again.load_state_dict(state)
+    assert seen(iter(again)) == rest
+
+
+@pytest.mark.filterwarnings("ignore:No op runs at the agent")
+@pytest.mark.parametrize("agent", [None, LOCAL])
+def test_with_an_agent_too(pictures: Any, alarmed: None, agent: Any) -> None:
+    loader = OffloadingDataLoader(pictures(4, Slow(0.8)), BATCH, agent=agent, policy="all-off")
+    batches = iter(loader)
+    first = [labels(next(batches)) for _ in range(2)]
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    found = first + seen(batches)
+    assert found == [[0, 1], [2, 3], "TooLate", *([n, n + 1] for n in range(6, FILES, 2))]
+    loader.close()
+
+
+class Unreadable:
+    """A batch that cannot be made again in another process."""
+
+    def __reduce__(self) -> Any:
+        return _unreadable, ()
+
+
+def _unreadable() -> None:
+    raise LookupError("unreadable")
+
+
+def some_unreadable(samples: list[Any]) -> Any:
+    return Unreadable() if samples[0][0][0, 0, 0] == 4 else default_collate(samples)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("shape", ["workers", "persistent"])
+def test_a_batch_that_cannot_be_read_is_one_error(pictures: Any, shape: str, plain: bool) -> None:
+    loader = OffloadingDataLoader(pictures(plain=plain), BATCH, collate_fn=some_unreadable, **WORKERS[shape])
+    for _ in range(2):
+        found = seen(iter(loader))
+        assert found.count("LookupError") == 1
+        assert [one for one in found if isinstance(one, list)] == [[n, n + 1] for n in range(0, FILES, 2) if n != 4]
+
+
+@pytest.mark.parametrize("shape", WORKERS)
+def test_an_error_of_the_dataset_is_that_batch_s(pictures: Any, shape: str) -> None:
+    found = [seen(iter(make(pictures(4, bad), BATCH, **WORKERS[shape]))) for make in (DataLoader, OffloadingDataLoader)]
+    assert found[0] == found[1] and found[1].count("ValueError") == 1
+
+
+def collate_or_fail(samples: list[Any]) -> Any:
+    return bad() if samples[0][0][0, 0, 0] == 4 else default_collate(samples)
+
+
+@pytest.mark.parametrize("shape", WORKERS)
+def test_an_error_of_the_collate_fn_is_that_batch_s(pictures: Any, shape: str) -> None:
+    arguments = {**WORKERS[shape], "collate_fn": collate_or_fail}
+    found = [seen(iter(make(pictures(), BATCH, **arguments))) for make in (DataLoader, OffloadingDataLoader)]
+    assert found[0] == found[1] and found[1].count("ValueError") == 1
+
+
+def test_a_timeout_of_the_loader_s_costs_no_batch(pictures: Any) -> None:
+    found = [
+        seen(iter(make(pictures(4, Slow(2.5)), BATCH, num_workers=1, timeout=1)))
+        for make in (DataLoader, OffloadingDataLoader)
+    ]
+    assert "RuntimeError" in found[1] and [4, 5] in found[1]
+    assert [one for one in found[0] if one != "RuntimeError"] == [one for one in found[1] if one != "RuntimeError"]
