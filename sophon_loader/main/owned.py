@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.workers.sending import Sending
 
 T_co = TypeVar("T_co", covariant=True)
 _TAKES = "_sophon_takes_a_batch"
@@ -29,6 +30,17 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
         super().__init__(loader)
+
+    @property
+    def _worker_result_queue(self) -> Any:
+        """By which workers send batches."""
+        return self._results
+
+    @_worker_result_queue.setter
+    def _worker_result_queue(self, queue: Any) -> None:
+        if type(queue) is Queue:  # and not one of a context of the user's own
+            queue.__class__ = Sending
+        self._results = queue
 
     def _next_data(self) -> Any:
         if self._owner_pid != os.getpid():

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import transforms as v1
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import ConfigError, OffloadingDataLoader
 from tests.support.loaders import LOCAL
 
 FILES, BATCH = 16, 2
@@ -233,3 +233,62 @@ def test_a_timeout_of_the_loader_s_costs_no_batch(pictures: Any) -> None:
     ]
     assert "RuntimeError" in found[1] and [4, 5] in found[1]
     assert [one for one in found[0] if one != "RuntimeError"] == [one for one in found[1] if one != "RuntimeError"]
+
+
+class Unpicklable:
+    """What no other process gets."""
+
+    def __getstate__(self) -> Any:
+        raise ValueError("no pickle")
+
+
+def object_in(batch: Any) -> Any:
+    return {"images": batch, "more": [1, Unpicklable()]}
+
+
+def graph_in(batch: Any) -> Any:
+    return [torch.ones(2, requires_grad=True) * 2, *batch]
+
+
+def of_a_class_in_a_function(batch: Any) -> Any:
+    class Local(Exception):
+        pass
+
+    raise Local("said so")
+
+
+UNPICKLABLE = {
+    "object": (object_in, "ConfigError", "got a Unpicklable in it .ValueError: no pickle.;.* num_workers=0"),
+    "graph": (graph_in, "ConfigError", "got a Tensor in it"),
+    "error": (of_a_class_in_a_function, "RuntimeError", "said so"),
+}
+
+
+class SomeFail:
+    """A `collate_fn` that makes one batch such."""
+
+    def __init__(self, what: Callable[[Any], Any]) -> None:
+        self.what = what
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = default_collate(samples)
+        return self.what(batch) if samples[0][0][0, 0, 0] == 4 else batch
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("what", UNPICKLABLE)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_batch_that_cannot_be_pickled_is_one_error(pictures: Any, what: str, plain: bool, method: str) -> None:
+    make, name, text = UNPICKLABLE[what]
+    loader = OffloadingDataLoader(
+        pictures(plain=plain),
+        BATCH,
+        collate_fn=SomeFail(make),
+        num_workers=2,
+        timeout=20,
+        multiprocessing_context=method,
+    )
+    found = seen(iter(loader))
+    assert found == [name if n == 4 else [n, n + 1] for n in range(0, FILES, 2)]
+    with pytest.raises((ConfigError, RuntimeError), match=f"(?s){text}"):
+        list(loader)
