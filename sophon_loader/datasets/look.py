@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from sophon_loader.datasets.protocol import OffloadableDataset
-from sophon_loader.datasets.recognised import rule_of
+from sophon_loader.datasets.recognised import replaced_under, rule_of
 
 _BLOCK = 1 << 14
 """Samples that are looked at together: what that takes for a moment does not grow with the dataset."""
@@ -45,10 +45,10 @@ def _read_of(node: Any) -> list[Any]:
         return [node.dataset, _numbers(node.indices)]
     if type(node) is ConcatDataset:
         return [_kept(node.datasets)]
-    rule = rule_of(node)
+    rule, replaced = rule_of(node), str(replaced_under(node))
     if rule is not None:
-        return [_seen(part) for part in rule.look(node)]
-    return [node.root, len(node)] if isinstance(node, OffloadableDataset) else []
+        return [replaced, *(_seen(part) for part in rule.look(node))]
+    return [replaced, node.root, len(node)] if isinstance(node, OffloadableDataset) else []
 
 
 def same_look(one: list[Any], other: list[Any]) -> bool:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sophon_loader.datasets.look import owners
 from sophon_loader.datasets.protocol import Transform
-from sophon_loader.datasets.recognised import rule_of
+from sophon_loader.datasets.recognised import known_classes, rule_of
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.op import Op
+from sophon_loader.pipeline.registry import classes_of
+from sophon_loader.pipeline.replaced import (
+    Replaced,
+    is_checked,
+    replaced_in_dataset,
+    replaced_in_pillow,
+    replaced_in_transform,
+)
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
@@ -31,6 +41,28 @@ def pipeline_of(owner: Any) -> Pipeline:
     """The pipeline of a dataset that a source comes from."""
     transform, target_transform = transforms_of(owner)
     return Pipeline(transform, target_transform, chain_of(transform))
+
+
+def rests_on(dataset: Any) -> tuple[type, ...]:
+    """The classes of libraries whose functions make a dataset's samples; they travel to spawned workers by name."""
+    found: dict[type, None] = {}
+    for owner in owners(dataset):
+        found.update(dict.fromkeys(known_classes(owner)))
+        for op in pipeline_of(owner).chain.ops:
+            found.update(dict.fromkeys(classes_of(op.call)))
+    return tuple(filter(is_checked, found))
+
+
+def replaced_among(classes: Iterable[type]) -> Iterator[Replaced]:
+    """What was replaced in this process that one of these classes rests on, or Pillow on the way to an image's pixels.
+
+    Args:
+        classes: that `rests_on` gives.
+    """
+    for cls in classes:
+        what = replaced_in_dataset(cls) if hasattr(cls, "__getitem__") else replaced_in_transform(cls)
+        yield from filter(None, [what])
+    yield from filter(None, [replaced_in_pillow()])
 
 
 def same_pipeline(before: Pipeline, now: Pipeline) -> bool:

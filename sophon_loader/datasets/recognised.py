@@ -19,9 +19,10 @@ from torchvision.datasets.vision import StandardTransform
 from torchvision.transforms import v2
 
 from sophon_loader.datasets.keys import keys_below
-from sophon_loader.datasets.protocol import NotOffloadable, Source, Transform
+from sophon_loader.datasets.protocol import NotOffloadable, OffloadableDataset, Source, Transform
 from sophon_loader.datasets.targets import targets_of
 from sophon_loader.pipeline.presets import steps_of
+from sophon_loader.pipeline.replaced import Replaced, replaced_in_dataset, replaced_in_pillow
 
 Transforms = tuple[Transform | None, Transform | None]
 OWN = ("__getitem__", "__len__", "__getitems__", "key", "target")
@@ -270,6 +271,25 @@ def own_parts(dataset: Any) -> list[str]:
         return []
     names = [name for name in OWN if hasattr(known[0], name) or name == "__getitems__"]
     return [name for name in names if getattr(cls, name, None) is not getattr(known[0], name, None)]
+
+
+def replaced_under(dataset: Any) -> Replaced | None:
+    """What a program has replaced of that by which a dataset is known to make its samples; None if nothing, or if the
+    dataset is not known at all.
+
+    Args:
+        dataset: one that holds samples.
+    """
+    classes = known_classes(dataset)
+    if not classes and not isinstance(dataset, OffloadableDataset):
+        return None
+    return next(filter(None, map(replaced_in_dataset, classes)), None) or replaced_in_pillow()
+
+
+def known_classes(dataset: Any) -> list[type]:
+    """The classes with a rule that a dataset's samples are made by, timm's reader too; [] if it is not known."""
+    known = _known(dataset)
+    return [] if known is None else [known[0], type(getattr(dataset, "reader", None))]
 
 
 def rule_of(dataset: Any) -> Rule | None:

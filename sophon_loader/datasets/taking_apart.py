@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 from sophon_loader.datasets.indices import integers
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
-from sophon_loader.datasets.recognised import own_parts, rule_of
+from sophon_loader.datasets.recognised import own_parts, replaced_under, rule_of
 from sophon_loader.shared import SharedArray
 
 
@@ -77,6 +77,11 @@ def _joined(parts: list[_Parts]) -> _Parts:
 
 
 def _source(dataset: Any) -> tuple[Source, int]:
+    if what := replaced_under(dataset):
+        raise NotOffloadable(
+            f"{what}, and neither an agent nor this loader's own road from a file to a sample calls that; put back "
+            "what the library ships, and move what yours does into the transform"
+        )
     rule = rule_of(dataset)
     if rule is not None:
         return rule.source(dataset), len(dataset)

@@ -22,7 +22,8 @@ from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
 from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
-from sophon_loader.pipeline.registry import build_op, knows, op_of
+from sophon_loader.pipeline.registry import build_op, classes_of, knows, op_of
+from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.wire.counting import holds_more
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS
 
@@ -275,7 +276,7 @@ def _spec_of(row: Any) -> OpSpec:
 
 
 def chain_from(description: bytes) -> Chain:
-    """Build the described ops, up to the first that is unknown here (a shorter chain is a valid answer).
+    """Build the described ops, up to the first that is unknown or replaced here (a shorter chain is a valid answer).
 
     Raises:
         PipelineError: malformed, or a known op whose parameters are refused.
@@ -285,7 +286,10 @@ def chain_from(description: bytes) -> Chain:
     for spec in specs:
         if not _buildable(spec):
             break
-        ops.append(build_op(spec))
+        op = build_op(spec)
+        if any(map(replaced_in_transform, classes_of(op.call))):
+            break
+        ops.append(op)
     return Chain((DECODE, *ops))
 
 

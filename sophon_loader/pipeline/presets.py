@@ -15,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.pipeline.catalogue import op_type_of
+from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.state import same_state
 
 _COMPOSES = (v1.Compose, v2.Compose, nn.Sequential)
@@ -25,6 +26,8 @@ def steps_of(transform: Any) -> list[Any]:
     inner = _held(transform)
     if inner is not None:
         return steps_of(inner)
+    if replaced_in_transform(type(transform), functions=False):
+        return [transform]
     if type(transform) in _COMPOSES and _is_plain(transform):
         return [step for one in _inside(transform) for step in steps_of(one)]
     return _classification(transform) or [transform]

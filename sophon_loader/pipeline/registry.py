@@ -1,7 +1,8 @@
 """The registry of ops: a transform object -> name and plain parameters, and back.
 
 A transform is described only if rebuilding it from the description gives an object with equal state, so an op that the
-registry half knows (a subclass, a patched attribute, a newer torchvision) counts as unknown and stays at the loader.
+registry half knows (a subclass, a patched attribute, a newer torchvision) counts as unknown and stays at the loader. So
+does one of a library in which a function was replaced that the op may call.
 Which op types there are: `catalogue.py`. What parameters may hold: `plain.py`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from sophon_loader.pipeline.catalogue import add_op_type, op_type_named, op_type
 from sophon_loader.pipeline.growth import Growth, of_any_order
 from sophon_loader.pipeline.op import GENERATORS, Made, Op, OpSpec, OpType, attribute_parameters
 from sophon_loader.pipeline.plain import add_tag, check_plain, read_checked, to_plain
+from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.state import same_state
 
 
@@ -97,7 +99,7 @@ def register_op(
 def op_of(transform: Any) -> Op:
     """The op of a transform object; its `spec` is None if it cannot be described (see the module's docstring)."""
     op_type = op_type_of(transform)
-    if op_type is None:
+    if op_type is None or replaced_in_transform(type(transform)):
         return _local_op(transform)
     try:
         plain = {key: to_plain(value) for key, value in op_type.describe(transform).items()}
@@ -134,6 +136,14 @@ def draws_of(transform: Any) -> tuple[str, ...]:
     for step in op_type.steps(transform) if op_type.steps else ():
         drawn.update(draws_of(step))
     return tuple(name for name in GENERATORS if name in drawn)
+
+
+def classes_of(transform: Any) -> Iterator[type]:
+    """The classes of a transform and of those that it holds."""
+    yield type(transform)
+    op_type = op_type_of(transform)
+    for step in op_type.steps(transform) if op_type is not None and op_type.steps else ():
+        yield from classes_of(step)
 
 
 def reads_info_of(transform: Any) -> bool | None:

@@ -10,6 +10,7 @@ from torchvision.transforms import v2
 
 from sophon_loader.pipeline.catalogue import op_type_above, op_type_of
 from sophon_loader.pipeline.op import Op
+from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, partial, v1.Lambda, v2.Lambda)
@@ -40,6 +41,9 @@ def _reason(op: Op) -> tuple[str, str]:
     if isinstance(op.call, _FUNCTIONS):
         reason = f"{unregistered}: it is a function, and code is never sent to an agent"
         return reason, "make it a class at the top level of a module, and register that at both ends (register_op)"
+    if what := replaced_in_transform(cls):
+        remedy = "make what that does a class of its own, and register it at both ends (register_op)"
+        return f"{what}, and an agent runs what the library ships", remedy
     if op_type_of(op.call) is not None:
         reason = (
             "one of its parameters is a function or an op that is not registered, or the op was changed after it was "
