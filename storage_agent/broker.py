@@ -25,7 +25,7 @@ from sophon_loader.errors import AgentError
 from sophon_loader.host import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import unpack
-from sophon_loader.wire.messages import Failed, Registered, Status, Welcome
+from sophon_loader.wire.messages import AT_WORK, Failed, Registered, Status, Welcome
 from storage_agent import instructions as do
 from storage_agent.admission import Admission
 from storage_agent.answers import Answer, answer_file, answer_question
@@ -252,7 +252,7 @@ class Broker:
                     self._frontend.tell(client, self._welcome(version, exports))
                     self._frontend.visits.greeted(self._frontend.owner_of(client))
                 case do.TellStatus(client, exports):
-                    self._frontend.tell(client, Status(self._status(exports)))
+                    self._frontend.tell(client, Status(self._status(client, exports)))
                 case do.LookUp(client, question):
                     make = functools.partial(next, answer_question(self._exports, question))
                     self._readers.submit(Task(client, make, functools.partial(self._looked_up, client)))
@@ -358,7 +358,7 @@ class Broker:
         self._frontend.reply(client, frames)
         self._send_due()
 
-    def _status(self, exports: Sequence[str]) -> dict[str, object]:
+    def _status(self, client: bytes, exports: Sequence[str]) -> dict[str, object]:
         folders, door = self._exports.describe(), self._frontend.door
         return {
             **self._tally.values(),
@@ -373,6 +373,7 @@ class Broker:
             "loaders": self._desk.loaders,
             "clients": self._admission.clients,
             "queued": self._admission.queued,
+            AT_WORK: self._staff.at_work(client),
             "outstanding": self._admission.outstanding,
             "dropped_replies": self._frontend.dropped,
             "hung_up": self._frontend.hung_up,

@@ -71,6 +71,8 @@ class Staff:
         self._builds: deque[Building] = deque()
         self._early_deaths = 0
         self._stopping = False
+        self._none_since_s: float | None = None
+        """Since when there is no worker; None while there is one."""
         self.deaths = 0
         self.per_worker = 1.0
 
@@ -89,6 +91,14 @@ class Staff:
     def ready_workers(self) -> list[int]:
         """Numbers of those that can be given work."""
         return [number for number, worker in self._workers.items() if worker.usable]
+
+    def at_work(self, client: bytes) -> int:
+        """A client's samples that wait for a worker or are at one; none while there is no worker.
+
+        Args:
+            client: its routing id.
+        """
+        return len(self._unanswered(client)) if self.ready_workers else 0
 
     # --- what has happened ------------------------------------------------------------------------------------
 
@@ -276,6 +286,8 @@ class Staff:
                 worker.ended = f"it took more than {limit_s:g} s"
                 done.append(End(number))
         done += self._as_files_meanwhile(now_s)
+        if self._none_since_s is not None:
+            waits_s.append(self._none_since_s + STALLED_S - now_s)
         return done, min((wait_s for wait_s in waits_s if wait_s > 0), default=None)
 
     def _time_of(self, worker: Worker, now_s: float) -> tuple[float, float]:
@@ -305,9 +317,12 @@ class Staff:
         return {worker.client for worker in self._workers.values() if worker.took_s(now_s) >= STALLED_S}
 
     def _as_files_meanwhile(self, now_s: float) -> list[Instruction]:
-        """The jobs of all who hold no worker, if every worker is at something slow."""
+        """The jobs of all who hold no worker, if every worker is at something slow; everybody's, if none is there."""
         usable = [worker for worker in self._workers.values() if worker.usable]
-        if not usable or any(worker.took_s(now_s) < STALLED_S for worker in usable):
+        if not usable:
+            return self._as_files_without_workers(now_s)
+        self._none_since_s = None
+        if any(worker.took_s(now_s) < STALLED_S for worker in usable):
             return []
         holders = self._holders(now_s)
         jobs = self._admission.turns.take_all(but=holders)
@@ -316,6 +331,14 @@ class Staff:
                 self._finish(task, 0.0)
                 jobs.append(task.job)
         return [Read(jobs, "all of the agent's workers are busy with slow samples of other loaders")] if jobs else []
+
+    def _as_files_without_workers(self, now_s: float) -> list[Instruction]:
+        """To start them takes a third of a minute on a busy host, and whoever waits for it might as well have none."""
+        if self._none_since_s is None:
+            self._none_since_s = now_s
+        if now_s - self._none_since_s < STALLED_S or not (jobs := self._admission.turns.take_all()):
+            return []
+        return [Read(jobs, "no worker of the agent is ready; they are being started")]
 
     def _least_loaded(self, now_s: float) -> int | None:
         """The worker for the next job; None when all have enough, or none is there."""

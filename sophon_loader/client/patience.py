@@ -1,8 +1,8 @@
 """How long an agent is waited for: when to ask it for a sign of life, when to ask again, when to give it up. No clock.
 
-Only samples that arrive are progress, and for some minutes bytes that do. Any other message shows that the agent lives,
-and an agent may live and be of no use. Only time counts in which the loader waits for a sample: its own slow ops and
-training steps are nobody's silence.
+Only samples that arrive are progress, and for some minutes bytes that do, or the agent's word that it is at work on
+one. Any other message shows that the agent lives, and an agent may live and be of no use. Only time counts in which the
+loader waits for a sample: its own slow ops and training steps are nobody's silence.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _RENEWED_AFTER = 0.6
 """Share of `dead_after_s`: after so long a silence the connection may be what has died, and not the agent."""
 _AT_ONCE_S = 1.0
 """Of one look, no more counts: a process that was stopped for a minute has not waited for one."""
+MOST_AT_WORK_S = 300.0
+"""For how long, without a sample, the agent's word is enough that it is at work on one. It has a limit of its own for
+each (`--job-seconds`), so this is for agents whose word is wrong."""
 
 
 def flows(nbytes: int, seconds: float) -> bool:
@@ -119,6 +122,12 @@ class Patience:
         """As `_idle_s`: when it was asked again last."""
         self._flowing_s = 0.0
         """Waited for since a sample came, while bytes did."""
+        self._word_s = math.inf
+        """Waited for since the agent said that it is at work; inf if its last word is another."""
+        self._word_holds_s = 2 * min(options.heartbeat_s, options.dead_after_s / 2)
+        """For how long that goes: it is asked for its word with every ping."""
+        self._at_work_s = 0.0
+        """Waited for since a sample came, while its word was enough."""
         self._lost = False
         """Whether an answer has come since that is known to be lost, and not which."""
         self.left_s = math.inf
@@ -132,6 +141,10 @@ class Patience:
     def lost(self) -> None:
         """A message has come that was damaged so much that nobody knows what it was."""
         self._lost = True
+
+    def told(self, *, at_work: bool) -> None:
+        """The agent has said, or can no longer be believed to say, that it is at work on what is waited for."""
+        self._word_s = 0.0 if at_work else math.inf
 
     def progressed(self, turnaround_s: float) -> None:
         """A sample has been answered.
@@ -156,8 +169,14 @@ class Patience:
             self._flowing_s += seconds
             self.heard()
             return Advice.WAIT
-        self._idle_s += min(seconds, _AT_ONCE_S)
         silence = self._silence.waited(seconds)
+        counted_s = min(seconds, _AT_ONCE_S)
+        self._word_s += counted_s
+        at_work = self._word_s < self._word_holds_s and self._at_work_s < MOST_AT_WORK_S and not self._lost
+        if at_work and silence is not Advice.GIVE_UP:
+            self._at_work_s += counted_s
+            return silence
+        self._idle_s += counted_s
         if silence is Advice.GIVE_UP:
             return self.give_up(f"got silence for {self._options.dead_after_s:g} s")
         first_s = min(LOST_S, self._after_s) if self._lost else self._after_s
@@ -183,7 +202,7 @@ class Patience:
         return Advice.GIVE_UP
 
     def _begin_anew(self) -> None:
-        self._idle_s = self._asked_s = self._flowing_s = 0.0
+        self._idle_s = self._asked_s = self._flowing_s = self._at_work_s = 0.0
         self._resends = 0
 
     def _lose(self) -> None:

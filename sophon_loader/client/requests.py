@@ -17,7 +17,7 @@ from sophon_loader.client.patience import Advice, Patience
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Sample
+from sophon_loader.wire.messages import AT_WORK, AskStatus, Failed, Failure, Message, Ping, Pong, Sample, Status
 
 PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 """How long to ask an agent for nothing that has refused, and how long at most: twice as long with every refusal."""
@@ -196,8 +196,12 @@ class Requests:
             self._answer(message.id, now_s, sample=message, payload=payload)
         elif isinstance(message, Failed):
             return self._failed(message, now_s)
+        elif isinstance(message, Status):
+            at_work = message.values.get(AT_WORK)
+            self.patience.told(at_work=type(at_work) is int and at_work > 0)
         elif isinstance(message, Pong) and message.instance != self._instance:
             self._instance = message.instance
+            self.patience.told(at_work=False)
             self._files_until_s.clear()
             self._ask_again()
             if self._refusals:
@@ -239,10 +243,11 @@ class Requests:
         said: list[Instruction] = []
         advice = self.patience.waited(waited_s, nbytes)
         if advice is Advice.PING:
-            said.append(Say(Ping()))
+            said += [Say(Ping()), Say(AskStatus())]
         elif advice is Advice.RENEW:
             said += [Renew(), Say(Ping())]
         elif advice is Advice.ASK_AGAIN:
+            said.append(Say(AskStatus()))
             self._ask_again()
         elif advice is Advice.GIVE_UP:
             self._leave()
@@ -253,6 +258,7 @@ class Requests:
         of life: a host may take connections for a program that stands still.
         """
         self._pause_until_s = now_s
+        self.patience.told(at_work=False)
         self._ask_again()
         return self._fill(now_s)
 

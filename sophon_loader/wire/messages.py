@@ -220,9 +220,14 @@ class AskStatus:
     KIND: ClassVar[int] = 11
 
 
+AT_WORK = "yours_at_work"
+"""Names, in `Status.values`, how many samples of the connection that asks wait for a worker or are at one; each has a
+limit of time there. An agent that is stuck, or of an older release, does not count any."""
+
+
 @dataclass(frozen=True)
 class Status:
-    """Agent: numbers about itself, for people (see `sophon-agent status`)."""
+    """Agent: numbers about itself, for people (see `sophon-agent status`), and `AT_WORK` for loaders."""
 
     KIND: ClassVar[int] = 12
     values: dict[str, Any]

@@ -475,6 +475,30 @@ def test_while_all_workers_do_slow_work_of_one_client_the_others_get_files() -> 
     assert [office.answered(1, now_s=5.0), office.answered(1, now_s=5.1)] == [1, None], "it has been answered"
 
 
+def test_without_a_worker_what_waits_goes_out_as_files() -> None:
+    office = Office(workers=0)
+    starting = office.hire(ready=False)
+    office.staff.queue([job(1)], now_s=0.0)
+    done, wait_s = office.staff.relieve(now_s=0.0)
+    assert not done and wait_s == pytest.approx(STALLED_S)
+    (read,), _ = office.staff.relieve(now_s=STALLED_S)
+    assert isinstance(read, Read) and ids(read.jobs) == [1] and "no worker of the agent is ready" in read.note
+    office.staff.ready(starting)
+    office.staff.relieve(now_s=2.0)
+    assert not office.carry_out(office.staff.queue([job(2)], now_s=2.0)) and (words.JOB, 2) in office.sent[starting]
+
+
+def test_a_client_is_told_what_of_its_own_is_at_work() -> None:
+    office = Office(workers=1)
+    assert office.staff.at_work(b"c") == 0
+    office.carry_out(office.staff.queue([job(n) for n in range(5)], now_s=0.0))
+    assert office.staff.at_work(b"c") == 5 and office.staff.at_work(b"other") == 0
+    office.staff.answered(1, 0.1, now_s=0.1)
+    assert office.staff.at_work(b"c") == 4
+    office.staff.left(1)
+    assert office.staff.at_work(b"c") == 0, "nobody is there to do it"
+
+
 def test_who_has_slow_work_gets_another_worker_when_nobody_else_wants_it() -> None:
     office = Office(workers=2)
     office.queue(1, 2, 3, 4, 5)
