@@ -326,11 +326,13 @@ def test_the_rest_of_an_epoch_of_a_loader_that_was_not_prepared(root: Path, make
 def test_a_prepared_loader_goes_on_where_its_state_was_taken(root: Path, make: Any) -> None:
     """accelerate counts epochs itself, and tells the loader that of its own count."""
     pytest.importorskip("accelerate")
-    from sophon_loader.integrations.accelerate import Accelerator
+    from sophon_loader.integrations.accelerate import Accelerator, skip_first_batches
 
     accelerator = Accelerator(cpu=True)
     dataset = folder(root, train_transform())
     prepared = accelerator.prepare(make(dataset))
+    assert prepared.base_dataloader._place.dealt_out, "all ranks have one seed"
+    assert skip_first_batches(prepared, 1).base_dataloader._place.dealt_out
     whole = [samples_of(prepared)]
     batches = iter(prepared)
     whole.append(samples_of(itertools.islice(batches, 2)))
