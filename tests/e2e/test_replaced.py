@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,7 @@ def opened(path: Any) -> Any:
         return ImageOps.invert(Image.open(file).convert("RGB"))
 
 
+KEPT: dict[str, Callable[..., Any]] = {"open": PIL.Image.open, "builtin": open}
 OPENERS: dict[str, tuple[Any, str, Any]] = {
     "torchvision.datasets.folder.pil_loader": (folder, "pil_loader", opened),
     "pil_loader was replaced by tests.e2e.test_replaced.opened": (folder, "pil_loader", functools.partial(opened)),
@@ -66,7 +69,6 @@ OPENERS: dict[str, tuple[Any, str, Any]] = {
     "builtins.open": (builtins, "open", lambda *args, **kwargs: KEPT["builtin"](*args, **kwargs)),
 }
 """By what the note says: what makes the dataset another one than is known."""
-KEPT = {"open": PIL.Image.open, "builtin": open}
 OPS: dict[str, tuple[Any, str, Any]] = {
     "Resize.forward": (transforms.Resize, "forward", darker(transforms.Resize.forward)),
     "ToTensor.__call__": (transforms.ToTensor, "__call__", darker(transforms.ToTensor.__call__)),
@@ -198,6 +200,57 @@ def test_a_worker_must_not_replace_what_the_main_process_has_not(agent: tuple[Pa
     loader = OffloadingDataLoader(dataset, 4, num_workers=1, worker_init_fn=init)
     with pytest.raises(ConfigError, match=rf"got a worker in which torchvision.*{name} was replaced by .*; replace it"):
         next(iter(loader))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize(
+    "named", ["ImageDataset.__getitem__", "ReaderImageFolder.__getitem__", "ResizeKeepRatio.__call__"]
+)
+def test_what_stands_in_timm_is_called(agent: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    data = pytest.importorskip("timm.data")
+    reader = pytest.importorskip("timm.data.readers.reader_image_folder").ReaderImageFolder
+    resize = data.transforms.ResizeKeepRatio
+    dataset = data.ImageDataset(str(agent[0]), transform=transforms.Compose([resize(40), CHAIN]))
+
+    def turned(self: Any, index: int) -> Any:
+        return theirs(self, len(self) - 1 - index)
+
+    cls = {one.__name__: one for one in (data.ImageDataset, reader, resize)}[named.partition(".")[0]]
+    theirs = getattr(cls, named.partition(".")[2])
+    if cls is reader:  # which has no length of its own
+        monkeypatch.setattr(cls, "__getitem__", lambda self, index: theirs(self, len(self.samples) - 1 - index))
+    else:
+        monkeypatch.setattr(*((cls, "__call__", darker(theirs)) if cls is resize else (cls, "__getitem__", turned)))
+    assert_all_equal(dataset, agent[1], f"{named} was replaced by tests.e2e.test_replaced.")
+
+
+SPAWNED = """
+import sys
+from torchvision import datasets, transforms
+from torchvision.datasets import folder
+from sophon_loader import OffloadingDataLoader
+
+WHERE = sys.argv[2]
+if __name__ == WHERE or WHERE == "both":
+    folder.pil_loader = lambda path: transforms.functional.invert(KEPT(path))
+if __name__ == "__main__":
+    data = datasets.ImageFolder(sys.argv[1], transforms.Compose([transforms.CenterCrop(9), transforms.ToTensor()]))
+    loader = OffloadingDataLoader(data, 4, num_workers=1, multiprocessing_context="spawn")
+    print(next(iter(loader))[1].tolist())
+"""
+
+
+@pytest.mark.parametrize("where", ["__mp_main__", "both"])
+def test_a_spawned_worker_has_what_its_module_replaces(agent: tuple[Path, str], tmp_path: Path, where: str) -> None:
+    """Where that is done in workers alone, the loader refuses; where the program does it, all processes have it."""
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED.replace("WHERE = ", "KEPT = folder.pil_loader\nWHERE = "))
+    command = [sys.executable, str(script), str(agent[0]), where]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    if where == "both":
+        assert ran.stdout == "[0, 0, 0, 1]\n", ran.stderr
+    else:
+        assert ran.returncode and "got a worker in which torchvision.datasets.folder.pil_loader was" in ran.stderr
 
 
 def test_who_gave_an_agent_is_warned(agent: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
