@@ -37,6 +37,7 @@ from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.trial_process import NotTried
+from sophon_loader.main.untraced import untraced
 from sophon_loader.main.unused import watched
 from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
 from sophon_loader.pipeline.randomness import Seed
@@ -253,6 +254,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._engine is not None:
             self._engine = Engine(self._engine.data, self._settings)
 
+    @untraced
     def __iter__(self) -> Any:
         try:
             return self._iterate()

@@ -15,6 +15,7 @@ from sophon_loader.main.around import Around
 from sophon_loader.main.order import Reading
 from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.tail import Tail
+from sophon_loader.main.untraced import untraced
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Totals
@@ -187,6 +188,7 @@ class EpochIterator(Iterator[Any]):
     def __iter__(self) -> EpochIterator:
         return self
 
+    @untraced
     def __next__(self) -> Any:
         if self._size is not None:
             self._clock.step_ends(self._size)

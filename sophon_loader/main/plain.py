@@ -16,6 +16,7 @@ from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.place import Place
 from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.settings import Settings
+from sophon_loader.main.untraced import untraced
 
 
 def plain_batches(
@@ -65,6 +66,7 @@ class PlainIterator(Around):
         self._reading = order.newest
         self._told = told
 
+    @untraced
     def __next__(self) -> Any:
         try:
             batch = next(self._batches)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sophon_loader.main.around import Around
 from sophon_loader.main.settings import Settings
+from sophon_loader.main.untraced import untraced
 
 _FAILED = object()
 """In place of a batch."""
@@ -54,6 +55,7 @@ class Prefetch(Around):
         self._module = streams
         self._stream = streams.Stream(device) if hasattr(streams, "Stream") else None
 
+    @untraced
     def __next__(self) -> Any:
         if not self._ahead:
             self._send_next()
