@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, MappingView, Set, Sized
 from operator import index as as_int
 from typing import Any
 
@@ -55,13 +55,13 @@ class FileDataset(ImageFiles):
     Args:
         root: the folder that holds all files.
         files: paths of the files, relative to `root` with `/`, or absolute and below `root`.
-        targets: labels in the same order: a list, an array, a tensor or a column of a data frame. Integers of an array
-            become int.
+        targets: labels in the same order: a list, an array (whose rows are the labels), a tensor or a column of a data
+            frame. Integers of an array become int.
         transform: PIL RGB image -> what the training loop gets.
         target_transform: label -> what the training loop gets.
 
     Raises:
-        ConfigError: labels and files differ in number, or a path is not below `root`.
+        ConfigError: labels and files differ in number or have no order, or a path is not below `root`.
 
     Example:
         table = pandas.read_csv("/data/birds/labels.csv")
@@ -79,7 +79,8 @@ class FileDataset(ImageFiles):
         self.root = os.fspath(root)
         self.transform = transform
         self.target_transform = target_transform
-        self.shared_keys = keys_of(files, self.root)
+        self.shared_keys = keys_of(_one_each(files, "files"), self.root)
+        _one_each(targets, "targets")
         labels = targets if isinstance(targets, Sized) else list(targets)
         if len(labels) != len(self.shared_keys):
             raise ConfigError(
@@ -115,3 +116,24 @@ class FileDataset(ImageFiles):
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         return index % len(self)
+
+
+def _one_each(values: Any, name: str) -> Any:
+    """What gives one value per sample, in order, when it is iterated over; other things give something without saying so.
+
+    Args:
+        values: what a user has given for the argument `name`.
+
+    Raises:
+        ConfigError: it is known to give something else.
+    """
+    rule = f"{name} must be one value per file, in order, got a {type(values).__name__}"
+    if isinstance(values, (str, bytes)):
+        raise ConfigError(f"{rule}, which gives its characters; put it into a list")
+    if hasattr(values, "columns"):
+        raise ConfigError(f"{rule}, which gives its column names; give one column, or .to_numpy() for its rows")
+    if isinstance(values, Mapping) and name == "targets":
+        raise ConfigError(f"{rule}, which gives its keys; give a list of its values in the order of the files")
+    if isinstance(values, Set) and not isinstance(values, MappingView):
+        raise ConfigError(f"{rule}, which has another order in each run; give a list, sorted(...) for instance")
+    return values

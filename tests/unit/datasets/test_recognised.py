@@ -206,6 +206,56 @@ def test_lists_that_cannot_work(files: Any, says: str) -> None:
         FileDataset("/data", files, [1, 2][: len(files)])
 
 
+class Frame:
+    """As a data frame: its length is that of its rows, and it gives the names of its columns."""
+
+    columns = ("file", "label")
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Any:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (Frame(), r"targets must be one value per file, in order, got a Frame, .* column names; .* .to_numpy\(\)"),
+        ({"1.jpg": 0, "2.jpg": 1}, "targets .* got a dict, which gives its keys"),
+        ({4, 5}, "targets .* got a set, which has another order in each run"),
+        ("01", "targets .* got a str, which gives its characters"),
+    ],
+)
+def test_what_would_give_other_labels(labels: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        FileDataset("/data", ["1.jpg", "2.jpg"], labels)
+
+
+@pytest.mark.parametrize("files", [Frame(), {"1.jpg", "2.jpg"}, "ab"])
+def test_what_would_give_other_files(files: Any) -> None:
+    with pytest.raises(ConfigError, match="files must be one value per file, in order, got a "):
+        FileDataset("/data", files, [1, 2])
+
+
+def test_views_and_generators_give_their_values_in_order() -> None:
+    table = {"1.jpg": 7, "2.jpg": 8}
+    for files, labels in ((table.keys(), table.values()), (table, (n + 7 for n in range(2)))):
+        dataset = FileDataset("/data", files, labels)
+        assert [dataset.key(n) for n in range(2)] == ["1.jpg", "2.jpg"] and dataset.targets == [7, 8]
+
+
+def test_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"file": ["1.jpg", "2.jpg"], "a": [0, 1], "b": [1, 2]}, index=[5, 0])
+    assert FileDataset("/data", table["file"], table["b"]).targets == [1, 2]
+    rows = FileDataset("/data", table["file"], table[["a", "b"]].to_numpy()).targets
+    assert [one.tolist() for one in rows] == [[0, 1], [1, 2]]
+    for frame in (table[["a", "b"]], table[["b"]]):
+        with pytest.raises(ConfigError, match="got a DataFrame, which gives its column names"):
+            FileDataset("/data", table["file"], frame)
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
