@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sophon_loader.wire.messages import CHEAPEST, Item
@@ -17,6 +18,6 @@ def job(number: int, client: bytes = b"c", digest: str = "p", meant_for: float |
     return Job(header, Item(number, number, 0, 2, CHEAPEST, f"{number}.jpg"))
 
 
-def ids(jobs: list[Job]) -> list[int]:
+def ids(jobs: Sequence[Job]) -> list[int]:
     """The ids of jobs."""
     return [one.item.id for one in jobs]
