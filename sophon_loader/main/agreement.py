@@ -31,7 +31,10 @@ from sophon_loader.workers.verifying import lasting_sizes
 
 log = logging.getLogger(__name__)
 
-_OR_OTHER_TORCH = ", or its workers have another type of CPU, or set torch otherwise"
+_OR_OTHER_TORCH = (
+    ", or its workers have another type of CPU, or their maths libraries choose other instructions (MKL_CBWR, "
+    "ONEDNN_MAX_CPU_ISA), or they set torch otherwise"
+)
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
 BUILD_S = 60.0

@@ -13,6 +13,7 @@ import msgpack
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
+from sophon_loader.pipeline.maths import MATHS, maths
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, unlike
 from sophon_loader.wire.counting import holds_more
 
@@ -21,13 +22,14 @@ _MAX_VALUES = 1000
 
 
 def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
-    """Msgpack of `[software, description]`.
+    """Msgpack of `[software, description]`; with ops of torch's, the software says what these compute here.
 
     Args:
         chain: what is registered, as its `description`.
         software: the loader's, as `software.software` returns it.
     """
-    packed: bytes = msgpack.packb([software, chain.description])
+    computed = {MATHS: maths()} if chain.describable > chain.pillow_stages else {}
+    packed: bytes = msgpack.packb([{**software, **computed}, chain.description])
     return packed
 
 
@@ -66,6 +68,7 @@ class Registration:
                 raise PipelineError(f"a registration must hold at most {_MAX_VALUES} values, got more")
             software, description = msgpack.unpackb(data)
             differ = unlike(software)
+            computes_alike = MATHS not in software or software[MATHS] == maths()
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
             raise PipelineError(f"a registration must be [software, description]: {error}") from error
         if not isinstance(description, bytes):
@@ -74,6 +77,7 @@ class Registration:
         if others := not_of_switches(differ):
             why = f"the loader agreed with an agent that had other software: {', '.join(others)} differ"
             return Registration(chain if DECODERS.issuperset(others) else Chain((DECODE,)), 0, why)
+        differ += [] if computes_alike else [MATHS]
         if differ:
             why = f"torch has other settings here than at the loader: {', '.join(differ)}"
             return Registration(chain, chain.pillow_stages, why)

@@ -6,16 +6,19 @@ gives another version, an install without the C extension.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torchvision.transforms import v2
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.facts import Choice, Facts
@@ -196,6 +199,32 @@ def test_another_default_dtype_is_other_software(root: Path) -> None:
         assert set(report["cuts"]) == {0}
         (note,) = [note for note in report["notes"] if "no op runs at the agent" in note]
         assert "default dtype torch.float64 here and torch.float32 there" in note
+
+
+@pytest.mark.parametrize("variable", ["MKL_CBWR=COMPATIBLE", "ONEDNN_MAX_CPU_ISA=SSE41", "ATEN_CPU_CAPABILITY=default"])
+def test_an_agent_whose_maths_libraries_choose_other_instructions(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """As on another type of CPU: they round differently, and have the same versions."""
+    moved = [v2.GaussianBlur(9), v2.RandomPerspective(0.5, 1.0), v2.RandomRotation(30, v2.InterpolationMode.BILINEAR)]
+    tensor = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    dataset = folder(root, v2.Compose([v2.Resize((64, 64)), *tensor, *moved]))
+    given: dict[str, Any] = {"batch_size": 7, "num_workers": 1, "seed": 3, "options": replace(QUICK, verify=0.0)}
+    found = []
+    with contextlib.ExitStack() as agents:
+        with monkeypatch.context() as environment:
+            environment.setenv(*variable.split("="))
+            other = agents.enter_context(agent_for(root, modules=tmp_path))
+        alike = agents.enter_context(agent_for(root))
+        for agent in (None, alike.address(), other.address()):
+            loader = OffloadingDataLoader(dataset, agent=agent, policy="all-off", **given)
+            found.append(samples_of(loader))
+            report = loader.report()
+            loader.close()
+            assert agent is None or set(report.as_dict()["cuts"]) == {2 if agent == other.address() else 7}
+    assert found[0] == found[1] == found[2]
+    (note,) = [note for note in report.notes if "only the first 2 ops" in note]
+    assert "maths libraries choose other instructions (MKL_CBWR, ONEDNN_MAX_CPU_ISA)" in note
 
 
 # --- no C extension -------------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+import msgpack
 import pytest
 import torch
 from torchvision import transforms as v1
 
 from sophon_loader.pipeline import software as of_software
 from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.maths import MATHS, _digest, maths
 from sophon_loader.pipeline.registration import Registration, registration_of
 from sophon_loader.pipeline.software import release_of, software, unlike
 from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS
@@ -90,6 +92,27 @@ def test_a_copy_that_is_imported_in_place_of_what_is_installed(tmp_path: Path, m
 
 def test_what_is_nowhere_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert release_of("no such package", "no_such_module") == "none"
+
+
+def test_what_maths_libraries_compute_is_compared_where_the_loader_states_it() -> None:
+    chain = chain_of(v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()]))
+    stated = msgpack.unpackb(registration_of(chain, software()))[0]
+    assert stated.keys() - software().keys() == {MATHS} and stated[MATHS] == maths()
+    for value, reach in (("another", chain.pillow_stages), (maths(), len(chain)), (None, len(chain))):
+        told = software() if value is None else {**software(), MATHS: value}
+        served = Registration.from_bytes(msgpack.packb([told, chain.description]))
+        assert served.reach == reach and (MATHS in served.why) == (value == "another")
+    pillow = chain_of(v1.RandomResizedCrop(24))
+    assert MATHS not in msgpack.unpackb(registration_of(pillow, software()))[0], "nothing to be computed"
+
+
+def test_a_digest_leaves_generators_threads_and_devices_alone() -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    expected = maths()
+    _digest.cache_clear()
+    with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
+        assert maths() == expected
+    assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
 
 
 def test_kernels_are_compared_where_both_ends_state_them() -> None:
