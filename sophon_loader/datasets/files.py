@@ -119,7 +119,7 @@ class FileDataset(ImageFiles):
 
 
 def _one_each(values: Any, name: str) -> Any:
-    """What gives one value per sample, in order, when it is iterated over; other things give something without saying so.
+    """What gives one value per sample, in order, when it is iterated over.
 
     Args:
         values: what a user has given for the argument `name`.

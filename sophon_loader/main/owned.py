@@ -30,6 +30,9 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
         super().__init__(loader)
+        self._profile_name = (
+            f"enumerate(DataLoader)#{_MultiProcessingDataLoaderIter.__name__}.__next__"  # as profilers know it
+        )
 
     @property
     def _worker_result_queue(self) -> Any:
