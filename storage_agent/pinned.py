@@ -1,13 +1,16 @@
 """Run as a file, `sophon-agent` of the package that it lies in, whatever the working directory and PYTHONPATH hold.
 
 A loader starts its own agent so. Otherwise a checkout without its extension, as a working directory, would be taken in
-place of the package that is installed. Run by any other name it only sees to the imports: that is what worker processes
+place of the package that is installed. It ends with its loader, and not by signals that a scheduler sends to all
+processes of a job (SIGHUP, SIGUSR1, SIGUSR2): these are the training's, whose handlers may save and go on. Its workers
+inherit that. Run by any other name it only sees to the imports: that is what worker processes
 and the forkserver do, whose module paths begin with the working directory as well.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -23,6 +26,9 @@ def _import_from(folder: str) -> None:
         sys.path.remove(folder)
 
 
+if __name__ == "__main__":  # as early as can be: it takes some time to import what follows
+    for _number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(_number, signal.SIG_IGN)
 if __name__ == "__main__" and sys.path[0] == os.path.join(_FOLDER, "storage_agent"):
     sys.path[0] = ""  # the working directory, as with `python -m`: modules of ops may lie there
 _import_from(_FOLDER)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sophon_loader.figures import counted, duration, number, size
-from sophon_loader.wire.messages import Failed, Failure
+from sophon_loader.wire.messages import AT_WORK, Failed, Failure
 
 _Values = Mapping[str, Any]
 _REFUSED = {
@@ -155,7 +155,7 @@ _ROWS = (
     _Row("encodings lacking", ["encodings_missing"], _lines("encodings_missing")),
     _Row("software", ["software"], _software),
 )
-NAMES = frozenset(name for row in _ROWS for name in row.names) | {"instance"}
+NAMES = frozenset(name for row in _ROWS for name in row.names) | {"instance", AT_WORK}
 """Names that the table tells, or leaves to `--json`: an agent's `instance` is a word that no other run has."""
 
 

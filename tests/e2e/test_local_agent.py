@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,27 @@ def test_a_link_that_leaves_the_folder(tmp_path: Path, make: Make, policy: str) 
     assert samples_of(loader) == samples_of(make(folder(root, eval_transform()), agent=None))
     if policy == "all-off":
         assert loader.report().as_dict()["fallbacks"] == 0
+
+
+@pytest.mark.usefixtures("new_interpreters")
+def test_signals_that_a_scheduler_sends_to_all_processes_of_a_job_do_not_end_it(root: Path, make: Make) -> None:
+    loader = make(folder(root), policy="all-off")
+    expected = samples_of(loader)
+    assert loader._engine is not None and loader._engine._agent is not None
+    own = loader._engine._agent._process
+    assert own is not None
+    agent = psutil.Process(own.pid)
+    processes = [agent, *agent.children(recursive=True)]
+    assert len(processes) >= 3, "workers, and what they are forked from, are signalled too"
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        for process in processes:
+            process.send_signal(number)
+    assert len(samples_of(loader)) == len(expected)
+    report = loader.report().as_dict()
+    assert report["fallbacks"] == 0 and set(report["cuts"]) != {0}
+    assert all(process.is_running() for process in processes)
+    loader.close()
+    until(lambda: not any(process.is_running() for process in processes), "it ends with its loader")
 
 
 @pytest.mark.parametrize("number", [64.0, 1.0])
