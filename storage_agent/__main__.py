@@ -129,7 +129,7 @@ def _stop_when_stdin_closes() -> None:
 def _status(parsed: argparse.Namespace) -> int:
     from storage_agent.status import show
 
-    show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s, key=parsed.key)
+    show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s, key=parsed.key, keys=parsed.keys)
     return 0
 
 

@@ -251,7 +251,15 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="Seconds to wait for the answer (default: %(default)g).",
     )
-    parser.add_argument(
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument(
+        "--keys",
+        type=Path,
+        metavar="FOLDER",
+        help=f"On the agent's own host: the folder given to serve --keys, out of which a key is shown (default: "
+        f"{USUAL_KEYS}).",
+    )
+    keys.add_argument(
         "--key",
         metavar="FILE",
         help="The key to show, if the agent asks for one (default: the one that a loader on this host would use).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -16,23 +17,24 @@ from sophon_loader.terminal import table
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Message, Status
 from storage_agent.status_table import rows_of
-from storage_agent.this_host import token_here
+from storage_agent.this_host import token_here, token_in
 
 
-def ask_status(address: str, timeout_s: float, key: str | None = None) -> dict[str, Any]:
+def ask_status(address: str, timeout_s: float, key: str | None = None, keys: Path | None = None) -> dict[str, Any]:
     """The agent's numbers about itself.
 
     Args:
         address: `tcp://host:port`, with or without an export behind it.
         timeout_s: how long the agent may take to answer.
         key: see `keys.token_for`.
+        keys: the folder of keys that the agent serves with; a key out of it is shown.
 
     Raises:
         AgentUnreachable: nobody answered within `timeout_s`.
-        ConfigError: the key is none.
+        ConfigError: the key is none, or there is none in the folder.
     """
     endpoint = "/".join(address.split("/")[:3]) if address.startswith("tcp://") else address
-    token = token_for(endpoint, key)
+    token = token_for(endpoint, key) if keys is None else token_in(keys)
     # An agent of this user on this host may have keys or none. It would count a question without a key as refused, so
     # that one comes second, and only to an agent that has none.
     own = token_here(endpoint) if token is None else None
@@ -101,23 +103,23 @@ def _silent(endpoint: str, timeout_s: float, shown: Token | None, *, waited: boo
     return AgentUnreachable(
         f"an agent must answer at {endpoint}, got {got + 'host reaches?' if waited else 'one that asks for a key.'} An "
         f"agent with keys answers only who shows one: {'none' if shown is None else shown.origin} was shown; --key "
-        "FILE names another"
+        "FILE names another, --keys FOLDER the agent's own folder of keys"
     )
 
 
-def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = None) -> None:
+def show(address: str, *, as_json: bool, timeout_s: float, key: str | None = None, keys: Path | None = None) -> None:
     """Print the agent's status.
 
     Args:
         address: see `ask_status`.
         as_json: as JSON, instead of a table.
         timeout_s: how long the agent may take to answer.
-        key: see `ask_status`.
+        key, keys: see `ask_status`.
 
     Raises:
         AgentUnreachable: nobody answered within that.
     """
-    values = ask_status(address, timeout_s, key)
+    values = ask_status(address, timeout_s, key, keys)
     if as_json:
         print(json.dumps(values, indent=2, sort_keys=True))
         return

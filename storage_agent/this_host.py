@@ -59,12 +59,33 @@ def token_here(endpoint: str) -> Token | None:
         usual = KeyFolder.usual()
         if not is_this_host(endpoint) or not (usual / "server.key").exists():
             return None
-        keys = KeyFolder(usual)
-        names = sorted(keys.names(), key=lambda name: (keys.grant(name)[1].exports is not None, name != FIRST, name))
-        tokens = [keys.token_file(name) for name in names if keys.token_file(name).exists()]
-        return Token.parse(read_private(tokens[0]), f"the file {tokens[0]}") if tokens else None
+        return _token_of(KeyFolder(usual))
     except (ConfigError, OSError):  # another user's, say
         return None
+
+
+def token_in(folder: Path) -> Token:
+    """A token out of a folder of keys that an agent serves with.
+
+    Args:
+        folder: as given to `serve --keys`.
+
+    Raises:
+        ConfigError: it cannot be used, or holds no token.
+    """
+    if (folder / "server.key").exists() and (token := _token_of(KeyFolder(folder))) is not None:
+        return token
+    raise ConfigError(
+        f"--keys must be the folder that the agent serves with, with its key and a token, got {folder}; see `serve "
+        "--keys`, or show another key with --key FILE"
+    )
+
+
+def _token_of(keys: KeyFolder) -> Token | None:
+    """The one that shows most, the first loader's before others."""
+    names = sorted(keys.names(), key=lambda name: (keys.grant(name)[1].exports is not None, name != FIRST, name))
+    tokens = [keys.token_file(name) for name in names if keys.token_file(name).exists()]
+    return Token.parse(read_private(tokens[0]), f"the file {tokens[0]}") if tokens else None
 
 
 def is_this_host(endpoint: str) -> bool:

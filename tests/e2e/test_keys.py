@@ -129,6 +129,11 @@ def test_the_status_is_for_who_has_a_key(guarded: Agent, keys: KeyFolder) -> Non
     key = str(keys.token_file("gpu"))
     assert ask_status(guarded.endpoint, WAIT_S, key)["keys"] is True
     assert run_command("status", guarded.endpoint, "--json", "--key", key).returncode == 0
+    assert run_command("status", guarded.endpoint, "--json", "--keys", str(keys.path)).returncode == 0
+    nowhere = keys.path.parent / "no such folder"
+    wrong = run_command("status", guarded.endpoint, "--keys", str(nowhere))
+    assert wrong.returncode != 0 and "--keys must be the folder that the agent serves with" in wrong.stderr
+    assert not nowhere.exists(), "a question makes no folder"
     refused = run_command("status", guarded.endpoint, "--timeout-s", str(SHORT_S))
     assert refused.returncode == 1 and "got one that asks for a key" in refused.stderr
     assert "An agent with keys answers only who shows one: none was shown" in refused.stderr
