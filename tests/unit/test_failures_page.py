@@ -25,7 +25,7 @@ FAILURES, AGENT, LIMITS_PAGE = (
 )
 PAGES = FAILURES + AGENT + LIMITS_PAGE
 NOT_OURS = {"ValueError", "ConnectionError", "FileNotFoundError", "PermissionError", "OSError", "RuntimeError",
-            "IndexError", "OffloadWarning"}  # fmt: skip
+            "IndexError", "TypeError", "OffloadWarning"}  # fmt: skip
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
