@@ -16,7 +16,6 @@ from PIL import Image
 from sophon_loader import native
 from sophon_loader.errors import PipelineError
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
-from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
@@ -54,7 +53,7 @@ class Begun:
 
     def program(self, file: str) -> Program:
         """As a program of the file with this key."""
-        return Program(ImageKind.name, file, tuple(self.source.shape), self.steps)
+        return self.source.program(self.steps, file)
 
     def part(self, *, keep_metadata: bool = False) -> PartOfFile | NotCut:
         """The part of the file that holds the region.

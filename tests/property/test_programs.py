@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torchvision import transforms as v1
 
 from sophon_loader.errors import ProgramRefused
-from sophon_loader.kinds.image.deferred import Deferred
+from sophon_loader.kinds.image.deferred import Deferred, open_deferred
+from sophon_loader.kinds.image.execute import execute
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.primitives import BANDS, PRIMITIVES, Shape, cost, output, run
-from sophon_loader.pipeline.chain import chain_of
+from sophon_loader.pipeline.chain import chain_of, decode
 from sophon_loader.pipeline.described import begin_on_file
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.programs.program import MAX_STEPS, Limits, Program, Step
@@ -168,3 +169,34 @@ def test_so_is_what_a_pipeline_has_recorded(transforms: list[Any], data: bytes, 
         assert program == begun.program("é/\udcff") and program.table == ""
         ImageKind().check(program.made_for, program.steps, Limits())
         assert run(begun.source.whole(), program.steps) == chain.run(data, 0, begun.stage, draw)
+
+
+@examples(300, **_SLOW)
+@given(transforms=picture_transforms(), data=files(SOUND), seed=st.integers(0, 99))
+def test_a_program_run_on_its_file_gives_what_the_ops_give(transforms: list[Any], data: bytes, seed: int) -> None:
+    """In one piece, and cut at each segment."""
+    programs: list[Program] = []
+
+    def record() -> None:
+        image: Any = open_deferred(data)
+        image = image if image.mode == "RGB" else image.convert("RGB")
+        for one in (*transforms, None):
+            if not isinstance(image, Deferred):
+                break
+            programs.append(Program.unpack(image.program("f").pack()))
+            image = None if one is None else one(image)
+
+    def plainly() -> Any:
+        image: Any = decode(data)
+        for one in transforms[: len(programs) - 1]:
+            image = one(image)
+        made.append(image)
+
+    made: list[Any] = []
+    outcome_of(record, seed)
+    if programs:
+        outcome_of(plainly, seed)
+        whole = execute(programs[-1], data)
+        assert whole == made[0]
+        for segment in ("file", "decoded", "shrunk", "8-bit"):
+            assert execute(programs[-1], execute(programs[-1], data, stop=segment), start=segment) == whole

@@ -7,6 +7,8 @@ property here, so nothing has to be patched, and whatever is not recorded is Pil
 
 from __future__ import annotations
 
+import io
+import os
 from contextlib import suppress
 from operator import index
 from typing import Any
@@ -15,8 +17,9 @@ from weakref import ReferenceType, ref
 from PIL import Image, ImageFilter
 
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
-from sophon_loader.kinds.image.source import Held, Source, copied
-from sophon_loader.programs.program import MAX_STEPS, Step
+from sophon_loader.kinds.image.source import Held, Source, copied, source_of
+from sophon_loader.programs.program import MAX_STEPS, Program, Step
+from sophon_loader.regular import read_regular
 
 
 class Node:
@@ -165,6 +168,10 @@ class Deferred(_Ours):
     def steps(self) -> tuple[Step, ...]:
         """What has been recorded, from the decoded picture to here."""
         return self._node.steps()
+
+    def program(self, file: str = "") -> Program:
+        """What has been recorded, as a program of the file with this key."""
+        return self._node.source.program(self.steps, file)
 
     def _look(self) -> None:
         """Make the pixels."""
@@ -351,6 +358,28 @@ def _image_of(node: Node) -> Deferred:
 def deferred(source: Source) -> Deferred:
     """The picture of a file, as `PIL.Image.open` and `load` give it, with its pixels not made yet."""
     return _image_of(Node(source, source.shape))
+
+
+def open_deferred(file: str | os.PathLike[str] | bytes) -> Image.Image:
+    """The picture of a file as `PIL.Image.open` gives it, with its pixels not made yet.
+
+    Args:
+        file: its path, which is read once, or its bytes.
+
+    Returns:
+        A `Deferred`; where no program knows the file, or the self-test has failed, what `PIL.Image.open` gives.
+
+    Raises:
+        Exception: whatever `open` and Pillow raise for a file that cannot be opened.
+    """
+    from sophon_loader.kinds.image.selftest import trusted  # which tries deferred images
+
+    data = file if isinstance(file, bytes) else read_regular(os.fspath(file))
+    source = source_of(data) if trusted() else None
+    if source is None:
+        return Image.open(io.BytesIO(data))
+    source.is_file = True
+    return deferred(source)
 
 
 def finished(image: Deferred, made: Image.Image) -> Image.Image:

@@ -25,6 +25,11 @@ def shrunk(steps: Sequence[Step]) -> int:
     return shrinking[-1] + 1 if shrinking else 0
 
 
+def steps_until(segment: str, steps: Sequence[Step]) -> int:
+    """How many steps have run at a segment from `decoded` on; behind the last one for the table, which is no step."""
+    return {"decoded": 0, "shrunk": shrunk(steps)}.get(segment, len(steps))
+
+
 def read_by(steps: Sequence[Step], picture: Shape) -> Region:
     """The rectangle of a picture that some steps read: the px outside may be anything.
 

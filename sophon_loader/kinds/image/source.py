@@ -10,10 +10,11 @@ from PIL import Image, ImageFile
 
 from sophon_loader import native
 from sophon_loader.kinds.image.header import header_of
+from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import BANDS, Shape, output, run
 from sophon_loader.kinds.image.segments import read_by, turned
-from sophon_loader.programs.program import Step
+from sophon_loader.programs.program import Program, Step
 
 
 class PixelsWanted(Exception):
@@ -106,6 +107,10 @@ class Source:
     def region(self, steps: Sequence[Step]) -> Region:
         """The rectangle that a program reads of it."""
         return read_by(steps, self.shape)
+
+    def program(self, steps: tuple[Step, ...], file: str) -> Program:
+        """Steps on it as a program of the file with this key."""
+        return Program(ImageKind.name, file, tuple(self.shape), steps)
 
     def held(self, steps: Sequence[Step]) -> Held:
         """As much of the picture, decoded, as a program reads, where that is faster to have than all of it."""

@@ -1,0 +1,83 @@
+"""Running a picture's program by Pillow: all of it, up to a segment, or from one on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import PIL
+from PIL import Image
+
+from sophon_loader.errors import ProgramRefused
+from sophon_loader.kinds.image.kind import ImageKind
+from sophon_loader.kinds.image.primitives import Shape, output, run
+from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
+from sophon_loader.kinds.image.selftest import trusted
+from sophon_loader.kinds.image.source import Source, source_of
+from sophon_loader.programs.program import Limits, Program
+
+_WITHOUT_TABLE = SEGMENTS[:-1]
+
+
+def execute(
+    program: Program, value: Any, start: str = "file", stop: str = "8-bit", limits: Limits | None = None
+) -> Any:
+    """Take a picture from one segment of its program to another.
+
+    A prefix and its remainder give what all of it gives. A part of the file is decoded where that is enough.
+
+    Args:
+        program: that anybody may have made.
+        value: at `start`: the bytes of the file, or an image.
+        start, stop: segments, in their order. The table belongs to whoever knows what its name stands for.
+        limits: of the whole program; the usual ones without it.
+
+    Returns:
+        The value at `stop`: an image, or the bytes at `file`.
+
+    Raises:
+        ProgramRefused: before anything is decoded: the program is none of a picture, takes more than the limits, or was
+            made for another picture than this one; or Pillow here does not do what programs say. Draw it anew.
+        Exception: whatever Pillow raises for a damaged file.
+
+    Example:
+        >>> shrunk = execute(program, file, stop="shrunk")
+        >>> execute(program, shrunk, start="shrunk") == execute(program, file)
+        True
+    """
+    if start not in _WITHOUT_TABLE or stop not in _WITHOUT_TABLE[_WITHOUT_TABLE.index(start) :]:
+        raise ValueError(f"start and stop must be two of {_WITHOUT_TABLE}, in order, got {start!r} and {stop!r}")
+    if program.kind != ImageKind.name:
+        raise ProgramRefused(f"a program must be of kind {ImageKind.name!r} to run on a picture, got {program.kind!r}")
+    ImageKind().check(program.made_for, program.steps, Limits() if limits is None else limits)
+    if not trusted():
+        raise ProgramRefused(f"Pillow must do what programs say, got {PIL.__version__}, which does not")
+    ended = program.steps[: steps_until(stop, program.steps)]
+    if start == "file":
+        source = _source(program, value)
+        if stop == "file":
+            return value
+        image = source.held(ended).run(ended)
+        image.info = source.info()  # a part of the file may have less
+        return image
+    begun = steps_until(start, program.steps)
+    shape = Shape(*program.made_for)
+    for step in program.steps[:begun]:
+        shape = output(step, shape) or shape  # which has been checked
+    _see_same(shape, Shape(value.width, value.height, value.mode))
+    return run(value, ended[begun:])
+
+
+def _source(program: Program, data: bytes) -> Source:
+    try:
+        source = source_of(data)
+    except Image.UnidentifiedImageError as error:
+        raise ProgramRefused(f"a program must be run on the picture it was made for, got a file: {error}") from error
+    if source is None:
+        raise ProgramRefused("a program must be run on the picture it was made for, got a file that has no programs")
+    _see_same(Shape(*program.made_for), source.shape)
+    return source
+
+
+def _see_same(wanted: Shape, found: Shape) -> None:
+    if wanted != found:
+        raise ProgramRefused(f"a program must be run on the picture it was made for, {wanted}, got {found}")
