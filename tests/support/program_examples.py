@@ -199,6 +199,7 @@ REFUSED: dict[str, list[Step]] = {
     "rank": [
         *_each(("filter", "rank", 3, 4), 2, 3),
         *(("filter", "rank", 3), ("filter", "rank", 2, 1), ("filter", "rank", 3, 9), ("filter", "rank", 17, 1)),
+        ("filter", "rank", 1, 0),  # which ends the process in Pillow 12.3
         *(("filter", "rank", 3, -1), ("filter", "rank", -3, 1), ("filter", "rank", 223, 1)),
     ],
     "mode": [

@@ -197,7 +197,7 @@ def _check_filter(numbers: Sequence[Any], image: Shape) -> Shape | None:
         sound = sound and whole_numbers(rest[1:], 0, 1 << 16)
     elif name == "rank":
         sound = len(rest) == 2 and whole_numbers(rest, 0, _MAX_WINDOW**2 - 1) and rest[0] % 2 == 1
-        sound = sound and rest[0] <= _MAX_WINDOW and rest[1] < rest[0] ** 2
+        sound = sound and 1 < rest[0] <= _MAX_WINDOW and rest[1] < rest[0] ** 2  # 1 ends the process in Pillow 12.3
     elif name == "mode":
         sound = len(rest) == 1 and whole_numbers(rest, 1, _MAX_WINDOW)
     elif name == "kernel":

@@ -312,7 +312,7 @@ LINE = 1 << 20
         ((SIDE, SIDE, "RGB"), ("filter", "gaussian", 1000, 3)),
         ((SIDE, SIDE, "RGB"), ("filter", "unsharp", 1, 100, 1)),
         ((SIDE, SIDE, "RGB"), ("filter", "kernel", 1, 0, *[1] * 9)),
-        ((SIDE, SIDE, "RGB"), ("filter", "rank", 1, 0)),
+        ((SIDE, SIDE, "RGB"), ("filter", "rank", 3, 0)),
         ((SIDE, SIDE, "RGB"), ("transform", SIDE, SIDE, 0, (1.0, 0.1, 0, 0, 1, 0), NEAREST, 7)),
         ((1, LINE, "RGB"), ("crop", 0, -1, 1, LINE)),
         ((1, LINE, "L"), ("filter", "box", 3, 3)),
