@@ -204,7 +204,8 @@ def test_files_that_cannot_be_cut_are_offloaded_beside_those_that_can(root: Path
         (report,) = epochs(loader, 1, key="half")
         choices = report["choices"]
         cut = choices.get("roi-jpeg", 0) + choices.get("roi-lepton", 0)
-        if choices.get("file", 0) < FILES // 4 <= cut:
+        otherwise = sum(choices.values()) - cut - choices.get("file", 0)
+        if cut >= FILES // 4 and otherwise >= FILES // 8:  # the agent's CPU may be too scarce for all of them
             return
     raise AssertionError(choices)
 
