@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from sophon_loader.datasets.protocol import OffloadableDataset
 from sophon_loader.datasets.recognised import replaced_under, rule_of
+from sophon_loader.pipeline.watch import Watch
 
 _BLOCK = 1 << 14
 """Samples that are looked at together: what that takes for a moment does not grow with the dataset."""
@@ -38,6 +39,33 @@ def look(dataset: Any) -> list[Any]:
     million take a fifth of a second). Labels that are no int are kept themselves.
     """
     return [part for node in _nodes(dataset) for part in _read_of(node)]
+
+
+def watch_of_parts(dataset: Any) -> Watch:
+    """Tells later whether what holds the samples of a dataset was replaced, or lists in it have another length: a look
+    that takes a moment, and does not tell all that `look` does.
+    """
+    return Watch([], [], [(node, _present(node, _holds(node))) for node in _nodes(dataset)])
+
+
+def _holds(node: Any) -> tuple[str, ...]:
+    if type(node) is Subset:
+        return "dataset", "indices"
+    if type(node) is ConcatDataset:
+        return ("datasets",)
+    rule = rule_of(node)
+    return ("root",) if rule is None else rule.holds_samples
+
+
+def _present(node: Any, names: tuple[str, ...]) -> list[str]:
+    found = []
+    for name in names:
+        try:
+            attrgetter(name)(node)
+        except AttributeError:  # another release, or a class without a loader
+            continue
+        found.append(name)
+    return found
 
 
 def _read_of(node: Any) -> list[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from sophon_loader.datasets.look import owners
@@ -19,6 +20,7 @@ from sophon_loader.pipeline.replaced import (
     replaced_in_pillow,
     replaced_in_transform,
 )
+from sophon_loader.pipeline.watch import Watch
 
 
 def transforms_of(owner: Any) -> tuple[Transform | None, Transform | None]:
@@ -71,16 +73,47 @@ def same_pipeline(before: Pipeline, now: Pipeline) -> bool:
     Args:
         before, now: the pipeline of one dataset at two moments.
     """
-    old, new = before.chain, now.chain
-    # Op by op: one without a description may have been replaced in its Compose, and so may those behind it.
     return (
-        before.transform is now.transform
-        and before.target_transform is now.target_transform
-        and len(old) == len(new)
-        and all(map(_same_op, old.ops, new.ops))
+        _same_call(before.transform, now.transform)
+        and _same_call(before.target_transform, now.target_transform)
+        and same_ops(before.chain, now.chain)
     )
+
+
+def same_ops(one: Chain, other: Chain) -> bool:
+    """Whether two chains do the same: op by op, since one without a description may have been replaced in its Compose,
+    and so may those behind it.
+    """
+    return len(one) == len(other) and all(map(_same_op, one.ops, other.ops))
 
 
 def _same_op(one: Op, other: Op) -> bool:
     """Whether two ops are one, or described alike (the steps of a preset are made anew at each look)."""
-    return one.call is other.call if one.spec is None else one.spec == other.spec
+    return _same_call(one.call, other.call) if one.spec is None else one.spec == other.spec
+
+
+def _same_call(one: Any, other: Any) -> bool:
+    """Whether two transforms are one; a method is another object at each look."""
+    return one is other or (type(one) is type(other) is MethodType and bool(one == other))
+
+
+def watch_of(owners: Sequence[Any], pipelines: Sequence[Pipeline]) -> Watch:
+    """Tells later whether the pipelines of datasets still are what they are now.
+
+    Args:
+        owners: the datasets.
+        pipelines: of each.
+    """
+    transforms = [one.transform for one in pipelines]
+    return Watch(transforms, described_ops([one.chain for one in pipelines]), [(o, _names(o)) for o in owners])
+
+
+def described_ops(chains: Sequence[Chain]) -> list[Any]:
+    """The transforms whose parameters an agent may have been told."""
+    return [op.call for chain in chains for op in chain.ops if op.spec is not None]
+
+
+def _names(owner: Any) -> Sequence[str]:
+    """The attributes that hold the transforms of a dataset."""
+    rule = rule_of(owner)
+    return ("transform",) if rule is None else rule.holds(owner)

@@ -96,6 +96,7 @@ class Offloadable:
         owners: the datasets that the sources come from, one each, whose transforms the main process reads at every
             epoch; they do not travel to spawned workers.
         outermost: the class of the user's dataset.
+        whole: the dataset itself, which does not travel either.
     """
 
     sources: tuple[Source, ...]
@@ -103,6 +104,7 @@ class Offloadable:
     row_of: SharedArray
     owners: tuple[Any, ...]
     outermost: type = object
+    whole: Any = None
 
     def __len__(self) -> int:
         return len(self.row_of)
@@ -136,7 +138,7 @@ class Offloadable:
         return int(self.source_of.array[index]), int(self.row_of.array[index])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "owners": ()}
+        return {**self.__dict__, "owners": (), "whole": None}
 
 
 class NotOffloadable(Exception):

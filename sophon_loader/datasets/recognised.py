@@ -118,6 +118,21 @@ class Rule:
         except AttributeError:  # another release; `source` says so
             return []
 
+    def holds(self, dataset: Any) -> tuple[str, ...]:
+        """The attributes that hold its transforms."""
+        if not self.joint:
+            return "transform", "target_transform"
+        return () if dataset.transforms is None else ("transforms.transform", "transforms.target_transform")
+
+    @property
+    def holds_samples(self) -> tuple[str, ...]:
+        """The attributes that hold its files and labels, what opens the files, and what takes both together."""
+        return (*self.reads, *((self.loader,) if self.loader else ()), *(("transforms",) if self.joint else ()))
+
+    def opens_as_rgb(self, dataset: Any) -> bool:
+        """Whether its pictures are RGB, by what opens them or by the first step of the transform as it is now."""
+        return self._opens(dataset) is not None or _begins_with_rgb(dataset.transform)
+
     def transforms(self, dataset: Any) -> Transforms:
         """Its transform and target transform, as they are now."""
         if not self.joint:

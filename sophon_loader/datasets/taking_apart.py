@@ -28,7 +28,7 @@ def offloadable(dataset: Any) -> Offloadable:
     owned, of, rows = _parts(dataset)
     sources, owners = zip(*owned, strict=True) if owned else ((), ())
     shared_of, shared_rows = SharedArray.together(of, rows)
-    return Offloadable(sources, shared_of, shared_rows, owners, type(dataset))
+    return Offloadable(sources, shared_of, shared_rows, owners, type(dataset), dataset)
 
 
 _Parts = tuple[list[tuple[Source, Any]], NDArray[np.int16], NDArray[np.int32]]

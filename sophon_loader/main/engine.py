@@ -254,6 +254,7 @@ class Engine:
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
         epoch.share = share
+        self._statistics.said.begin()
         if self._reports is None:
             plans = self._planner is not None and self._planner.needs_profile
             self._reports, self._gathering = met(self.data, profiler.samples if plans else None, alone=alone)
@@ -300,7 +301,9 @@ class Engine:
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
         epoch.report.update(epoch.number, seconds, totals)
         now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
-        if live is not None and live.progressed(now, self.step_clock.of_device_s):
+        as_agreed = self._dataset is None or self._dataset.as_agreed
+        epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan
+        if as_agreed and live is not None and live.progressed(now, self.step_clock.of_device_s):
             live.tell(epoch.report, judging=self.step_clock.judges)
         if totals.fallbacks > totals.refused:
             self._warn_once("does not answer, or sends nothing usable. Files are read on this host until it does")

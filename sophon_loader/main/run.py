@@ -118,6 +118,7 @@ class Run:
             agreement.terms if agreement else late,
             self.seed,
             live,
+            self.pipelines,
         )
 
 

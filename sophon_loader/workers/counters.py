@@ -225,6 +225,10 @@ class Row:
         """Why this worker leaves no op to the agent that it would else; "" if it does."""
         self._said.kept(self._worker, text)
 
+    def changed(self) -> None:
+        """The transforms are not those any more that the agent knows."""
+        self._said.changed(self._worker)
+
 
 class Statistics:
     """The rows of all workers.

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, get_worker_info
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
+from sophon_loader.datasets.pipelines import Pipeline
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
@@ -29,6 +30,7 @@ from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
 from sophon_loader.workers.finishing import Finisher
+from sophon_loader.workers.following import Following
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
@@ -68,6 +70,7 @@ class OffloadedDataset(Dataset[Any]):
             the first batch on that begins when they are agreed on; until then it is as with None.
         seed: of the run.
         live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
+        pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
 
     Attributes:
         chooser: says what to ask for.
@@ -86,6 +89,7 @@ class OffloadedDataset(Dataset[Any]):
         terms: Terms | SharedTerms | None,
         seed: Seed,
         live: Live | None = None,
+        pipelines: Sequence[Pipeline] = (),
     ) -> None:
         self._data = data
         self._plan = plan
@@ -95,29 +99,41 @@ class OffloadedDataset(Dataset[Any]):
         self.queued: QueuedTickets | None = None
         self._locations = locations
         self._statistics = statistics
-        self.draws = _drawn_from(steps)
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
         self._settings = settings()
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
         self._late = terms if isinstance(terms, SharedTerms) else None
+        self._following = Following(data, steps, pipelines)
         self._terms = None if isinstance(terms, SharedTerms) else terms
-        self._agreed = self._steps = tuple(steps)
-        self._follow(self._agreed)
+        self._differing: list[str] = []
+        self._take_up()
 
-    def _follow(self, steps: Sequence[Steps], *, files: bool = False) -> None:
-        """Ask for samples, and finish them, by the terms.
-
-        Args:
-            steps: one per source.
-            files: ask for whole files, whatever is planned.
+    def _steps_now(self) -> tuple[tuple[Steps, ...], bool]:
+        """The steps of now, and whether the agent can be asked for files alone: where it knows other ops than these, or
+        where ops here draw other random numbers, by which an agent cuts files too.
         """
-        data, locations, terms = self._data, self._locations, self._terms
-        self._steps, self._files = tuple(steps), files
+        steps = self._following.steps
+        files = not self._following.as_agreed or bool(not_of_switches(self._differing))
+        if self._differing:
+            steps = tuple(replace(one, reach=0 if files else min(one.reach, one.chain.pillow_stages)) for one in steps)
+        return steps, files
+
+    def _take_up(self) -> None:
+        """Go on by the steps of now."""
+        self._taken = steps, files = self._steps_now()
+        data, locations = self._data, self._locations
+        plan, live = (None, None) if files else (self._plan, self._live)
+        profile = self._profile if self._following.as_agreed else None
+        self.draws = _drawn_from(steps)
         self._by_position = any(map(_runs_users_code, data.sources, steps))
-        tariff = self._live.tariff if self._live and not files else None
-        self.chooser = Chooser(data, steps, locations, None if files else self._plan, tariff)
-        self._finisher = Finisher(data, steps, locations, self._profile, terms, self._seed)
+        self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None)
+        self._finisher = Finisher(data, steps, locations, profile, self._terms, self._seed)
+
+    @property
+    def as_agreed(self) -> bool:
+        """Whether this process makes samples by the pipelines that were agreed on with the agent."""
+        return self._following.as_agreed
 
     def __len__(self) -> int:
         return len(self._data)
@@ -126,15 +142,19 @@ class OffloadedDataset(Dataset[Any]):
         return self.__getitems__(ticket)[0]
 
     def __getitems__(self, ticket: Ticket) -> list[Any]:
+        session, row, meter = self._of_this_process()
+        if self._following.look():
+            self._change(session, row)
         if self.draws and get_worker_info() is None and not in_main_thread():
             raise ConfigError(
                 "num_workers must be at least 1 where a thread other than the main one takes the batches, got 0; "
                 "give num_workers=1, or call iter() in that thread too: the ops draw from random generators that all "
                 "threads of a process share"
             )
-        session, row, meter = self._of_this_process()
         row.begin(ticket.batch.iteration)
         if session is not None and self._looked != (found := (ticket.batch.iteration, settings())):
+            if self._looked[0] != ticket.batch.iteration and not self.as_agreed:
+                row.changed()  # which an epoch's beginning takes back
             self._looked = found
             self._look_at_settings(session, row)
         meter.begin()
@@ -155,6 +175,16 @@ class OffloadedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": None}
+
+    def _change(self, session: Session | None, row: Row) -> None:
+        """Make samples by other steps from now on: what was requested by those of before is requested anew."""
+        self._finisher.close()
+        self._take_up()
+        if session is None:
+            return
+        session.keep(())
+        if not self.as_agreed:
+            row.changed()
 
     def _read(self, ticket: Ticket, row: Row) -> list[Any]:
         """The samples of a batch, from files on this host."""
@@ -235,9 +265,11 @@ class OffloadedDataset(Dataset[Any]):
         agreed = None if self._late is None else self._late.agreed()
         if agreed is not None:
             self._late = self._process = None
-            self._terms = agreed[0]
-            self._agreed = tuple(replace(one, reach=far) for one, far in zip(self._steps, agreed[1], strict=True))
-            self._follow(self._agreed)
+            self._terms, reach = agreed
+            known = zip(self._following.agreed, reach, strict=True)
+            self._following.agree([replace(one, reach=far) for one, far in known])
+            self._take_up()
+            self._looked = 0, {}
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
             session = None
@@ -255,18 +287,14 @@ class OffloadedDataset(Dataset[Any]):
         settings. What has been asked for ahead, under others, is asked for again.
         """
         here, main = self._looked[1], self._settings
-        differ = [name for name, value in here.items() if main.get(name) != value]
-        files = bool(not_of_switches(differ))  # ops draw other numbers, by which an agent cuts files too
-        steps = self._agreed
-        if differ:
-            steps = tuple(replace(one, reach=0 if files else min(one.reach, one.chain.pillow_stages)) for one in steps)
-        row.kept(kept_here(differ, main, here) if steps != self._agreed else "")
-        if (steps, files) != (self._steps, self._files):
-            if differ:
-                log.warning(log_line("ops kept here", reason=f"torch is set otherwise in this worker: {differ}"))
-            session.keep(())
-            self._finisher.close()
-            self._follow(steps, files=files)
+        self._differing = [name for name, value in here.items() if main.get(name) != value]
+        steps, files = self._steps_now()
+        row.kept(kept_here(self._differing, main, here) if steps != self._following.steps else "")
+        if (steps, files) != self._taken:
+            if self._differing:
+                reason = f"torch is set otherwise in this worker: {self._differing}"
+                log.warning(log_line("ops kept here", reason=reason))
+            self._change(session, row)
 
     def close(self) -> None:
         """Close this process's connection, if it has one."""

@@ -41,7 +41,7 @@ class Finisher:
         data: the dataset, taken apart.
         steps: one per source of `data`.
         locations: of its files.
-        profile: is told what the ops take, while it is recording.
+        profile: is told what the ops take, while it is recording; None for nothing.
         terms: agreed on with the agent; None without one.
         seed: of the run.
 
@@ -54,7 +54,7 @@ class Finisher:
         data: Offloadable,
         steps: Sequence[Steps],
         locations: Locations,
-        profile: SampleProfile,
+        profile: SampleProfile | None,
         terms: Terms | None,
         seed: Seed,
     ) -> None:
@@ -200,13 +200,13 @@ class Finisher:
 
     def _run_file(self, data: Any, steps: Steps, draw: Draw, row: Row) -> Any:
         """All ops, on a whole file."""
-        chain = steps.chain
+        chain, profile = steps.chain, self._profile
         look = self._looking(steps, row)
-        if not self._profile.recording:
+        if profile is None or not profile.recording:
             if look is None:
                 return run_from_file(chain, data, len(chain), draw)
             return chain.run(data, 0, len(chain), draw, after=look)
-        measured = self._profile.measure(len(data), steps.reach)
+        measured = profile.measure(len(data), steps.reach)
 
         def after(stage: int, value: Any) -> None:
             measured.after(stage, value)
@@ -214,7 +214,7 @@ class Finisher:
                 look(stage, value)
 
         value = chain.run(data, 0, len(chain), draw, after=after)
-        self._profile.store(draw.index, measured)
+        profile.store(draw.index, measured)
         return value
 
     def _looking(self, steps: Steps, row: Row) -> Callable[[int, Any], None] | None:

@@ -1,4 +1,4 @@
-"""Why samples crossed as files though more was asked for: what workers find out, for the report."""
+"""Why samples crossed as files though more could have been sent: what workers find out, for the report."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ _MAX_LENGTH = 300
 """Characters of an agent's text that are kept; the reason is at its end."""
 _MAX_KEPT_NBYTES = _NOTE_NBYTES - 8
 """What fits."""
+_CHANGED = (
+    "a transform, or a parameter of an op, was changed while samples were loaded: from there on no op runs at the "
+    "agent, until an epoch begins that starts workers (any epoch where num_workers=0)"
+)
 
 
 class Said:
@@ -35,9 +39,22 @@ class Said:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._notes = SharedNotes(3 * workers, _NOTE_NBYTES)
-        """Places of each worker for degraded samples, behind them those for values that do not cross, and for ops that
-        stay here."""
+        self._notes = SharedNotes(4 * workers, _NOTE_NBYTES)
+        """Places of each worker for degraded samples; behind them those for values that do not cross, for ops that stay
+        here, and for changes."""
+
+    def begin(self) -> None:
+        """An epoch begins: what a worker has found changed, it says anew."""
+        for worker in range(self._workers):
+            self._notes.write(3 * self._workers + worker, b"")
+
+    def changed(self, worker: int) -> None:
+        """Transforms have changed within an epoch.
+
+        Args:
+            worker: who makes samples by others than the agent knows.
+        """
+        self._notes.write(3 * self._workers + worker, _CHANGED.encode())
 
     def degraded(self, worker: int, note: str) -> None:
         """The agent has answered with less than was asked for.
@@ -77,7 +94,7 @@ class Said:
             "tensor (torch.stack)"
             for text in self._texts(self._workers)
         ]
-        found += self._texts(2 * self._workers)
+        found += [*self._texts(2 * self._workers), *self._texts(3 * self._workers)]
         said = self._texts(0)
         if degraded and said:
             found.append(f"{counted(degraded, 'sample')} came less prepared than requested; the agent said: {said[0]}")

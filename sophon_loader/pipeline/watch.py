@@ -1,0 +1,116 @@
+"""Whether transforms still are what they were, looked at before each batch: some microseconds for a usual pipeline.
+
+Looked at is what `chain.py` has made something of: the steps that transforms hold, and the parameters that have been
+described. Any other op runs as the object that it is, so what is changed of it acts by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sophon_loader.pipeline.catalogue import op_type_of
+from sophon_loader.pipeline.presets import steps_of
+from sophon_loader.pipeline.state import same_state
+from sophon_loader.wire.limits import MAX_OPS
+
+_COLLECTIONS = (list, dict, set)
+
+
+class Watch:
+    """A look at some transforms, to be compared with what they are later.
+
+    Tells changes in place as well. An alarm may be false, after an assignment of an equal object; the ops themselves
+    (`op_of`) say what has changed.
+
+    Args:
+        transforms: of which the steps are looked at, down to the ops, and not these.
+        ops: transforms whose parameters are looked at: those that have a description, which bounds their size.
+        attributes: objects, each with the names of attributes of which it is looked at whether they were replaced, or
+            are lists of another length.
+
+    Example:
+        >>> watch = Watch([], [dataset.transform.transforms[0]], [(dataset, ["transform"])])
+        >>> dataset.transform.transforms[0].size = (32, 32)
+        >>> watch.changed()
+        True
+    """
+
+    def __init__(
+        self, transforms: Iterable[Any], ops: Iterable[Any], attributes: Iterable[tuple[Any, Sequence[str]]] = ()
+    ) -> None:
+        # Compared as two lists, all at once: by identity first, then by value.
+        self._live: list[Any] = []
+        self._kept: list[Any] = []
+        self._empty: list[Any] = []
+        self._others: list[tuple[Any, Any]] = []
+        self._getters = [(attrgetter(name), owner) for owner, names in attributes for name in names]
+        self._got = [get(owner) for get, owner in self._getters]
+        self._lists = [value for value in self._got if isinstance(value, list)]
+        self._lengths = list(map(len, self._lists))
+        self._met: set[int] = set()
+        for transform in transforms:
+            self._note_steps(transform)
+        self._note(ops)
+
+    def changed(self) -> bool:
+        """Whether something is not what it was."""
+        try:
+            return (
+                self._live != self._kept
+                or any(self._empty)
+                or [get(owner) for get, owner in self._getters] != self._got
+                or list(map(len, self._lists)) != self._lengths
+                or not all(same_state(live, kept) for live, kept in self._others)
+            )
+        except Exception:  # an attribute has gone, or two objects cannot be compared
+            return True
+
+    def _note_steps(self, transform: Any) -> None:
+        """What `presets.steps_of` looks into: objects that hold steps, and the lists in them."""
+        if steps_of(transform) == [transform] or self._is_met(transform):
+            return
+        self._keep(vars(transform))
+        for value in vars(transform).values():
+            if isinstance(value, (list, dict)) and len(value) <= MAX_OPS:
+                self._keep(value)
+                for step in value.values() if isinstance(value, dict) else value:
+                    self._note_steps(step)
+            else:
+                self._note_steps(value)
+
+    def _note(self, values: Iterable[Any]) -> None:
+        """Parameters of ops, and those of the ops among them."""
+        for value in values:
+            if self._is_met(value):
+                continue
+            if isinstance(value, tuple):
+                self._note(value)
+            elif isinstance(value, _COLLECTIONS):
+                self._keep(value)
+                self._note(value.values() if isinstance(value, dict) else value)
+            elif isinstance(value, (torch.Tensor, np.ndarray)):
+                self._others.append((value, copy.deepcopy(value)))
+            elif isinstance(value, nn.ModuleList) or op_type_of(value) is not None:
+                if hasattr(value, "__dict__"):
+                    self._note([vars(value)])
+                else:
+                    self._others.append((value, copy.deepcopy(value)))
+
+    def _keep(self, collection: Any) -> None:
+        if collection:
+            self._live.append(collection)
+            self._kept.append(copy.copy(collection))
+        else:  # a module has a dozen for hooks
+            self._empty.append(collection)
+
+    def _is_met(self, value: Any) -> bool:
+        met = id(value) in self._met
+        self._met.add(id(value))
+        return met
