@@ -18,17 +18,25 @@ from sophon_loader.main.order import Order
 from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
-from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed
+from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed, threads_beside
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import QueuedTickets
 
 _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
 
-_IN_A_THREAD = (
-    "One worker process loads the samples, because num_workers=0 is not safe outside the main thread: the ops draw "
-    "from random generators that all threads of a process share. Give num_workers=1 to choose this yourself."
+_AMONG_THREADS = (
+    "One worker process loads the samples, because num_workers=0 is not safe {}: the ops draw from random generators "
+    "that all threads of a process share. Give num_workers=1 to choose this yourself."
 )
+
+
+def _why_unsafe() -> str:
+    """Why ops must not draw random numbers in this process; "" if they may."""
+    if not in_main_thread():
+        return "outside the main thread"
+    others = threads_beside()
+    return f"beside other threads ({', '.join(others)})" if others else ""
 
 
 @contextmanager
@@ -57,8 +65,8 @@ class Inner:
     Attributes:
         loader: torch's.
         tickets: what it reads.
-        workers: their number; 1 in place of 0 where another thread than the main one iterates and ops draw random
-            numbers, because the generators belong to the whole process.
+        workers: their number; 1 in place of 0 where ops draw random numbers and another thread than the main one
+            iterates, or may draw meanwhile, because the generators belong to the whole process.
 
     Raises:
         AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
@@ -121,9 +129,9 @@ class Inner:
     def _make(self, generator: torch.Generator | None) -> None:
         outer, batched = self._outer, self._outer._auto_collation
         dataset = self._engine.prepare(self._seed, outer.collate_fn, max(1, outer.num_workers))
-        shares_generators = not outer.num_workers and bool(dataset.draws) and not in_main_thread()
+        shares_generators = "" if outer.num_workers or not dataset.draws else _why_unsafe()
         if shares_generators:
-            warn_user(_IN_A_THREAD)
+            warn_user(_AMONG_THREADS.format(shares_generators))
         workers = self.workers = 1 if shares_generators else outer.num_workers
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = outer.prefetch_factor or 2

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import FrameType
 
 import numpy as np
 import torch
@@ -20,6 +22,12 @@ import torch
 _MASK = (1 << 64) - 1
 _PACK = struct.Struct("<QQQQ").pack
 _PACK_AGAIN = struct.Struct("<QQQQQ").pack
+_DRAW_NOTHING = sys.stdlib_module_names.union(
+    ("sophon_loader", "torch", "tqdm", "zmq", "tornado"),
+    ("IPython", "ipykernel", "jupyter_client", "traitlets", "decorator", "debugpy", "pydevd", "_pydevd_bundle"),
+    ("tensorboard", "tensorboardX", "wandb", "pytest", "pytest_timeout", "execnet", "xdist"),
+)
+"""Packages whose own threads draw no random numbers. `__main__` and a user's modules are none of them."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,27 @@ def seed_generators(draws: Collection[str], seed: int) -> None:
 def in_main_thread() -> bool:
     """Whether this is the main thread of its process, whose other threads may draw from the generators meanwhile."""
     return threading.current_thread() is threading.main_thread()
+
+
+def threads_beside() -> list[str]:
+    """Names of the other threads that may draw from the generators at the moment.
+
+    Those are told by what they are running: a thread of whose stack every frame is Python's own library's or that of a
+    package known to draw nothing waits for work, or does that package's. So do the threads of idle pools, queues,
+    servers, progress bars, notebooks and debuggers. Any other one runs code that nobody here knows.
+    """
+    own, names = threading.get_ident(), {one.ident: one.name for one in threading.enumerate()}
+    running = sys._current_frames().items()
+    return sorted(names.get(ident, "unnamed") for ident, frame in running if ident != own and not _draws_nothing(frame))
+
+
+def _draws_nothing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _DRAW_NOTHING:
+            return False
+        frame = frame.f_back
+    return True
 
 
 @contextmanager

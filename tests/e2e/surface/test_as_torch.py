@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import io
 import multiprocessing
 import pickle
+import threading
 import typing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
+from tqdm import tqdm
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError, OffloadWarning
@@ -140,6 +144,47 @@ def test_batches_taken_in_another_thread_than_their_iterator_was_made_in(make: A
     next(batches)
     with pytest.raises(ConfigError, match="num_workers must be at least 1 where a thread other than the main one"):
         in_a_thread(lambda: next(batches))
+
+
+@pytest.mark.parametrize("where", ["agent", None])
+def test_a_thread_that_draws_beside_the_loop_keeps_its_random_numbers(make: Any, where: str | None) -> None:
+    def loader() -> Any:
+        return make(seed=3, batch_size=1, **({} if where else {"agent": None}))
+
+    stop, drawn = threading.Event(), []
+
+    def draw() -> None:
+        while not stop.is_set():
+            drawn.append(torch.rand(()).item())
+            stop.wait(0.0004)
+
+    expected, beside = samples_of(loader()), loader()
+    thread = threading.Thread(target=draw, name="environment")
+    thread.start()
+    try:
+        with pytest.warns(OffloadWarning, match=r"num_workers=0 is not safe beside other threads \(environment\)"):
+            found = samples_of(beside)
+    finally:
+        stop.set()
+        thread.join()
+    assert found == expected and beside.num_workers == 0 and beside.report().workers == 1
+    assert len(set(drawn)) == len(drawn)
+    assert samples_of(beside) and beside.report().workers == 0, "the thread has ended"
+
+
+def test_threads_that_draw_nothing_leave_the_loop_its_process(make: Any) -> None:
+    bar = tqdm(total=1, mininterval=0.1, disable=False, file=io.StringIO())  # whose monitor is a thread
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        loader = make(seed=3)
+        assert samples_of(loader) and loader.report().workers == 0
+    server.shutdown()
+    server.server_close()
+    serving.join()
+    bar.close()
 
 
 def test_a_thread_loads_by_itself_what_draws_no_random_numbers(root: Path, make: Any) -> None:
