@@ -114,6 +114,12 @@ def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...]
     tails = [chain.ops[start:] for chain, start in zip(chains, starts, strict=True)]
     if len({description_of(tail) for tail in tails}) != 1:
         raise _NotMoved("the pipelines of the dataset's parts end in different ops")
+    for op in (op for tail in tails for op in tail):
+        if any(isinstance(value, Tensor) and value.is_shared() for value in getattr(op.call, "__dict__", {}).values()):
+            raise _NotMoved(  # the tail has a copy
+                f"a parameter of {op.label} lies in memory that processes share, so that it may change while workers "
+                "run; give the op a tensor of its own (clone())"
+            )
     heads = [
         # At the place of the op that makes the tensor, so that no op's position changes, nor what it draws.
         Chain((*chain.ops[:start], replace(_PIXELS, label=chain.ops[start].label)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torchvision import transforms as v1
 from torchvision.models import ResNet18_Weights
 
-from sophon_loader import LocalAgent, OffloadingDataLoader
+from sophon_loader import LocalAgent, OffloadingDataLoader, register_op
 from sophon_loader.errors import ConfigError
 from tests.support.loaders import QUICK, samples_of, times_two
 from tests.support.pictures import eval_transform, folder, train_transform
@@ -226,6 +227,39 @@ def test_a_shared_tensor_acts_in_persistent_workers(root: Path, make: Any, metho
         if cls is make and where:
             report = loader.report()
             assert any("was changed while samples were loaded" in note for note in report.notes)
+    assert found[0] == found[1] and found[0][0] != found[0][1]
+
+
+class Brightness:
+    """An op whose parameter lies in memory that processes share."""
+
+    def __init__(self, factor: float) -> None:
+        self.value = multiprocessing.Value("d", factor)
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image * self.value.value
+
+
+register_op("tests.changes.Brightness", Brightness, describe=lambda op: {"factor": op.value.value}, draws=())
+
+
+@pytest.mark.parametrize("tail", ["loader", "cpu"])
+@pytest.mark.parametrize("what", ["value", "tensor"])
+def test_shared_memory_acts_wherever_the_op_runs(root: Path, make: Any, what: str, tail: str) -> None:
+    found = []
+    for cls in (make, DataLoader):
+        mean, bright = torch.tensor([0.5, 0.5, 0.5]).share_memory_(), Brightness(1.0)
+        steps = [v1.Resize((24, 24)), v1.ToTensor(), bright if what == "value" else v1.Normalize(mean, [0.25] * 3)]
+        more: dict[str, Any] = {"tail": tail} if cls is make else {}
+        dataset = folder(root, v1.Compose(steps))
+        loader: Any = cls(dataset, batch_size=4, num_workers=1, persistent_workers=True, **more)
+        epochs = [samples_of(loader)]
+        bright.value.value = 0.5
+        mean[1] = 0.125
+        found.append([*epochs, samples_of(loader)])
+        if cls is make and tail == "cpu":
+            why = "stands in the way" if what == "value" else "lies in memory that processes share"
+            assert any(why in note for note in loader.report().notes), loader.report().notes
     assert found[0] == found[1] and found[0][0] != found[0][1]
 
 
