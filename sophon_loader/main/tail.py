@@ -115,7 +115,8 @@ def _parted(chains: Sequence[Chain], collate_fn: Any) -> tuple[tuple[Chain, ...]
     if len({description_of(tail) for tail in tails}) != 1:
         raise _NotMoved("the pipelines of the dataset's parts end in different ops")
     for op in (op for tail in tails for op in tail):
-        if any(isinstance(value, Tensor) and value.is_shared() for value in getattr(op.call, "__dict__", {}).values()):
+        values: list[Any] = list(getattr(op.call, "__dict__", {}).values())
+        if any(value.is_shared() for value in values if isinstance(value, Tensor)):  # type: ignore[no-untyped-call]
             raise _NotMoved(  # the tail has a copy
                 f"a parameter of {op.label} lies in memory that processes share, so that it may change while workers "
                 "run; give the op a tensor of its own (clone())"
