@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sophon_loader.pipeline.shipped import name_of, names_in, replaced_in
@@ -102,11 +103,7 @@ def replaced_in_transform(cls: type, *, functions: bool = True) -> Replaced | No
     if not is_checked(cls):
         return None
     bases = {base.__qualname__ for base in cls.__mro__ if _root(base) == _root(cls)}
-    v2 = cls.__module__.startswith(_V2)
-    modules = [name for name in list(sys.modules) if name.startswith((_TRANSFORMS, *_V2)) and name != _PUBLIC]
-    modules = [name for name in modules if v2 or not name.startswith(_V2)]
-    if _root(cls) == "timm":
-        modules += _TIMM
+    modules = _modules(_root(cls), cls.__module__.startswith(_V2), len(sys.modules))
     return _first(modules, lambda name: name.rpartition(".")[0] in bases if "." in name else functions)
 
 
@@ -117,6 +114,14 @@ def is_checked(cls: type) -> bool:
 
 def _root(cls: type) -> str:
     return cls.__module__.partition(".")[0]
+
+
+@lru_cache(maxsize=8)
+def _modules(library: str, v2: bool, imported: int) -> tuple[str, ...]:
+    """The modules of a library's transforms; to look for them takes 2 ms, so only when others have been imported."""
+    names = [name for name in list(sys.modules) if name.startswith((_TRANSFORMS, *_V2)) and name != _PUBLIC]
+    found = [name for name in names if v2 or not name.startswith(_V2)]
+    return (*found, *_TIMM) if library == "timm" else tuple(found)
 
 
 def _first(modules: Iterable[str], counts: Callable[[str], bool]) -> Replaced | None:
