@@ -16,9 +16,9 @@ from sophon_loader.errors import (
     SampleUnreadable,
 )
 from sophon_loader.regular import read_to_end
-from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.descriptors import NONE_LEFT
+from storage_agent.stores import refusals
 
 _HAS_PROC = os.path.isdir("/proc/self/fd")
 
@@ -132,24 +132,14 @@ class Folder:
                 waiting.append((os.path.join(relative, entry.name), entry.path, (*above, real)))
 
     def _joined(self, key: str) -> str:
-        if not key or key.startswith("/") or "\0" in key or ".." in key.split("/"):
-            text = f"key must be a path relative to export {self._export!r} without '..', got {key[:200]!r}"
-            raise SampleOutsideExport(text)
-        try:
-            nbytes = len(os.fsencode(key))
-        except UnicodeEncodeError:
-            nbytes = MAX_KEY_NBYTES + 1
-        if nbytes > MAX_KEY_NBYTES:
-            raise SampleMissing(
-                f"file must exist in export {self._export!r}, got {key[:40]!r}, which cannot be a file's name"
-            )
+        refusals.check_key(self._export, key)
         return f"{self._root}/{key}"
 
     def _path(self, key: str) -> str:
         """The real path of a key."""
         path = os.path.realpath(self._joined(key))
         if not self._may_serve(path):
-            raise self._leaves(key)
+            raise refusals.leaves(self._export, key)
         return path
 
     def _may_serve(self, path: str) -> bool:
@@ -161,31 +151,23 @@ class Folder:
         # tenth of the price of realpath, which looks at every folder on the way.
         real = os.readlink(f"/proc/self/fd/{descriptor}") if _HAS_PROC else os.path.realpath(path)
         if not self._may_serve(real):
-            raise self._leaves(key)
+            raise refusals.leaves(self._export, key)
 
     def _read(self, descriptor: int, key: str) -> bytes:
         status, most = os.fstat(descriptor), self._max_file_nbytes
         if not stat.S_ISREG(status.st_mode):
-            raise SampleUnreadable(f"sample must be a regular file, got {key!r} of export {self._export!r}")
+            raise refusals.no_file(self._export, key)
         data = b"" if status.st_size > most else read_to_end(descriptor, status.st_size, most)
         if (nbytes := max(status.st_size, len(data))) > most:
-            raise SampleUnreadable(
-                f"file must be at most {most} bytes, got {nbytes} for {key!r} of "
-                f"export {self._export!r}; raise the agent's --max-file-mb"
-            )
+            raise refusals.too_large(self._export, key, nbytes, most)
         return data
-
-    def _leaves(self, key: str) -> SampleOutsideExport:
-        return SampleOutsideExport(f"key must stay inside export {self._export!r}, got {key!r}, a link that leaves it")
 
     def _open_error(self, error: OSError, key: str) -> SampleMissing | SampleUnreadable | AgentBusy:
         if error.errno in NONE_LEFT:
-            return AgentBusy("the agent has no file descriptor left; raise its limit of open files (ulimit -n)")
+            return refusals.no_descriptor()
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ENAMETOOLONG:
-            return SampleMissing(f"file must exist in export {self._export!r}, got {key[:200]!r}")
-        return SampleUnreadable(
-            f"file must be readable by the agent, got {key!r} of export {self._export!r}: {error.strerror}"
-        )
+            return refusals.missing(self._export, key)
+        return refusals.unreadable(self._export, key, error.strerror)
 
 
 def _check_path(export: str, path: str) -> None:
