@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sophon_loader import native
@@ -21,6 +22,7 @@ from storage_agent.checks import check_address, check_modules
 from storage_agent.keys import FIRST, KeyFolder
 from storage_agent.settings import Settings, is_private
 from storage_agent.stores import Exports, open_exports
+from storage_agent.stores.indexing import indexed
 from storage_agent.this_host import how_to_copy
 
 
@@ -58,12 +60,14 @@ def _serve(parsed: argparse.Namespace) -> int:
         max_px=int(1e6 * min(parsed.max_megapixels, 1e9)),
         nice=parsed.nice,
         links_out=parsed.links_out,
+        index_folder=parsed.index_folder,
     )
     exports = open_exports(settings)
+    log.configure(parsed.log_level, as_json=parsed.log_json)
     exports.check()
+    settings = replace(settings, indexed=exports.indexed())
     check_modules(settings.ops)
     check_address(settings.bind)
-    log.configure(parsed.log_level, as_json=parsed.log_json)
     if settings.keys is not None:
         new = _see_to_keys(KeyFolder(settings.keys))
     elif not is_private(settings.bind):
@@ -133,6 +137,13 @@ def _status(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _index(parsed: argparse.Namespace) -> int:
+    log.configure("info", as_json=False)
+    found = indexed("index", parsed.location, parsed.index_folder)
+    print(found.index)
+    return 0
+
+
 def _key_add(parsed: argparse.Namespace) -> int:
     token = _keys(parsed).add(parsed.name, parsed.export)
     print(how_to_copy(token, f"tcp://*:{USUAL_PORT}", port_known=False), file=sys.stderr)
@@ -160,6 +171,7 @@ def _keys(parsed: argparse.Namespace) -> KeyFolder:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "status": _status,
+    "index": _index,
     "key add": _key_add,
     "key list": _key_list,
     "key remove": _key_remove,

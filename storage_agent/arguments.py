@@ -34,8 +34,17 @@ examples:
   sophon-agent serve --export imagenet=/data/imagenet
   # For other hosts too. Makes the first key, and prints how to copy it:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555
+  # Pictures in tar or zip files, of which nothing is unpacked:
+  sophon-agent serve --export "imagenet=tar:///data/shards/{000000..000099}.tar"
   # On a file server that has other work to do:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555 --cpu-share 0.5 --nice 10
+"""
+_INDEX = """Read archives and note where each file lies in them, so that an agent that serves them starts at once. It
+does the same at its first start. Prints the path of the index."""
+_INDEX_MORE = """examples:
+  sophon-agent index tar:///data/pictures.tar
+  sophon-agent index "tar:///data/shards/{000000..000099}.tar"
+  sophon-agent index "zip:///data/*.zip" --index-folder /var/lib/sophon/indexes
 """
 _STATUS = "Ask a running agent what it serves, who is connected, what it is doing and what went wrong."
 _STATUS_MORE = """examples:
@@ -71,7 +80,7 @@ _Group = argparse._ArgumentGroup
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line. `command` is "serve", "status", "key add", "key remove" or "key list"."""
+    """The parser of the whole command line. `command` is the name of a command, such as "serve" or "key add"."""
     made = argparse.ArgumentParser(
         prog="sophon-agent",
         description=_ABOUT,
@@ -82,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="COMMAND", title="commands")
     _add_serve(_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
     _add_status(_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
+    _add_index(_command(commands, "index", "index tar and zip files beforehand", _INDEX, _INDEX_MORE))
     _add_key(_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
     return made
 
@@ -113,8 +123,10 @@ def _add_served(group: _Group) -> None:
         required=True,
         type=_export,
         metavar="NAME=FOLDER",
-        help="A folder to serve, and the name by which loaders ask for it. Repeat it to serve several.",
+        help="A folder to serve, and the name by which loaders ask for it; or archives: tar:///data/x.tar, "
+        "zip:///data/x.zip, also with {000..099} and *. Repeat it to serve several.",
     )
+    _add_index_folder(group)
     group.add_argument(
         "--bind",
         default="tcp://127.0.0.1:5555",
@@ -237,7 +249,16 @@ def _add_log(group: _Group) -> None:
     group.add_argument("--links-out", action="store_true", help=argparse.SUPPRESS)  # of a loader's own agent
 
 
-# --- status and key -------------------------------------------------------------------------------------------
+def _add_index_folder(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--index-folder",
+        type=Path,
+        metavar="FOLDER",
+        help="Where the indexes of tar and zip files are kept (default: ~/.cache/sophon/indexes).",
+    )
+
+
+# --- status, index and key -------------------------------------------------------------------------------------------
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
@@ -264,6 +285,12 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="The key to show, if the agent asks for one (default: the one that a loader on this host would use).",
     )
+
+
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command="index")
+    parser.add_argument("location", help="The archives, as behind `serve --export NAME=`.")
+    _add_index_folder(parser)
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
@@ -15,6 +15,19 @@ MIN_WORKER_NBYTES = 256 << 20
 """Of a worker's memory: a picture of 2^25 px twice."""
 
 _BIND_LIKE = "write tcp://HOST:PORT, such as tcp://0.0.0.0:5555"
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What an export of archives is, as the agent's start found it.
+
+    Args:
+        index: path of their index.
+        containers: paths of the archives, by their number in the index.
+    """
+
+    index: str
+    containers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,8 @@ class Settings:
         links_out: whether links in a folder may lead out of it: for the agent that a loader starts for itself, as the
             user whose files they are.
         nice: how much workers give way to other processes of this host.
+        index_folder: where indexes of archives are kept; None for the usual one.
+        indexed: name -> index, of the exports that are archives; the agent's start finds them for its workers.
 
     Example:
         >>> Settings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
@@ -65,6 +80,8 @@ class Settings:
     keys: Path | None = None
     insecure: bool = False
     links_out: bool = False
+    index_folder: Path | None = None
+    indexed: Mapping[str, Indexed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.exports:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 from sophon_loader.errors import ConfigError, UnknownExport
-from storage_agent.settings import Settings
+from storage_agent.settings import Indexed, Settings
+from storage_agent.stores.archive import Archive
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 
-STORES: dict[str, type[Store]] = {"": Folder}
+STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive}
 """The store of each scheme, the part of a location in front of `://`; "" is a location without one."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_MEANT = re.compile(r"(tar|zip):")
+"""What is meant as a location with a scheme, and lacks slashes."""
 
 
 class Exports:
@@ -52,6 +54,11 @@ class Exports:
         for store in self._stores.values():
             store.check()
 
+    def indexed(self) -> dict[str, Indexed]:
+        """Name -> index and archives, of the exports of archives that have been checked: for `Settings.indexed`."""
+        archives = {name: store for name, store in self._stores.items() if isinstance(store, Archive)}
+        return {name: store.found for name, store in archives.items() if store.found is not None}
+
     def describe(self) -> dict[str, str]:
         """Name -> where the files lie."""
         return {name: self._stores[name].describe() for name in self._stores}
@@ -63,13 +70,19 @@ def open_exports(settings: Settings) -> Exports:
     Raises:
         ConfigError: a location has a scheme that no store is for.
     """
-    stores = {}
-    makers: dict[str, Callable[[str, str, int], Store]] = {**STORES, "": partial(Folder, links_out=settings.links_out)}
+    stores: dict[str, Store] = {}
     for name, location in settings.exports.items():
         match = _SCHEME.match(location)
-        scheme = match.group(1) if match else ""
-        if scheme not in STORES:
+        made = STORES.get(match.group(1) if match else "")
+        if made is None or (match is None and _MEANT.match(location)):
             known = ", ".join(f"{scheme}://" for scheme in STORES if scheme)
-            raise ConfigError(f"export {name!r} must be a folder{known and ' or one of '}{known}, got {location!r}")
-        stores[name] = makers[scheme](name, location, settings.max_file_nbytes)
+            raise ConfigError(f"export {name!r} must be a folder or one of {known}, got {location!r}")
+        given = (name, location, settings.max_file_nbytes)
+        if made is Folder:
+            stores[name] = Folder(*given, links_out=settings.links_out)
+        elif made is Archive:
+            found = settings.indexed.get(name)
+            stores[name] = Archive(*given, index_folder=settings.index_folder, found=found)
+        else:
+            stores[name] = made(*given)
     return Exports(stores)

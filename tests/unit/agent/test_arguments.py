@@ -231,7 +231,7 @@ def test_a_wrong_command_line(broker: type[_Broker], arguments: list[str], capsy
     assert caught.value.code == 2 and "usage: sophon-agent" in capsys.readouterr().err
 
 
-COMMANDS = ["", "serve", "status", "key", "key add", "key remove", "key list"]
+COMMANDS = ["", "serve", "status", "index", "key", "key add", "key remove", "key list"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -341,13 +341,13 @@ def test_another_store_is_a_class_and_a_line(root: Path, monkeypatch: pytest.Mon
     assert isinstance(store, Memory) and store.made == ("m", "memory://here", LIMIT)
     with pytest.raises(ConfigError, match="no memory"):
         exports.check()
-    with pytest.raises(ConfigError, match="export 'x' must be a folder or one of memory://, got 's3://bucket'"):
+    with pytest.raises(ConfigError, match="must be a folder or one of tar://, zip://, memory://, got 's3://bucket'"):
         open_exports(_settings(x="s3://bucket"))
 
 
-@pytest.mark.parametrize("location", ["s3://bucket", "file:///data", "memory://"])
+@pytest.mark.parametrize("location", ["s3://bucket", "file:///data", "memory://", "tar:/data/x.tar", "zip:x.zip"])
 def test_a_scheme_that_no_store_is_for(location: str) -> None:
-    with pytest.raises(ConfigError, match=f"export 'x' must be a folder, got '{location}'"):
+    with pytest.raises(ConfigError, match=f"export 'x' must be a folder or one of tar://, zip://, got '{location}'"):
         open_exports(_settings(x=location))
 
 

@@ -1,0 +1,198 @@
+"""The index of archives: name -> where its bytes lie, in a file that is mapped into memory and never parsed.
+
+The form, little-endian: a header, (size, time of change) of each archive, a record of 24 bytes per name in the order of
+the names' bytes and one that ends them, the names. A name that is a link has its target behind a zero byte.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import xxhash
+
+LINK, FOLDER, OTHER = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+"""In place of a container's number: a symbolic link; a folder; a pipe or device."""
+MAX_LENGTH = 0xFFFFFFFF
+"""Of a member, in bytes."""
+_MAGIC = b"SOPHIDX\1"
+_HEADER = struct.Struct("<8sIIQQ16s")
+"""Magic, number of containers, whether there are links, number of records, bytes of names, digest of the rest."""
+_CONTAINER = struct.Struct("<Qq")
+_RECORD = struct.Struct("<QQII")
+"""Where its name begins, where its bytes lie, their number, container."""
+_TWO_NAMES = struct.Struct("<Q16xQ")
+_STEP_NBYTES = 1 << 20
+
+
+class BadIndex(Exception):
+    """A file is no index, or is damaged."""
+
+
+class Version(NamedTuple):
+    """What tells a container from what it was before: its size in bytes, and its time of change."""
+
+    nbytes: int
+    modified_ns: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Version:
+        """The one that `stat` tells."""
+        return Version(status.st_size, status.st_mtime_ns)
+
+
+class Entry(NamedTuple):
+    """A name of an index.
+
+    Args:
+        name: the key, as bytes.
+        container: number of its archive, or LINK, FOLDER, OTHER.
+        offset: where its bytes begin there.
+        length: their number.
+        target: of a link.
+    """
+
+    name: bytes
+    container: int
+    offset: int = 0
+    length: int = 0
+    target: bytes = b""
+
+
+class Index:
+    """An index in memory; safe under threads.
+
+    Args:
+        path: its file.
+
+    Raises:
+        BadIndex: it is none.
+        OSError: it cannot be read.
+
+    Example:
+        >>> index = Index(Path("/home/ann/.cache/sophon/indexes/5f0c...index"))
+        >>> index.find(b"n01440764/x.JPEG")
+        Entry(name=b'n01440764/x.JPEG', container=0, offset=1536, length=109648, target=b'')
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < _HEADER.size:
+                raise BadIndex("it is too short")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        magic, containers, links, self._count, names_nbytes, digest = _HEADER.unpack_from(self._map)
+        self._records_at = _HEADER.size + containers * _CONTAINER.size
+        self._names_at = self._records_at + (self._count + 1) * _RECORD.size
+        if magic != _MAGIC or self._names_at + names_nbytes != len(self._map):
+            raise BadIndex("it has another form")
+        self.has_links = bool(links)
+        self.digest: bytes = digest
+        self.containers = [
+            Version(*_CONTAINER.unpack_from(self._map, _HEADER.size + i * _CONTAINER.size)) for i in range(containers)
+        ]
+
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def check(self) -> None:
+        """See that its bytes are those that were written.
+
+        Raises:
+            BadIndex: they are not.
+        """
+        view = memoryview(self._map)
+        try:
+            if _digest(view[at : at + _STEP_NBYTES] for at in range(_HEADER.size, len(view), _STEP_NBYTES)) != (
+                self.digest
+            ):
+                raise BadIndex("it is damaged")
+        finally:
+            view.release()
+
+    def raw(self, position: int) -> bytes:
+        """The name at a position, and the target behind it if it is a link."""
+        start, end = _TWO_NAMES.unpack_from(self._map, self._records_at + position * _RECORD.size)
+        return self._map[self._names_at + start : self._names_at + end]
+
+    def first(self, name: bytes, low: int = 0) -> int:
+        """The position of the first name that is not below one."""
+        return bisect.bisect_left(range(self._count), name, low, key=self.raw)
+
+    def find(self, name: bytes) -> Entry | None:
+        """The entry of a name, if there is one."""
+        position = self.first(name)
+        if position == self._count:
+            return None
+        entry = self.entry(position)
+        return entry if entry.name == name else None
+
+    def entry(self, position: int) -> Entry:
+        """The entry at a position."""
+        raw = self.raw(position)
+        at = self._records_at + position * _RECORD.size
+        _, offset, length, container = _RECORD.unpack_from(self._map, at)
+        if container != LINK:
+            return Entry(raw, container, offset, length)
+        return Entry(raw[:length], LINK, target=raw[length + 1 :])
+
+    def __iter__(self) -> Iterator[Entry]:
+        return map(self.entry, range(self._count))
+
+
+def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Entry]) -> None:
+    """Write an index, whole or not at all.
+
+    Args:
+        path: its file, in a folder that is there.
+        containers: the archives, by number.
+        entries: in the order of their names.
+
+    Raises:
+        OSError: there is no room, say.
+    """
+    descriptor, made = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w+b") as file, tempfile.TemporaryFile(dir=path.parent) as names:
+            _write(file, names, containers, entries)
+        os.replace(made, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made)
+        raise
+
+
+def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], entries: Iterable[Entry]) -> None:
+    file.write(bytes(_HEADER.size))
+    for version in containers:
+        file.write(_CONTAINER.pack(*version))
+    count = links = at = 0
+    for name, container, offset, length, target in entries:
+        raw = name
+        if container == LINK:
+            raw, length, links = name + b"\0" + target, len(name), 1
+        file.write(_RECORD.pack(at, offset, length, container))
+        names.write(raw)
+        at += len(raw)
+        count += 1
+    file.write(_RECORD.pack(at, 0, 0, 0))
+    names.seek(0)
+    while step := names.read(_STEP_NBYTES):
+        file.write(step)
+    file.seek(_HEADER.size)
+    digest = _digest(iter(lambda: file.read(_STEP_NBYTES), b""))
+    file.seek(0)
+    file.write(_HEADER.pack(_MAGIC, len(containers), links, count, at, digest))
+
+
+def _digest(steps: Iterable[bytes | memoryview]) -> bytes:
+    state = xxhash.xxh3_128()
+    for step in steps:
+        state.update(step)
+    return state.digest()

@@ -1,0 +1,169 @@
+"""The process that reads archives and writes their indexes: `python -m storage_agent.stores.index_child`.
+
+It holds no keys and no sockets, and has a limit of memory. It takes one `Task` as JSON on its standard input, and gives
+one `Outcome` as JSON on its standard output.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import operator
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from sophon_loader.regular import open_regular
+from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
+from storage_agent.stores.members import LeftOut, Members, Refused
+from storage_agent.stores.tar import read_tar
+from storage_agent.stores.zip import read_zip
+
+MAX_MEMORY_NBYTES = 6 << 30
+"""Of address space, while an archive is read: 2^24 members with their names."""
+READERS: dict[str, Callable[[IO[bytes], int, Callable[[int], None]], Members]] = {"tar": read_tar, "zip": read_zip}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One archive: its path, its size and time of change, the path of its index, whether that has to be made."""
+
+    path: str
+    nbytes: int
+    modified_ns: int
+    index: str
+    wanted: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be indexed.
+
+    Args:
+        kind: "tar" or "zip".
+        parts: the archives.
+        whole: path of the index of all of them.
+    """
+
+    kind: str
+    parts: list[Part]
+    whole: str
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    Args:
+        error: why there is no index; "" if there is one.
+        left_out: reason -> (how many members are not served, name of the first).
+    """
+
+    error: str = ""
+    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+def main() -> int:
+    """Do the task on standard input."""
+    task = json.load(sys.stdin)
+    outcome = Outcome()
+    try:
+        _carry_out(Task(task["kind"], [Part(**part) for part in task["parts"]], task["whole"]), outcome)
+    except Refused as refused:
+        outcome.error = str(refused)
+    except MemoryError:
+        outcome.error = "an archive needs more memory for its index than the agent gives; make several archives of it"
+    except OSError as error:
+        outcome.error = f"its index cannot be written: {error}; give the agent another --index-folder"
+    print(json.dumps(asdict(outcome)))
+    return 0
+
+
+def _carry_out(task: Task, outcome: Outcome) -> None:
+    wanted = [part for part in task.parts if part.wanted]
+    total = sum(part.nbytes for part in wanted)
+    with tqdm(total=total, desc="index", unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
+        begin = 0
+        for part in wanted:
+
+            def seen(at: int, begin: int = begin) -> None:
+                bar.update(max(0, begin + at - bar.n))
+
+            try:
+                _index(task.kind, part, seen, outcome.left_out)
+            except Refused as refused:
+                raise Refused(f"{part.path} cannot be served: {refused}") from refused
+            begin += part.nbytes
+            bar.update(max(0, begin - bar.n))
+    if len(task.parts) > 1:
+        _merge(task, outcome.left_out)
+
+
+def _index(kind: str, part: Part, seen: Callable[[int], None], left_out: dict[str, tuple[int, str]]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_MEMORY_NBYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_NBYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        with os.fdopen(open_regular(part.path), "rb") as file:
+            members = READERS[kind](file, part.nbytes, seen)
+            _count(members.left_out, left_out)
+            version = Version.of(os.fstat(file.fileno()))
+        if version != (part.nbytes, part.modified_ns):
+            raise Refused("it must not change while it is indexed; start the agent again once it is written")
+        write_index(Path(part.index), [version], members.entries())
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _merge(task: Task, left_out: dict[str, tuple[int, str]]) -> None:
+    """One index of all archives."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # each index is a descriptor
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    twice = LeftOut()
+    indexes = [Index(part.index) for part in task.parts]
+    numbered = [_numbered(index, number) for number, index in enumerate(indexes)]
+    merged = heapq.merge(*numbered, key=operator.itemgetter(0))
+    versions = [Version(part.nbytes, part.modified_ns) for part in task.parts]
+    paths = [part.path for part in task.parts]
+    write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, twice)))
+    _count(twice, left_out)
+
+
+def _numbered(index: Index, number: int) -> Iterator[tuple[bytes, int, Entry]]:
+    for entry in index:
+        where = number if entry.container == 0 else entry.container
+        yield entry.name, number, entry._replace(container=where)
+
+
+def _once(merged: Iterator[tuple[bytes, int, Entry]], paths: list[str], twice: LeftOut) -> Iterator[tuple[int, Entry]]:
+    """Each name once: no archive is before another, so no file's name may be in two."""
+    before: tuple[int, Entry] | None = None
+    for _, number, entry in merged:
+        if before is not None and entry.name == before[1].name:
+            if entry.container == before[1].container == FOLDER:
+                continue
+            twice.add(entry.name, f"in both {paths[before[0]]} and {paths[number]}", "export these archives apart")
+            continue
+        if before is not None:
+            yield before
+        before = number, entry
+    if before is not None:
+        yield before
+
+
+def _count(more: LeftOut, left_out: dict[str, tuple[int, str]]) -> None:
+    for why, (count, first) in more.reasons.items():
+        before, name = left_out.get(why, (0, first))
+        left_out[why] = before + count, name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

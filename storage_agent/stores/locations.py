@@ -1,0 +1,100 @@
+"""The archives that a location names: `tar:///data/shards/{000000..000099}.tar`, `zip:///data/*.zip`."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+import stat
+
+from sophon_loader.errors import ConfigError
+
+MAX_CONTAINERS = 100_000
+"""Archives of one export."""
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
+_UNPACKERS = {
+    ".gz": "gunzip", ".tgz": "gunzip", ".zst": "zstd -d", ".tzst": "zstd -d", ".xz": "unxz", ".txz": "unxz",
+    ".bz2": "bunzip2", ".tbz2": "bunzip2", ".lz4": "lz4 -d",
+}  # fmt: skip
+
+
+def containers_of(export: str, location: str) -> list[str]:
+    """The paths of an export's archives, in the order of the location and of names.
+
+    Args:
+        export: its name, for the texts of errors.
+        location: `tar://` or `zip://` and a path, which may have ranges in braces and `*`.
+
+    Raises:
+        ConfigError: one is not there, or cannot be served.
+    """
+    scheme, _, path = location.partition("://")
+    if not path.startswith("/") and path.split("/")[0] not in (".", ".."):
+        raise ConfigError(
+            f"export {export!r} must be {scheme}:// and an absolute path, or one that begins with ./, got "
+            f"{location!r}; write {scheme}:///data/x.{scheme}"
+        )
+    found = [path] if os.path.exists(path) else [one for each in _spelled_out(export, path) for one in _there(each)]
+    if not found:
+        raise ConfigError(
+            f"export {export!r} must be archives that are there, got none for {location!r}; correct it, or mount their "
+            "folder first"
+        )
+    for one in found:
+        _check(export, scheme, one)
+    return [os.path.abspath(one) for one in dict.fromkeys(found)]
+
+
+def _spelled_out(export: str, path: str) -> list[str]:
+    """A path for each value of its braces."""
+    pieces: list[list[str]] = []
+    at, count = 0, 1
+    for match in _BRACES.finditer(path):
+        first, last, listed = match.groups()
+        if listed is not None:
+            values = listed.split(",")
+        else:
+            low, high = sorted((int(first), int(last)))
+            if high - low >= MAX_CONTAINERS:
+                raise _too_many(export, path)
+            width = max(len(first), len(last)) if "0" in (first[0], last[0]) else 0
+            values = [f"{number:0{width}}" for number in range(low, high + 1)]
+        count *= len(values)
+        if count > MAX_CONTAINERS:
+            raise _too_many(export, path)
+        pieces += [[path[at : match.start()]], values]
+        at = match.end()
+    return ["".join(one) for one in itertools.product(*pieces, [path[at:]])]
+
+
+def _there(path: str) -> list[str]:
+    """What matches a path with `*`; other characters stand for themselves."""
+    if "*" not in path:
+        return [path]
+    return sorted(glob.glob(glob.escape(path).replace("[*]", "*")))
+
+
+def _check(export: str, scheme: str, path: str) -> None:
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _UNPACKERS:
+        raise ConfigError(
+            f"export {export!r} must be archives that are not compressed, whose files can be read one by one, got "
+            f"{path}; unpack it: {_UNPACKERS[suffix]} {path}"
+        )
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise ConfigError(
+            f"export {export!r} must be archives that are there, got {path}: {error.strerror}; correct it, or mount "
+            "its folder first"
+        ) from None
+    if not stat.S_ISREG(mode):
+        remedy = f"write its path without {scheme}:// for a folder" if stat.S_ISDIR(mode) else "give a file"
+        raise ConfigError(f"export {export!r} must be a {scheme} file, got {path}, which is none; {remedy}")
+
+
+def _too_many(export: str, path: str) -> ConfigError:
+    return ConfigError(
+        f"export {export!r} must be at most {MAX_CONTAINERS} archives, got more by {path!r}; make several exports"
+    )

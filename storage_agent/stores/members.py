@@ -1,0 +1,154 @@
+"""What of an archive's members is served: kept by name as they come, or refused, or left out and counted.
+
+Runs in the process that indexes, never in one that holds keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sophon_loader.wire.limits import MAX_KEY_NBYTES
+from storage_agent.listing import IMAGE_SUFFIXES
+from storage_agent.stores.index import FOLDER, LINK, MAX_LENGTH, OTHER, Entry
+
+MAX_MEMBERS = 1 << 24
+"""Of one archive."""
+
+
+class Refused(Exception):
+    """An archive cannot be served; the text says why, and what to do."""
+
+
+class Members:
+    """The members of one archive, by name; the last of a name counts, as it does for `tar` and `unzip`.
+
+    Args:
+        nbytes: of the archive.
+
+    Example:
+        >>> members = Members(10_240)
+        >>> members.add_file("cats/1.jpg", offset=512, length=4096)
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._kept: dict[bytes, tuple[int, int, int] | bytes] = {}
+        """Name -> (container, offset, length), or a link's target."""
+        self.left_out = LeftOut()
+        self._seen = 0
+
+    def add_file(self, name: str, *, offset: int, length: int) -> None:
+        """A regular file whose bytes lie in the archive as they are.
+
+        Raises:
+            Refused: they do not, or the name leads out of the archive.
+        """
+        key = self._key(name)
+        if min(offset, length) < 0 or offset + length > self._nbytes:
+            raise Refused(
+                f"its member {_shown(name)} must end within its {self._nbytes} bytes, got {length} bytes at {offset}; "
+                "it is cut off or damaged: copy it again"
+            )
+        if length > MAX_LENGTH:
+            self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
+        elif key:
+            self._kept[key] = (0, offset, length)
+
+    def add_link(self, name: str, target: str) -> None:
+        """A symbolic link."""
+        key, to = self._key(name), _encoded(target)
+        if not to or b"\0" in to or len(to) > MAX_KEY_NBYTES:
+            self._leave_out(key, name, "links without a usable target", "write the archive anew")
+        elif key:
+            self._kept[key] = to
+
+    def add_hard_link(self, name: str, target: str) -> None:
+        """Another name of an earlier member."""
+        key, found = self._key(name), self._kept.get(self._key(target))
+        if found is None:
+            self._leave_out(key, name, "hard links to files that the archive does not have", "write the archive anew")
+        elif key:
+            self._kept[key] = found
+
+    def add_folder(self, name: str) -> None:
+        """A folder, which may be empty."""
+        self._add_other(name, FOLDER)
+
+    def add_device(self, name: str) -> None:
+        """A pipe or device."""
+        self._add_other(name, OTHER)
+
+    def leave_out(self, name: str, why: str, remedy: str) -> None:
+        """A member that cannot be served.
+
+        Raises:
+            Refused: it is a picture.
+        """
+        self._leave_out(self._key(name), name, why, remedy)
+
+    def entries(self) -> Iterator[Entry]:
+        """What is kept, in the order of names."""
+        for key in sorted(self._kept):
+            kept = self._kept[key]
+            yield Entry(key, LINK, target=kept) if isinstance(kept, bytes) else Entry(key, *kept)
+
+    def _add_other(self, name: str, kind: int) -> None:
+        if key := self._key(name):
+            self._kept[key] = (kind, 0, 0)
+
+    def _leave_out(self, key: bytes, name: str, why: str, remedy: str) -> None:
+        self._kept.pop(key, None)
+        self.left_out.add(key or _encoded(name), why, remedy)
+
+    def _key(self, name: str) -> bytes:
+        """The key of a name; empty for the archive itself (`./`)."""
+        self._seen += 1
+        if self._seen > MAX_MEMBERS:
+            raise Refused(f"it must have at most {MAX_MEMBERS} members, got more; make several archives of it")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if name.startswith("/") or ".." in parts or "\0" in name:
+            raise Refused(
+                f"its members must have relative names without '..', got {_shown(name)}; write it anew from inside the "
+                "folder, as tar -C FOLDER . does"
+            )
+        key = _encoded("/".join(parts))
+        if len(key) > MAX_KEY_NBYTES:
+            self.left_out.add(key, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
+            return b""
+        return key
+
+
+class LeftOut:
+    """Members that are not served, by reason.
+
+    Example:
+        >>> left_out = LeftOut()
+        >>> left_out.add(b"notes.txt", "compressed", "store it")
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, tuple[int, str]] = {}
+        """Reason -> (how many, name of the first)."""
+
+    def add(self, key: bytes, why: str, remedy: str) -> None:
+        """Count one.
+
+        Raises:
+            Refused: it is a picture.
+        """
+        name = key.decode("utf-8", "surrogateescape")
+        if name.lower().endswith(IMAGE_SUFFIXES):
+            raise Refused(f"its picture {_shown(name)} cannot be served ({why}); {remedy}")
+        count, first = self.reasons.get(why, (0, name))
+        self.reasons[why] = count + 1, first
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character of UTF-16, in a hostile archive
+        raise Refused(f"its members must have names in UTF-8, got {_shown(name)}; write it anew") from None
+
+
+def _shown(name: str) -> str:
+    return repr(name[:200])
