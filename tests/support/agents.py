@@ -61,7 +61,7 @@ class Agent:
     """A `sophon-agent serve` process on a free port of this host; it listens when the constructor returns.
 
     Args:
-        exports: name -> folder.
+        exports: name -> folder, or a location with a scheme.
         arguments: more of the command line.
         workers: processes that run ops.
         modules: a folder whose modules its Python finds before all others.
@@ -72,7 +72,7 @@ class Agent:
 
     def __init__(
         self,
-        exports: Mapping[str, Path],
+        exports: Mapping[str, Path | str],
         *arguments: str,
         workers: int = 1,
         modules: Path | None = None,
@@ -224,7 +224,7 @@ class StartAgent(Protocol):
 
 @contextlib.contextmanager
 def agent_for(
-    exports: Path | Mapping[str, Path],
+    exports: Path | Mapping[str, Path | str],
     *arguments: str,
     workers: int = 1,
     modules: Path | None = None,
