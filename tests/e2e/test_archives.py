@@ -43,7 +43,7 @@ def _shards(root: Path) -> str:
 def agent(root: Path) -> Iterator[Agent]:
     above = root.parent
     tar, zipped = location_of(root, above / "t", "tarfile-gnu"), location_of(root, above / "z", "zipfile")
-    exports = {"folder": root, "tar": tar, "shards": _shards(root), "zip": zipped}
+    exports: dict[str, Path | str] = {"folder": root, "tar": tar, "shards": _shards(root), "zip": zipped}
     with agent_for(exports, "--index-folder", str(above / "indexes")) as running:
         yield running
 

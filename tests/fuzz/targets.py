@@ -34,6 +34,7 @@ from storage_agent.admission import Admission
 from storage_agent.desk import Desk, Load
 from storage_agent.jobs import Job
 from storage_agent.pipelines import Pipelines
+from tests.fuzz import archives
 from tests.support.encoding_examples import ACCEPTED
 from tests.support.pictures import train_transform
 from tests.support.program_examples import REFUSED, SIZE, TAKEN, TOO_MUCH, see_it_runs_as_said, taken
@@ -225,6 +226,9 @@ def targets() -> dict[str, Target]:
         Target("registration", _registration, _registration_seeds),
         Target("listing", _listing, _listing_seeds),
         Target("program", _program, _program_seeds),
+        Target("tar", archives.run_tar, archives.tar_seeds),
+        Target("zip", archives.run_zip, archives.zip_seeds),
+        Target("archive-index", archives.run_index, archives.index_seeds),
         *(Target(name, _decoder(name), _decoder_seeds(name)) for name in encodings()),
     ]
     return {target.name: target for target in found}
