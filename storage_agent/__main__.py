@@ -139,7 +139,7 @@ def _status(parsed: argparse.Namespace) -> int:
 
 def _index(parsed: argparse.Namespace) -> int:
     log.configure("info", as_json=False)
-    found = indexed("index", parsed.location, parsed.index_folder)
+    found = indexed("NAME", parsed.location, parsed.index_folder)
     print(found.index)
     return 0
 

@@ -97,6 +97,7 @@ class Archive:
 
     def size(self, key: str) -> int:
         """The member's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves them."""
+        self._index  # noqa: B018 - without an index, no size can be told
         try:
             entry = self._entry(key)
         except SampleOutsideExport:

@@ -22,6 +22,8 @@ LINK, FOLDER, OTHER = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 """In place of a container's number: a symbolic link; a folder; a pipe or device."""
 MAX_LENGTH = 0xFFFFFFFF
 """Of a member, in bytes."""
+UNFINISHED = ".making-"
+"""How the name of a file that is being written begins."""
 _MAGIC = b"SOPHIDX\1"
 _HEADER = struct.Struct("<8sIIQQ16s")
 """Magic, number of containers, whether there are links, number of records, bytes of names, digest of the rest."""
@@ -157,7 +159,7 @@ def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Ent
     Raises:
         OSError: there is no room, say.
     """
-    descriptor, made = tempfile.mkstemp(prefix=".", dir=path.parent)
+    descriptor, made = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
     try:
         with os.fdopen(descriptor, "w+b") as file, tempfile.TemporaryFile(dir=path.parent) as names:
             _write(file, names, containers, entries)

@@ -1,7 +1,7 @@
 """The process that reads archives and writes their indexes: `python -m storage_agent.stores.index_child`.
 
-It holds no keys and no sockets, and has a limit of memory. It takes one `Task` as JSON on its standard input, and gives
-one `Outcome` as JSON on its standard output.
+It holds no keys and no sockets, and has a limit of memory. It takes one `Task` as JSON on its standard input, with
+the number of its parent process, and gives one `Outcome` as JSON on its standard output.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import operator
 import os
 import resource
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -28,6 +30,7 @@ from storage_agent.stores.zip import read_zip
 
 MAX_MEMORY_NBYTES = 6 << 30
 """Of address space, while an archive is read: 2^24 members with their names."""
+_LOOK_EVERY_S = 0.5
 READERS: dict[str, Callable[[IO[bytes], int, Callable[[int], None]], Members]] = {"tar": read_tar, "zip": read_zip}
 
 
@@ -73,17 +76,23 @@ class Outcome:
 def main() -> int:
     """Do the task on standard input."""
     task = json.load(sys.stdin)
+    threading.Thread(target=_end_with, args=(task["parent"],), name="watch-parent", daemon=True).start()
     outcome = Outcome()
     try:
         _carry_out(Task(task["kind"], [Part(**part) for part in task["parts"]], task["whole"]), outcome)
     except Refused as refused:
         outcome.error = str(refused)
-    except MemoryError:
-        outcome.error = "an archive needs more memory for its index than the agent gives; make several archives of it"
     except OSError as error:
         outcome.error = f"its index cannot be written: {error}; give the agent another --index-folder"
     print(json.dumps(asdict(outcome)))
     return 0
+
+
+def _end_with(parent: int) -> None:
+    """Nobody waits for an index once the agent has been stopped."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
 
 
 def _carry_out(task: Task, outcome: Outcome) -> None:
@@ -100,6 +109,8 @@ def _carry_out(task: Task, outcome: Outcome) -> None:
                 _index(task.kind, part, seen, outcome.left_out)
             except Refused as refused:
                 raise Refused(f"{part.path} cannot be served: {refused}") from refused
+            except MemoryError:
+                raise Refused(f"{part.path} needs more memory than there is to index it; make several of it") from None
             begin += part.nbytes
             bar.update(max(0, begin - bar.n))
     if len(task.parts) > 1:

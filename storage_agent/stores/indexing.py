@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 from sophon_loader.errors import ConfigError
 from storage_agent.log import EventLog
 from storage_agent.settings import Indexed
-from storage_agent.stores.index import BadIndex, Index, Version
+from storage_agent.stores.index import UNFINISHED, BadIndex, Index, Version
 from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
+_UNFINISHED_S = 24 * 3600
+"""Age at which nobody writes a file any more."""
 
 
 def usual_index_folder() -> Path:
@@ -43,19 +46,20 @@ def indexed(export: str, location: str, folder: Path | None) -> Indexed:
     folder = folder or usual_index_folder()
     _make_private(folder)
     versions = [Version.of(os.stat(path)) for path in paths]
-    whole = folder / _name(paths, versions)
+    kind = location.partition("://")[0]
+    whole = folder / _name(kind, paths, versions)
     if not _is_whole(whole):
-        _make(export, location.partition("://")[0], paths, versions, folder, whole)
+        _make(export, kind, paths, versions, folder, whole)
     return Indexed(str(whole), tuple(paths))
 
 
 def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Version], folder: Path, whole: Path) -> None:
     parts: list[dict[str, Any]] = []  # see `index_child.Part`
     for path, version in zip(paths, versions, strict=True):
-        index = folder / _name([path], [version])
+        index = folder / _name(kind, [path], [version])
         part: dict[str, Any] = {"path": path, "nbytes": version.nbytes, "modified_ns": version.modified_ns}
         parts.append({**part, "index": str(index), "wanted": not _is_whole(index)})
-    task = {"kind": kind, "parts": parts, "whole": str(whole)}
+    task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
     command = [sys.executable, "-m", "storage_agent.stores.index_child"]
     done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
     outcome: dict[str, Any] = {}
@@ -69,11 +73,12 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     for part in parts:
         _remove_older(Path(part["index"]))
     _remove_older(whole)
+    _remove_unfinished(folder)
 
 
-def _name(paths: Sequence[str], versions: Sequence[Version]) -> str:
+def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
     """The name of the index of some archives: which they are, and how they are now."""
-    which = hashlib.sha256(b"\0".join(map(os.fsencode, paths))).hexdigest()[:24]
+    which = hashlib.sha256(b"\0".join(map(os.fsencode, [kind, *paths]))).hexdigest()[:24]
     state = hashlib.sha256(repr([tuple(version) for version in versions]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
@@ -92,6 +97,14 @@ def _remove_older(path: Path) -> None:
     for one in path.parent.glob(f"{which}-*{_SUFFIX}"):
         if one != path:
             one.unlink(missing_ok=True)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for one in folder.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - one.stat().st_mtime > _UNFINISHED_S:
+                one.unlink()
 
 
 def _make_private(folder: Path) -> None:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import io
 import os
 import re
+import resource
 import shutil
 import struct
 import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import psutil
 import pytest
 
 from sophon_loader.errors import ConfigError, SampleMissing, SampleOutsideExport, SampleUnreadable
 from storage_agent.settings import Settings
-from storage_agent.stores import indexing, open_exports
+from storage_agent.stores import index_child, indexing, open_exports
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.index import BadIndex, Index
 from storage_agent.stores.locations import containers_of
+from storage_agent.stores.members import Members, Refused
+from tests.support.agents import until
 
 LIMIT = 1000
 Member = tuple[str, bytes | dict[str, Any]]
@@ -336,6 +341,35 @@ def test_a_hostile_member_of_a_zip(tmp_path: Path, opened: Opened, at: int, form
     struct.pack_into(form, data, data.index(b"PK\1\2") + at, value)
     path.write_bytes(data)
     refused(opened, path, f"{path}")
+
+
+def test_more_members_than_there_is_memory_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Members:
+        bytearray(index_child.MAX_MEMORY_NBYTES)
+        raise AssertionError("there must be a limit")
+
+    monkeypatch.setitem(index_child.READERS, "tar", hungry)
+    path = tar_of(tmp_path / "x.tar", ("x.jpg", b"1"))
+    part = index_child.Part(str(path), path.stat().st_size, path.stat().st_mtime_ns, str(tmp_path / "x.index"), True)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(Refused, match=r"x\.tar needs more memory than there is to index it; make several of it"):
+        index_child._carry_out(index_child.Task("tar", [part], part.index), index_child.Outcome())
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_an_agent_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with open(path, "wb") as file:
+        file.write(GOOD * 60_000)
+    command = [sys.executable, "-m", "storage_agent", "index", f"tar://{path}", "--index-folder", str(tmp_path / "i")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        (child,) = until(psutil.Process(process.pid).children, "it indexes")
+    finally:
+        process.kill()
+        process.wait()
+    child.wait(20)
+    assert not [*(tmp_path / "i").glob("*.index")]
 
 
 # --- indexes --------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def test_the_broker_imports_neither_torch_nor_numpy(module: str) -> None:
     loaded = _loaded(module)
     assert {"zmq", "msgpack"} <= loaded
     assert not loaded & {"torch", "torchvision", "numpy", "imagecodecs", "rich"}
+    assert not loaded & {"tarfile", "tqdm"}, "it holds the keys, and reads no archive's headers"
 
 
 @pytest.mark.parametrize("module", ["storage_agent.desk", "storage_agent.staff"])
