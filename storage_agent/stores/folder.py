@@ -186,6 +186,8 @@ def _check_path(export: str, path: str) -> None:
 
 def _check_folder(export: str, path: str) -> None:
     where = os.path.abspath(path)
+    if where.endswith((".tar", ".zip")) and os.path.isfile(path):
+        raise ConfigError(f"export {export!r} must be a folder, got the file {where}; write {where[-3:]}://{where}")
     if not os.path.isdir(path):
         raise ConfigError(f"export {export!r} must be an existing folder, got {where}; correct it, or mount it first")
     try:

@@ -366,6 +366,14 @@ def test_the_folder_of_an_export(tmp_path: Path) -> None:
             _check(path)
 
 
+@pytest.mark.parametrize("scheme", ["tar", "zip"])
+def test_an_archive_without_its_scheme(tmp_path: Path, scheme: str) -> None:
+    path = tmp_path / f"x.{scheme}"
+    path.touch()
+    with pytest.raises(ConfigError, match=f"must be a folder, got the file {path}; write {scheme}://{path}"):
+        _check(path)
+
+
 def test_an_empty_folder_is_no_export(tmp_path: Path) -> None:
     (tmp_path / "mnt").mkdir()
     with pytest.raises(ConfigError, match=r"export 'd' must be a folder with something in it, got .*/mnt, .* mounted"):
