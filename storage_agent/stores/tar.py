@@ -11,6 +11,8 @@ from storage_agent.stores.members import Members, Refused
 
 _MAX_READ_NBYTES = 128 << 10
 """Of a header with what belongs to it (long names, attributes): tarfile reads each whole, whatever size it claims."""
+_MAX_PADDING_NBYTES = 1 << 20
+"""Of zeros behind the end: tar writes whole records, of 10 KiB unless told otherwise."""
 _MAX_GLOBAL = 1000
 """Facts about all members that follow: tarfile applies each of them to each member."""
 _MAGIC = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2"}
@@ -80,6 +82,13 @@ def _check_end(file: IO[bytes], offset: int) -> None:
     file.seek(offset)
     if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
         raise Refused(f"it must be a whole tar file, got a damaged or cut off header at byte {offset}; copy it again")
+    rest = file.read(_MAX_PADDING_NBYTES)
+    for at in range(0, len(rest), tarfile.BLOCKSIZE):
+        block = rest[at : at + tarfile.BLOCKSIZE]
+        if block.strip(b"\0"):
+            if block[257:262] == b"ustar":
+                raise Refused("it must be one archive, got another behind its end; join them with tar -A, not with cat")
+            return
 
 
 class _Header(tarfile.TarInfo):

@@ -50,6 +50,7 @@ HOSTILE = {
     "negative in pax": GOOD + _header(type=tarfile.XHDTYPE, size=13) + b"13 size=-512\n".ljust(512, b"\0") + GOOD,
     "a long name that is not there": _header(type=tarfile.GNUTYPE_LONGNAME, size=1 << 33) + bytes(2048),
     "headers of headers": PAX_LOOP + GOOD,
+    "two archives in one": (GOOD + bytes(1024)).ljust(10240, b"\0") + GOOD + bytes(1024),
     "a cut header": GOOD + GOOD[:300],
     "a damaged header": GOOD + b"?" * 512 + GOOD,
     "a changed header": GOOD + GOOD[:100] + b"?" + GOOD[101:] + GOOD,
