@@ -16,6 +16,7 @@ from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host import cores_available
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import log
+from storage_agent.allocator import keep_freed_memory
 from storage_agent.arguments import USUAL_PORT, parser
 from storage_agent.broker import Broker
 from storage_agent.checks import check_address, check_modules
@@ -75,6 +76,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         log.EventLog().warning("agent insecure", reason=reason)
     if not native.available and not parsed.end_with_stdin:  # who holds its standard input says so itself
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
+    keep_freed_memory()  # before there are threads
     broker = Broker(settings, exports)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()

@@ -21,6 +21,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.host import end_with_parent
 from sophon_loader.pipeline.catalogue import load_ops
+from storage_agent.allocator import KEPT_NBYTES, keep_freed_memory
 from storage_agent.answers import Answer
 from storage_agent.jobs import Job
 from storage_agent.settings import Settings
@@ -68,6 +69,7 @@ def main(settings: Settings, broker: Channel) -> None:
     with contextlib.suppress(Exception):  # a broken one of another package shows with the first sample
         encodings()  # loaded here, because the first sample's CPU seconds are measured
     os.nice(settings.nice)
+    keep_freed_memory(min(KEPT_NBYTES, settings.worker_nbytes // 8))  # what it keeps counts as taken
     memory = Memory(settings.worker_nbytes)
     try:
         broker.send([words.READY])
