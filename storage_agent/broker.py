@@ -120,7 +120,7 @@ class Broker:
                 keys = "none" if self._settings.keys is None else str(self._settings.keys)
                 exports, workers = self._exports.describe(), self._settings.workers
                 told = {"address": self.address, "exports": exports, "workers": workers, "keys": keys}
-                self._log.info("agent started", **told, pid=os.getpid())
+                self._log.info("agent started", **told, pid=os.getpid(), instance=self._instance)
                 self._loop()
         finally:
             self.close()

@@ -64,7 +64,7 @@ class Relay:
             except OSError:  # closed
                 return
             try:
-                far = socket.create_connection(self._target, CONNECT_S)
+                far = self.connected()
             except OSError:
                 with suppress(OSError):
                     near.shutdown(socket.SHUT_RDWR)  # a process that was forked meanwhile has a copy
@@ -74,6 +74,14 @@ class Relay:
             connection = _Connection(near, far, self, self._most_nbytes)
             with self._lock:
                 self._open = {one for one in self._open if not one.ended} | {connection}
+
+    def connected(self) -> socket.socket:
+        """A connection to the target, for a new one from this side.
+
+        Raises:
+            OSError: there is none.
+        """
+        return socket.create_connection(self._target, CONNECT_S)
 
     def passing(self, to_target: bool) -> Passing:
         """What a direction of a new connection makes of the chunks that it reads; here: nothing.

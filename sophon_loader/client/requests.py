@@ -111,18 +111,21 @@ class Requests:
         mark = self._asked.get(number)
         return None if mark is None else mark.asked_s
 
-    def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
+    def want(
+        self, batch: BatchId, wanted: Sequence[Wanted], now_s: float, *, files_too: bool = False
+    ) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead).
 
         Args:
             batch: its id.
             wanted: its samples, in order; not looked at if the batch is known.
             now_s: the time, s.
+            files_too: ask also for what is here as a file.
         """
         if batch not in self._ready:
             self._ready[batch] = {}
             for position, one in enumerate(wanted):
-                if self._files_here and one.is_file:
+                if self._files_here and one.is_file and not files_too:
                     self._ready[batch][position] = Reply(one, position)
                     continue
                 self._next_id += 1

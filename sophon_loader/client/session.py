@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import reprlib
@@ -31,7 +32,7 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_UINT
-from sophon_loader.wire.messages import Failed, Failure, Fetch, Item, Message, Register, Sample
+from sophon_loader.wire.messages import Failed, Failure, Fetch, Item, Message, Ping, Pong, Register, Sample
 
 log = logging.getLogger(__name__)
 MAX_TOLD = 20
@@ -105,6 +106,7 @@ class Session:
         self.queued_s = 0.0
         self.shortest_net_s = math.inf
         self.corrupt = self.malformed = 0
+        self._agains = itertools.count()
 
     @property
     def received_nbytes(self) -> int:
@@ -186,6 +188,44 @@ class Session:
             self._look(looked_s, self._in_part() if received is None else 0)
             looked_s = now_s()
         return reply
+
+    def again(self, wanted: Wanted, epoch: int) -> tuple[Sample, Payload]:
+        """What the agent makes of one sample; waits for it.
+
+        By the same connection as all others: where one address stands for several agents, a new connection may lead to
+        another of them.
+
+        Args:
+            wanted: the sample.
+            epoch: of its random numbers.
+
+        Raises:
+            SophonError: it does not come.
+        """
+        batch = BatchId(-1, epoch, next(self._agains))
+        self._do(self._requests.want(batch, [wanted], now_s(), files_too=True))
+        reply = self.next(batch)
+        if reply.failed is not None:
+            raise error_of(reply.failed.failure, f"{reply.failed.text} (agent {self.terms.address})")
+        if reply.sample is None:
+            why = reply.unusable or reply.why
+            raise AgentUnreachable(f"agent {self.terms.address} must answer, got nothing to use: {why}")
+        return reply.sample, reply.payload
+
+    def instance(self) -> str:
+        """The word that tells the agent at the other end from others, which may share its address; "" if it is silent
+        for `dead_after_s`. What else comes meanwhile is kept.
+        """
+        end_s = now_s() + self.terms.options.dead_after_s
+        with contextlib.suppress(SophonError):  # of no use in any other way
+            self._connection.send(Ping())
+            while (left_s := end_s - now_s()) > 0:
+                received = self._receive(left_s)
+                if received is not None:
+                    self._take(*received)
+                    if isinstance(received[0], Pong):
+                        return received[0].instance
+        return ""
 
     def _in_part(self) -> int:
         """Bytes that have come since this was asked last, of a message that is not whole."""

@@ -198,6 +198,7 @@ class OffloadedDataset(Dataset[Any]):
         """
         batch, lost_s = ticket.batch, session.lost_s
         samples: list[Any] = [None] * len(ticket.indices)
+        self._finisher.talk(session)
         behind = self._behind(batch)
         session.keep([batch, *behind])
         unasked = deque(one for one in behind if not session.knows(one))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.session import Terms, fetch_of
+from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.regular import Seen, read_regular, seen
-from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.messages import Sample
 
 
@@ -41,17 +41,21 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: st
 
 class Instead:
     """The files of samples of whose answers nothing can be made: below the dataset's root, else from the agent as they
-    are, over a connection of its own.
+    are, over a connection of its own. Also asks the agent that has answered once more.
 
     Args:
         locations: of the dataset's files.
         terms: agreed on with the agent; None without one.
+
+    Attributes:
+        session: leads to the agent that has answered; None without one.
     """
 
     def __init__(self, locations: Locations, terms: Terms | None) -> None:
         self._locations = locations
         self._terms = terms
         self._connection: tuple[int, Connection] | None = None
+        self.session: Session | None = None
 
     def has(self, wanted: Wanted) -> bool:
         """Whether this host has the file."""
@@ -95,11 +99,21 @@ class Instead:
         Raises:
             SophonError: see `there`.
         """
-        terms, connection = self._connected()
-        digest = content_hash(terms.registrations[wanted.source])
-        return connection.sample(
-            lambda number: fetch_of(terms, digest, wanted.source, epoch, [(number, wanted)]), terms.options.dead_after_s
-        )
+        assert self.session is not None, "without an agent there is nothing to ask again"
+        return self.session.again(wanted, epoch)
+
+    def size_there(self, wanted: Wanted) -> int:
+        """Bytes that the file has at the agent that has answered.
+
+        Raises:
+            SophonError: see `there`.
+        """
+        return self.again(replace(wanted, cut=0, encoding="file", prices=None), epoch=0)[0].file_nbytes
+
+    def who(self) -> str:
+        """What error texts call the agent that has answered: behind its address may be several."""
+        instance = "" if self.session is None else self.session.instance()
+        return agent_name(self._terms) + (f" (instance {instance})" if instance else "")
 
     def _connected(self) -> tuple[Terms, Connection]:
         terms = self._terms
@@ -115,7 +129,7 @@ class Instead:
         self._connection = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}
+        return {**self.__dict__, "_connection": None, "session": None}
 
 
 def agent_name(terms: Terms | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sophon_loader.client.session import MAX_TOLD, Terms
+from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
@@ -72,6 +72,10 @@ class Finisher:
         self._looked: set[int] = set()
         """Steps (their ids) of which it has been seen whether their values can cross."""
 
+    def talk(self, session: Session) -> None:
+        """Replies come by this connection from now on."""
+        self._instead.session = session
+
     def close(self) -> None:
         """Close this process's connections, if it has any."""
         self._instead.close()
@@ -92,7 +96,9 @@ class Finisher:
         try:
             return self._finish(reply, epoch, row)
         except Exception as error:
-            agent = "no agent" if self._terms is None else f"agent {agent_name(self._terms)}"
+            answered = reply.sample is not None or reply.failed is not None
+            name = self._instead.who() if answered else agent_name(self._terms)
+            agent = "no agent" if self._terms is None else f"agent {name}"
             note = f"sample {reply.wanted.sample}, key {reply.wanted.key!r}, {agent}"
             if reply.unusable:
                 note += f"; its answer was unusable: {reply.unusable}"

@@ -93,7 +93,7 @@ class Sizes:
 
     def _look_again(self, wanted: Wanted, path: str, agent: str) -> None:
         try:
-            found = lasting_sizes(path, lambda: len(self._instead.there(wanted)))
+            found = lasting_sizes(path, lambda: self._instead.size_there(wanted))
         except SophonError:  # the agent has gone: whoever asks for that sample next will say so
             return
         if found is not None:

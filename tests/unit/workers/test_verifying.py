@@ -71,7 +71,7 @@ def test_nan_is_as_good_as_any_value() -> None:
 
 def says(nbytes: int) -> Any:
     """What asks the agent for a file once more: it then has so many bytes."""
-    return SimpleNamespace(there=lambda wanted: bytes(nbytes))
+    return SimpleNamespace(size_there=lambda wanted: nbytes)
 
 
 def repeats(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> Reply:
@@ -107,19 +107,19 @@ def test_a_file_that_is_replaced_meanwhile(root: Path) -> None:
     path, locations = root / "c" / "1.jpg", parts_at(root, terms()).locations
     Sizes(locations, says(path.stat().st_size)).compare(reply_of(7), "an agent")
 
-    def there(wanted: Any) -> bytes:
+    def there(wanted: Any) -> int:
         path.write_bytes(bytes(path.stat().st_size + 1))
-        return bytes(7)
+        return 7
 
-    Sizes(locations, SimpleNamespace(there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+    Sizes(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
 
 
 def test_an_agent_that_has_gone_cannot_be_asked_again(root: Path) -> None:
-    def there(wanted: Any) -> bytes:
+    def there(wanted: Any) -> int:
         raise AgentUnreachable("it has just gone")
 
     locations = parts_at(root, terms()).locations
-    Sizes(locations, SimpleNamespace(there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+    Sizes(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
 
 
 def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,13 +130,13 @@ def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.
     with pytest.raises(SampleDiffers, match="got 0 bytes in"):
         Sizes(locations, says(7)).compare(reply_of(7, index=2), "an agent")
 
-    def there(wanted: Any) -> bytes:
+    def there(wanted: Any) -> int:
         asked.append(wanted)
-        return bytes(nbytes)
+        return nbytes
 
     monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
     monkeypatch.setattr(os, "fstat", lambda descriptor, real=os.fstat: os.stat_result((real(descriptor)[0], *[0] * 9)))
-    sizes = Sizes(locations, SimpleNamespace(there=there))  # type: ignore[arg-type]
+    sizes = Sizes(locations, SimpleNamespace(size_there=there))  # type: ignore[arg-type]
     for _ in range(3):
         sizes.compare(reply_of(nbytes), "an agent")
     assert len(asked) == 1
