@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
 
 import msgpack
 
@@ -193,23 +192,6 @@ class Connection(Link):
         if (answer.cut, answer.encoding) != (0, "file"):
             raise self._unexpected(answer)
         return bytes(payload)
-
-    def sample(self, fetch: Callable[[int], Fetch], timeout_s: float) -> tuple[Sample, Payload]:
-        """One sample and its payload.
-
-        Args:
-            fetch: request number -> the message that asks for it.
-            timeout_s: how long it may take.
-
-        Raises:
-            SampleError: it cannot be had.
-        """
-        self._asked += 1
-        self._begin(fetch(self._asked), None)
-        received = self._fetched(timeout_s)
-        if received is None:
-            raise self.silent(timeout_s)
-        return received
 
     def _fetched(self, wait_s: float) -> tuple[Sample, Payload] | None:
         """What has come in answer to the newest request; None if nothing has within `wait_s`."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sophon_loader import OffloadOptions, RemoteImageFolder
+from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolder
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import SampleDiffers, SampleMissing
 from storage_agent.keys import FIRST, KeyFolder
@@ -31,8 +31,6 @@ PATIENT = replace(QUICK, dead_after_s=20.0, window=4, verify=0.0)
 @pytest.fixture(scope="module")
 def plain(root: Path) -> Samples:
     """What a plain run without an agent gives."""
-    from sophon_loader import OffloadingDataLoader
-
     return samples_of(OffloadingDataLoader(folder(root), agent=None, **LOADER))
 
 
@@ -101,7 +99,7 @@ def test_an_agent_is_killed_in_mid_epoch(
         dataset = folder(root)
         if not mounted:
             dataset = RemoteImageFolder(spreader.address(), dataset.transform, options=PATIENT)
-        loader = make(dataset, None if mounted is None else spreader.address(), options=PATIENT, num_workers=3)
+        loader = make(dataset, spreader.address(), options=PATIENT, num_workers=3)
         batches = iter(loader)
         found = samples_of([next(batches) for _ in range(3)])
         mortal.kill()

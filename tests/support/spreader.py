@@ -33,6 +33,9 @@ class Spreader(Relay):
         """Where a loader finds an export of all of them."""
         return f"tcp://127.0.0.1:{self.port}/{export}"
 
+    def __enter__(self) -> Spreader:
+        return self
+
     def connected(self) -> socket.socket:
         """A connection to the agent whose turn it is, or to the next one that has a listener."""
         for _ in self._targets:
