@@ -32,6 +32,8 @@ from sophon_loader.wire.messages import (
     Hello,
     Listing,
     Message,
+    Ping,
+    Pong,
     Register,
     Registered,
     Sample,
@@ -231,6 +233,8 @@ def _polite(root: Path, sample: Callable[[Fetch], Frames]) -> Callable[[Any], Fr
             return _frames(Listing(classes), zlib.compress(msgpack.packb(names)))
         if isinstance(message, Register):
             return [pack(Registered(message.digest, 2))]
+        if isinstance(message, Ping):
+            return [pack(Pong("i"))]
         assert isinstance(message, Fetch)
         return sample(message)
 
