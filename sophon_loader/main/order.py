@@ -8,6 +8,7 @@ the same ones is seen by a digest.
 from __future__ import annotations
 
 import copy
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -246,16 +247,19 @@ class _SamplerReading(Reading):
 
     def __init__(self, order: Order, start: Position) -> None:
         super().__init__(start)
-        self._order = order
+        # No circles, which would hold the samplers and their dataset until a garbage collection: the order keeps its
+        # newest reading, and a reading its generator.
+        self._order: Order = weakref.proxy(order)
+        this: _SamplerReading = weakref.proxy(self)
         self._start = start
         self._read, self._hash = 0, _hash()
         self._skip = self.on_skipping()
         if start.drawn is not None:
-            self._entries = self._again(start.drawn)
+            self._entries = _SamplerReading._again(this, start.drawn)
             return
         own, before = order.own_state(), order.generators.take()
         entries = iter(order.whole)  # at once, as DataLoader does, which then draws from the same generators
-        self._entries = self._anew(entries, before, _changed(before, order.generators.take()), own)
+        self._entries = _SamplerReading._anew(this, entries, before, _changed(before, order.generators.take()), own)
 
     def __next__(self) -> Any:
         entry = next(self._entries)

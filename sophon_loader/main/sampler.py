@@ -90,7 +90,8 @@ class TicketSampler(Sampler[Ticket]):
     def __iter__(self) -> Iterator[Ticket]:
         # The epoch is taken at once, not at the first `next`: another one may have begun by then.
         if not self._goes_on:
-            self._running = self._tickets(self.epoch, iter(self._order))
+            batched = self._order.batch_sampler is not None
+            self._running = _tickets(self.epoch, iter(self._order), self._samples, batched=batched)
             self.exhausted = self._stopped = False
         return self._handed_out(self._running)
 
@@ -113,28 +114,36 @@ class TicketSampler(Sampler[Ticket]):
             if ticket is None:
                 self.exhausted = True
                 return
-            yield ticket
-
-    def _tickets(self, epoch: Epoch, reading: Reading) -> Iterator[Ticket]:
-        epoch.reading = reading
-        batched = self._order.batch_sampler is not None
-        met = Occurrences(self._samples)
-
-        def skipping() -> Callable[[list[Any]], list[int]]:
-            nonlocal met
-            met = Occurrences(self._samples)
-            return met.count_all
-
-        reading.on_skipping = skipping
-        for number, entry in enumerate(reading):
-            indices = [_row(i) for i in entry] if batched else [_row(entry)]
-            occurrences = reading.counted(len(indices))
-            occurrences += met.count_all(indices[len(occurrences) :])
-            batch = BatchId(epoch.iteration, epoch.number, number)
-            ticket = Ticket(batch, indices, occurrences if any(occurrences) else None)
             if self.queued is not None:
                 self.queued.put(ticket)
             yield ticket
+
+
+def _tickets(epoch: Epoch, reading: Reading, samples: int, *, batched: bool) -> Iterator[Ticket]:
+    """The tickets of an iteration. No method: the sampler holds this, and a circle would keep both, with the shared
+    memory of what is queued, until a garbage collection.
+
+    Args:
+        epoch: that begins.
+        reading: of the samplers.
+        samples: of the dataset.
+        batched: whether the samplers give lists of indices, and not single ones.
+    """
+    epoch.reading = reading
+    met = Occurrences(samples)
+
+    def skipping() -> Callable[[list[Any]], list[int]]:
+        nonlocal met
+        met = Occurrences(samples)
+        return met.count_all
+
+    reading.on_skipping = skipping
+    for number, entry in enumerate(reading):
+        indices = [_row(i) for i in entry] if batched else [_row(entry)]
+        occurrences = reading.counted(len(indices))
+        occurrences += met.count_all(indices[len(occurrences) :])
+        batch = BatchId(epoch.iteration, epoch.number, number)
+        yield Ticket(batch, indices, occurrences if any(occurrences) else None)
 
 
 def _row(index: Any) -> Any:

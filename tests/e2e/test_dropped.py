@@ -18,7 +18,7 @@ from sophon_loader import OffloadingDataLoader
 from sophon_loader.main import workforce as module
 from sophon_loader.main.relay import Relay
 from sophon_loader.main.workforce import Workforce
-from tests.support.loaders import LOCAL, samples_of
+from tests.support.loaders import LOCAL, MakeLoader, samples_of
 from tests.support.pictures import folder
 
 FILES = 16
@@ -79,6 +79,37 @@ def nothing_is_left(root: Path, use: Callable[[Any], None], dataset: Any = None,
 @pytest.mark.parametrize("shape", SHAPES)
 def test_its_workers_end(root: Path, shape: str, use: Callable[[Any], None]) -> None:
     nothing_is_left(root, use, **SHAPES[shape])
+
+
+def descriptors() -> int:
+    """That this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("use", [whole, middle])
+@pytest.mark.parametrize(("shape", "remote"), [("workers", False), ("workers", True), ("prefetch", True)])
+def test_an_epoch_that_is_over_holds_no_descriptor(
+    root: Path, make: MakeLoader, shape: str, use: Callable[[Any], None], remote: bool
+) -> None:
+    loader = make(agent="" if remote else None, batch_size=4, **SHAPES[shape])
+    use(loader)
+    first = descriptors()
+    for _ in range(20):
+        use(loader)
+    assert descriptors() < first + 10  # some pipes of workers that have just ended
+
+
+@pytest.mark.parametrize("use", [whole, middle])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_its_dataset_goes_with_it(root: Path, shape: str, use: Callable[[Any], None]) -> None:
+    arguments = {"dataset": folder(root), **SHAPES[shape]}
+    if arguments["dataset"] is NUMBERS:
+        arguments["dataset"] = TensorDataset(torch.arange(FILES))
+    known = weakref.ref(arguments["dataset"])
+    loader = OffloadingDataLoader(batch_size=4, shuffle=True, **arguments)
+    use(loader)
+    del loader, arguments
+    assert known() is None
 
 
 def test_its_agent_ends(root: Path) -> None:

@@ -52,7 +52,8 @@ def epoch_of(sizes: list[int], pass_length: int = 100) -> Epoch:
 def read(sizes: list[int]) -> Reading:
     """An order in batches of these sizes, read to its end."""
     numbers = iter(range(sum(sizes)))
-    reading = iter(Order(None, [[next(numbers) for _ in range(size)] for size in sizes], None))
+    order = Order(None, [[next(numbers) for _ in range(size)] for size in sizes], None)
+    reading = iter(order)
     for _ in reading:
         pass
     return reading
