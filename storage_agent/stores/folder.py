@@ -49,11 +49,15 @@ class Folder:
     def check(self) -> None:
         """See that it is a folder with something in it, given as one that nobody means by accident.
 
+        That of a loader's own agent, whose links may lead anywhere, no person has given. It is what holds all files of
+        a dataset, so the whole file system where they lie on two disks, or a folder that only its owner may list.
+
         Raises:
             ConfigError: it is not.
         """
         _check_path(self._export, self._location)
-        _check_folder(self._export, self._location)
+        if not self._links_out:
+            _check_folder(self._export, self._location)
 
     def describe(self) -> str:
         """The folder's real path."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from torch.utils.data import ConcatDataset
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError
@@ -130,6 +132,26 @@ def test_files_are_read_here_until_it_answers(
     until(crossed, "the workers ask the agent for some samples")
     assert not says(loader, STARTING)
     assert len(agents(root)) == 1
+
+
+@pytest.fixture
+def on_two_disks(root: Path) -> Iterator[ConcatDataset[Any]]:
+    """`root`, and pictures of which nothing but `/` holds both."""
+    if not os.path.isdir("/dev/shm") or os.path.commonpath([root, "/dev/shm"]) != "/":
+        pytest.skip("needs two folders without a common one")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        yield ConcatDataset([folder(root), folder(make_tree(Path(other) / "more", 8))])
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("settings", ["local", LOCAL, LocalAgent(workers=1, limit_mbit=1000)], ids=str)
+def test_a_dataset_on_two_disks(make: Make, on_two_disks: ConcatDataset[Any], settings: str | LocalAgent) -> None:
+    expected = run_epoch(OffloadingDataLoader(on_two_disks, batch_size=5, policy="no-off", seed=3))
+    loader = make(on_two_disks, agent=settings, policy="all-off", num_workers=1)
+    assert samples_of(loader) == expected
+    report = loader.report().as_dict()
+    assert (report["samples"], report["fallbacks"]) == (FILES + 8, 0)
+    assert report["wire_bytes"]
 
 
 @pytest.mark.usefixtures("cores")

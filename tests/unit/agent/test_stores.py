@@ -387,6 +387,12 @@ def test_the_whole_file_system_is_no_export() -> None:
         _check("/")
 
 
+def test_what_a_loaders_own_agent_serves_no_person_has_given() -> None:
+    store = Folder("local", "/", 1 << 20, links_out=True)
+    store.check()
+    assert store.size(__file__[1:]) == os.path.getsize(__file__)
+
+
 def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(path: str) -> None:
         raise PermissionError(13, "Permission denied")
