@@ -3,7 +3,57 @@
 from __future__ import annotations
 
 import functools
+import math
 import socket
+
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0
+"""How long to wait before a family is tried anew that was refused; twice as long each time."""
+_reached: dict[str, bool] = {}
+"""Endpoint -> whether it was reached by IPv6, of those whose names have addresses of both families."""
+
+
+class Family:
+    """By IPv6 or by IPv4: how an endpoint is tried whose name has addresses of both, as `localhost` may have.
+
+    ZeroMQ takes those of one family, and an agent may listen at one of them alone. One socket cannot connect to both,
+    because it would deal its messages out in turn. So the other one is tried where nobody takes a connection.
+
+    Args:
+        endpoint: `tcp://host:port`; others have no host.
+
+    Attributes:
+        by_ipv6: what `zmq.IPV6` must be.
+        has_both: whether there is another family to try.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self.has_both = _has_both(endpoint)
+        self.by_ipv6 = _reached.get(endpoint, False) if self.has_both else by_ipv6_alone(endpoint)
+        self._pause_s, self._turn_at_s = 0.0, math.inf
+
+    def refused(self, now_s: float) -> None:
+        """Nobody has taken a connection."""
+        if self.has_both and self._turn_at_s == math.inf:
+            self._turn_at_s = now_s + self._pause_s
+
+    def turned(self, now_s: float) -> bool:
+        """Whether the other family is to be tried now, which `by_ipv6` then says; the first time at once."""
+        if now_s < self._turn_at_s:
+            return False
+        self._turn_at_s = math.inf
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _MAX_PAUSE_S)
+        self.by_ipv6 = not self.by_ipv6
+        return True
+
+    def connected(self) -> None:
+        """Somebody has taken a connection; who they are does not matter here."""
+        self._pause_s, self._turn_at_s = 0.0, math.inf
+
+    def reached(self) -> None:
+        """It was the agent. Other sockets of this process begin with this family."""
+        if self.has_both:
+            _reached[self._endpoint] = self.by_ipv6
 
 
 def by_ipv6_alone(endpoint: str) -> bool:
@@ -15,6 +65,13 @@ def by_ipv6_alone(endpoint: str) -> bool:
     try:
         return _families(endpoint) == {socket.AF_INET6}
     except OSError:  # ZeroMQ asks again, until there is one
+        return False
+
+
+def _has_both(endpoint: str) -> bool:
+    try:
+        return _families(endpoint) == {socket.AF_INET, socket.AF_INET6}
+    except OSError:
         return False
 
 

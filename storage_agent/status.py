@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from sophon_loader.endpoints import by_ipv6_alone, unknown_host
+from sophon_loader.endpoints import Family, unknown_host
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.keys import Token, token_for
 from sophon_loader.terminal import table
@@ -18,6 +19,9 @@ from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Message, Status
 from storage_agent.status_table import rows_of
 from storage_agent.this_host import token_here, token_in
+
+_LOOK_S = 0.1
+"""How often it is looked whether the host is to be tried by its other addresses."""
 
 
 def ask_status(address: str, timeout_s: float, key: str | None = None, keys: Path | None = None) -> dict[str, Any]:
@@ -60,30 +64,75 @@ def _answer(context: zmq.Context[Any], endpoint: str, token: Token | None, end_s
     Raises:
         ZMQError: the endpoint is none.
     """
-    socket = context.socket(zmq.DEALER)
-    failures = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-    try:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, by_ipv6_alone(endpoint))
-        if token is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
-        socket.connect(endpoint)
-        socket.send(pack(AskStatus()))
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(failures, zmq.POLLIN)
-        while ready := dict(poller.poll(max(0, int(1000 * (end_s - time.monotonic()))))):
-            if socket in ready:
-                return unpack(socket.recv_multipart()[0])
-            if parse_monitor_message(failures.recv_multipart())["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-                return None
-        return None
-    finally:
-        socket.disable_monitor()
-        failures.close()
-        socket.close()
+    family = Family(endpoint)
+    while time.monotonic() < end_s:
+        with closing(_Question(context, endpoint, token, family)) as question:
+            while not family.turned(time.monotonic()):
+                if (wait_s := end_s - time.monotonic()) <= 0:
+                    return None
+                answer, mismatch = question.answer(min(wait_s, _LOOK_S))
+                if answer is not None or mismatch:
+                    return answer
+    return None
+
+
+class _Question:
+    """A socket that has asked for the status.
+
+    Args:
+        context: of ZeroMQ.
+        endpoint: of the agent.
+        token: that is shown; None for none.
+        family: by which the host is tried; is told whether a connection is taken.
+
+    Raises:
+        ZMQError: the endpoint is none.
+    """
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, token: Token | None, family: Family) -> None:
+        self._family = family
+        self._connected = False
+        self._socket = socket = context.socket(zmq.DEALER)
+        events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED
+        self._monitor = socket.get_monitor_socket(events)
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.IPV6, family.by_ipv6)
+            if token is not None:
+                socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
+                socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
+                socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
+            socket.connect(endpoint)
+            socket.send(pack(AskStatus()))
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self, wait_s: float) -> tuple[Message | None, bool]:
+        """What has come within `wait_s`, and whether one of both ends has keys and the other none."""
+        ready = dict(self._poller.poll(max(0, int(1000 * wait_s))))
+        if self._socket in ready:
+            return unpack(self._socket.recv_multipart()[0]), False
+        if self._monitor not in ready:
+            return None, False
+        told = parse_monitor_message(self._monitor.recv_multipart())
+        if told["event"] == zmq.EVENT_CONNECTED:
+            self._connected = True
+            self._family.connected()
+        elif told["event"] == zmq.EVENT_CONNECT_RETRIED:
+            if not self._connected:
+                self._family.refused(time.monotonic())
+        elif told["value"] == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            return None, True
+        return None, False
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
 
 
 def _silent(endpoint: str, timeout_s: float, shown: Token | None, *, waited: bool) -> AgentUnreachable:

@@ -13,7 +13,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.endpoints import by_ipv6_alone
+from sophon_loader.endpoints import Family
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host import now_s, received_nbytes
 from sophon_loader.wire.frames import check_frames, pack, payload_of, unpack
@@ -67,6 +67,7 @@ class Link:
         # A stable id: replies still reach this loader after its connection broke and came back.
         self._id = b"L" + os.urandom(16)
         self._handshakes = Handshakes(address)
+        self._family = Family(address.endpoint)
         self._context = zmq.Context()
         # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
         self._sockets: list[zmq.Socket[bytes]] = []
@@ -80,7 +81,8 @@ class Link:
         Raises:
             AgentUnreachable: the address is none.
         """
-        self._lost = self._shaken = False
+        self._lost = self._shaken = self._connected = False
+        self._unsent: list[list[bytes]] = []  # what the socket has been given, while the other family may be tried
         self._descriptor: int | None = None
         self._renew_at_s = math.inf
         self._socket = socket = self._context.socket(zmq.DEALER)
@@ -90,13 +92,13 @@ class Link:
         socket.setsockopt(zmq.RCVHWM, self._most_messages)
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_PAYLOAD_NBYTES)
         self._find_out_soon(self._options)
-        socket.setsockopt(zmq.IPV6, by_ipv6_alone(self.address.endpoint))
+        socket.setsockopt(zmq.IPV6, self._family.by_ipv6)
         if (token := self.address.token) is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, token.server)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, token.public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
         events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
-        self._monitor = socket.get_monitor_socket(events)
+        self._monitor = socket.get_monitor_socket(events | zmq.EVENT_CONNECT_RETRIED)
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -115,13 +117,30 @@ class Link:
             AgentUnreachable: this process ends.
         """
         try:
-            self._socket.disable_monitor()
-            self._monitor.close()
-            self._socket.close()
-            self._open()
+            self._open_anew()
         except zmq.ZMQError as error:
             raise AgentUnreachable(f"agent {self.address} must stay connected, got: {error}") from error
         self.reconnects += 1
+
+    def _open_anew(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._open()
+
+    def _try_other_family(self) -> None:
+        """Where nobody has taken a connection, try the host's addresses of the other family, if it has some and that is
+        due. Nothing is lost: what the socket has been given is sent again."""
+        if self._family.turned(now_s()):
+            unsent = self._unsent
+            self._open_anew()
+            for frames in unsent:
+                self._give(frames)
+
+    def _give(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames, zmq.NOBLOCK)
+        if self._family.has_both and not self._connected:
+            self._unsent.append(frames)
 
     def _find_out_soon(self, options: OffloadOptions) -> None:
         """Have ZeroMQ try to connect anew soon, and the kernel notice that the other host has vanished without a word.
@@ -159,10 +178,10 @@ class Link:
         frames = [pack(message)] if payload is None else [pack(message, payload), payload]
         try:
             try:
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
+                self._give(frames)
             except zmq.Again:  # there is no connection, and will be none, or it has long taken nothing
                 self.renew()
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
+                self._give(frames)
         except zmq.Again as error:
             raise AgentUnreachable(f"agent {self.address} must accept messages, got a full queue") from error
         except zmq.ZMQError as error:  # closed, at the end of this process
@@ -180,8 +199,11 @@ class Link:
             end_s = now_s() + timeout_s
             while not frames and self._poller.poll(max(0, int(1000 * timeout_s))):
                 self._watch()
+                self._try_other_family()
                 frames = self._frames()
                 timeout_s = end_s - now_s()
+            if not frames:
+                self._try_other_family()
         except zmq.ZMQError as error:  # closed, at the end of this process
             raise AgentUnreachable(f"agent {self.address} must stay connected, got: {error}") from error
         if not frames:
@@ -217,7 +239,12 @@ class Link:
                 return
             event, value = _EVENT.unpack(head)
             if event == zmq.EVENT_CONNECTED:
-                self._descriptor = value
+                self._descriptor, self._connected = value, True
+                self._unsent.clear()
+                self._family.connected()
+            elif event == zmq.EVENT_CONNECT_RETRIED:
+                if not self._connected:  # else an agent was there, who may have refused the key
+                    self._family.refused(now_s())
             elif event & FAILED:
                 self._handshakes.failed(event, value)
                 self._renew_at_s = now_s() + (0.0 if self._shaken else _MAX_RECONNECT_S)
@@ -225,6 +252,7 @@ class Link:
                 self._lost, self._descriptor = True, None  # whose number may be another's from now on
             else:
                 self._handshakes.succeeded()
+                self._family.reached()
                 self.reconnects += self._lost
                 self._lost, self._shaken, self._renew_at_s = False, True, math.inf
 

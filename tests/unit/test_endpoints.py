@@ -11,7 +11,7 @@ import pytest
 from sophon_loader import endpoints as module
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.endpoints import by_ipv6_alone, host_of, unknown_host
+from sophon_loader.endpoints import Family, by_ipv6_alone, host_of, unknown_host
 from sophon_loader.errors import AgentUnreachable
 
 KNOWN = {"six": [socket.AF_INET6], "four": [socket.AF_INET], "both": [socket.AF_INET6, socket.AF_INET]}
@@ -41,6 +41,30 @@ def test_who_is_reached_by_ipv6_alone(names: list[str]) -> None:
         assert not by_ipv6_alone("ipc:///run/agent") and not by_ipv6_alone("")
     assert names == ["six", "four", "both"], "each is asked for once"
     assert host_of("tcp://[::1]:5555") == "::1"
+
+
+def test_where_a_name_means_both_the_other_family_is_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_reached", {})
+    family = Family("tcp://both:5555")
+    assert family.has_both and not family.by_ipv6
+    assert not family.turned(0.0), "nobody has refused"
+    now_s = 0.0
+    for pause_s in (0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+        family.refused(now_s)
+        assert not pause_s or not family.turned(now_s + pause_s - 0.01)
+        now_s += pause_s
+        before = family.by_ipv6
+        assert family.turned(now_s) and family.by_ipv6 != before
+    assert family.by_ipv6
+    family.refused(now_s)
+    family.connected()
+    assert not family.turned(now_s + 9.0)
+    family.reached()
+    assert Family("tcp://both:5555").by_ipv6, "others begin where this one was answered"
+    for one in ("four", "six", "flieserver"):
+        family = Family(f"tcp://{one}:5555")
+        family.refused(0.0)
+        assert not family.turned(9.0) and family.by_ipv6 == (one == "six")
 
 
 def test_a_name_that_nobody_knows_is_said() -> None:
