@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ class Ranks:
     Attributes:
         rank: of this process.
         others: all other ranks.
+        gone: whether their store is, since the rank that holds it has ended; it does not come back.
 
     Example:
         >>> ranks = Ranks("ImageFolder of 1281167")
@@ -49,19 +50,19 @@ class Ranks:
     def __init__(self, about: str) -> None:
         self.rank, count = rank_of_all()
         self.others = [rank for rank in range(count) if rank != self.rank]
+        self.gone = False
         _met[about] += 1
         self._about = f"sophon_loader {about} {_met[about]}"
 
     def put(self, what: str, data: bytes) -> None:
         """Tell the others; what was there under the same name is replaced. A store that is gone is not told."""
-        with contextlib.suppress(RuntimeError):
-            _store().set(self._name(self.rank, what), data)
+        with self._store() as store:
+            store.set(self._name(self.rank, what), data)
 
     def take(self, rank: int, what: str) -> bytes | None:
         """What a rank has told last; None if nothing, or if the store is gone. Does not wait."""
         name = self._name(rank, what)
-        with contextlib.suppress(RuntimeError):
-            store = _store()
+        with self._store() as store:
             told = bytes(store.get(name)) if store.check([name]) else _DROPPED
             return None if told == _DROPPED else told
         return None
@@ -75,7 +76,7 @@ class Ranks:
 
         Args:
             look: called with a rank, again and again until it finds something.
-            wait_s: in seconds, for all together.
+            wait_s: in seconds, for all together; nothing is waited for from a store that is gone.
         """
         found: dict[int, _Found] = {}
         end_s = time.monotonic() + wait_s
@@ -84,9 +85,16 @@ class Ranks:
                 one = look(rank) if rank not in found else None
                 if one is not None:
                     found[rank] = one
-            if len(found) == len(self.others) or time.monotonic() >= end_s:
+            if len(found) == len(self.others) or self.gone or time.monotonic() >= end_s:
                 return found
             time.sleep(_LOOK_EVERY_S)
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[Any]:
+        try:
+            yield _store()
+        except RuntimeError:
+            self.gone = True
 
     def _name(self, rank: int, what: str) -> str:
         return f"{self._about} {what} {rank}"
@@ -135,7 +143,12 @@ class ToldReports:
         found = self._ranks.gather(look, REPORTS_WAIT_S)
         notes = [f"rank {rank} reports epoch {one.epoch}" for rank, one in found.items() if one.epoch != report.epoch]
         silent = [str(rank) for rank in self._ranks.others if rank not in found]
-        if silent:
+        if silent and self._ranks.gone:
+            notes.append(
+                f"the sum is without ranks {', '.join(silent)}, because the process that holds the ranks' store (rank "
+                "0, unless torchrun does) has ended; have all ranks ask before a barrier, or rank 0 alone ask"
+            )
+        elif silent:
             notes.append(
                 f"the sum is without ranks {', '.join(silent)}, which told nothing of this epoch within "
                 f"{REPORTS_WAIT_S:g} s; before its end a rank tells only if it calls report(all_ranks=True) too"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -132,3 +133,19 @@ def test_rank_0_that_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", distributed.HashStore)
     with pytest.raises(ConfigError, match=r"rank 0 must draw a seed for .* within 0.5 s, got none; give every rank"):
         seeding.drawn_seed(torch.Generator(), "Numbers of 3")
+
+
+def test_rank_0_held_the_store_and_has_ended(root: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-m", "tests.support.ranks", "left", str(root), str(tmp_path)]
+    started = [
+        Forked(command, cwd=ROOT, env={**os.environ, **here, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=120)[0] for process in started]
+    told = next(json.loads(line) for line in said[1].splitlines() if line.startswith("{"))
+    assert told["ranks"] == 1 and told["took_s"] < 15
+    assert any("without ranks 0, because the process that holds the ranks' store" in note for note in told["notes"])

@@ -143,12 +143,33 @@ def own(root: Path, folder: Path) -> dict[str, Any]:
     return {**found, "took_s": time.monotonic() - begun_s}
 
 
+def left(root: Path, folder: Path) -> dict[str, Any]:
+    """Rank 0 ends before rank 1 asks for the report of both."""
+    loader = sharded(root)
+    list(loader)
+    ended = folder / "rank 0 ends"
+    distributed.barrier()
+    if distributed.get_rank() == 0:
+        ended.write_text(str(os.getpid()))
+        return {}
+    while not ended.exists() or not ended.read_text() or _runs(int(ended.read_text())):
+        time.sleep(0.05)
+    begun_s = time.monotonic()
+    report = loader.report(all_ranks=True).as_dict()
+    return {"ranks": report["ranks"], "notes": report["notes"], "took_s": time.monotonic() - begun_s}
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
 DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "begin": begin,
     "go_on": go_on,
     "killed": killed,
     "copies": copies,
     "own": own,
+    "left": left,
 }
 
 
