@@ -56,13 +56,14 @@ class Ranks:
 
     def put(self, what: str, data: bytes) -> None:
         """Tell the others; what was there under the same name is replaced. A store that is gone is not told."""
-        with self._store() as store:
-            store.set(self._name(self.rank, what), data)
+        with self._noticing():
+            _store().set(self._name(self.rank, what), data)
 
     def take(self, rank: int, what: str) -> bytes | None:
         """What a rank has told last; None if nothing, or if the store is gone. Does not wait."""
         name = self._name(rank, what)
-        with self._store() as store:
+        with self._noticing():
+            store = _store()
             told = bytes(store.get(name)) if store.check([name]) else _DROPPED
             return None if told == _DROPPED else told
         return None
@@ -90,9 +91,9 @@ class Ranks:
             time.sleep(_LOOK_EVERY_S)
 
     @contextlib.contextmanager
-    def _store(self) -> Iterator[Any]:
+    def _noticing(self) -> Iterator[None]:
         try:
-            yield _store()
+            yield
         except RuntimeError:
             self.gone = True
 
