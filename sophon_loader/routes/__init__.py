@@ -1,0 +1,1 @@
+"""Ways to a sample, and where each of them stands."""
