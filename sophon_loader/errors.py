@@ -148,6 +148,14 @@ class SampleUnreadable(SampleError, OSError):
     """The file is there but cannot be read (permissions, not a regular file, over the size limit)."""
 
 
+def may_come(error: SophonError) -> bool:
+    """Whether an agent of which this was got may serve later: it is away, starts, stops, or is of another release.
+
+    Whatever else it says, of a key for example, it says again until somebody mends that.
+    """
+    return isinstance(error, (AgentUnreachable, AgentBusy, VersionMismatch)) or type(error) is AgentError
+
+
 def add_note(error: BaseException, text: str) -> None:
     """Attach a text to an error so that its traceback shows it (also before Python 3.11).
 

@@ -297,7 +297,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             unasked = (persist and workforce is not None) or self._place.persisting
             if self._inner is not None and unasked:
                 self._inner.end()
-            self._inner = Inner(self, self._engine, seed, order, unasked=unasked)
+            self._inner = Inner(self, self._engine, seed, order, unasked=unasked, needs_agent=measuring)
         assert self._inner is not None
         share = order.share_of(len(self._engine.data))
         alone = not self._place.of_all_ranks

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sophon_loader import __version__
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.errors import MalformedMessage, VersionMismatch, WireError
 from sophon_loader.wire.failures import failure_of
@@ -157,7 +158,7 @@ class Desk:
 
     def _greet(self, client: bytes, hello: Hello, exports: Sequence[str]) -> list[Instruction]:
         try:
-            version = common_version(hello.versions)
+            version = common_version(hello.versions, hello.software, f"sophon-agent {__version__}")
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         self._greeted.add(client)

@@ -96,7 +96,27 @@ class Connection(Link):
             VersionMismatch: no common protocol version.
             UnknownExport: the agent has no such export.
         """
-        answer, _ = self._ask(Hello(list(VERSIONS), f"sophon_loader {__version__}"), None, timeout_s)
+        self.begin_to_greet()
+        welcome = self.greeted(timeout_s)
+        if welcome is None:
+            raise self.silent(timeout_s)
+        return welcome
+
+    def begin_to_greet(self) -> None:
+        """Say hello; `greeted` says what became of it."""
+        self._begin(Hello(list(VERSIONS), f"sophon_loader {__version__}"), None)
+
+    def greeted(self, wait_s: float) -> Welcome | None:
+        """What the agent offers; None if it does not say so within `wait_s`.
+
+        Raises:
+            VersionMismatch: no common protocol version.
+            UnknownExport: the agent has no such export.
+        """
+        received = self._answered(wait_s)
+        if received is None:
+            return None
+        answer, _ = received
         if isinstance(answer, Refused):
             raise self._error(answer.failure, answer.text)
         if not isinstance(answer, Welcome):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import zmq
 
 from sophon_loader.client.address import Address
@@ -12,6 +14,12 @@ FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTO
 """Events of a monitor."""
 _MISMATCH = (int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL), int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH))
 """One end has keys and the other has none."""
+
+
+_VERSION_3 = b"\xff" + bytes(8) + b"\x7f\x03"
+"""The beginning of a greeting of ZMTP 3; whoever serves says the rest of its own as an answer, before it sees a key."""
+_MECHANISM = slice(12, 32)
+_LOOK_S = 0.5
 
 
 class Handshakes:
@@ -48,11 +56,11 @@ class Handshakes:
                 "copy a token of that agent (tokens/first below its keys, or one that `sophon-agent key add NAME` "
                 f"makes) to {file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
-            if _MISMATCH in self._failed:
+            if _MISMATCH in self._failed or _has_keys(endpoint):
                 return KeyRefused(f"key must be given, because the agent at {endpoint} has keys, got none; {remedy}")
             return AgentUnreachable(
-                f"an agent must answer at {endpoint}, got connections that are closed at once; either something else "
-                f"listens there, or an agent that has keys: then {remedy}"
+                f"an agent must answer at {endpoint}, got connections that are closed at once; something else listens "
+                f"there, or nothing behind a proxy; if it stands for an agent that has keys, {remedy}"
             )
         if any(event == zmq.EVENT_HANDSHAKE_FAILED_AUTH for event, _ in self._failed):
             return KeyRefused(
@@ -64,3 +72,17 @@ class Handshakes:
             "make a token there (`sophon-agent key add NAME`); or the agent serves without keys: then leave the key "
             "out, since with a key the loader never connects unencrypted"
         )
+
+
+def _has_keys(endpoint: str) -> bool:
+    """Whether an agent that has keys listens there. One that hangs up may do so before ZeroMQ has read its greeting."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    greeting = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _LOOK_S) as bare:
+            bare.sendall(_VERSION_3)
+            while len(greeting) < _MECHANISM.stop and (more := bare.recv(_MECHANISM.stop)):
+                greeting += more
+    except (OSError, ValueError):
+        return False
+    return greeting[_MECHANISM].rstrip(b"\0") == b"CURVE"

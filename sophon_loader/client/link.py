@@ -14,7 +14,7 @@ from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.endpoints import Family
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, ConfigError
 from sophon_loader.host import now_s, received_nbytes
 from sophon_loader.wire.frames import check_frames, pack, payload_of, unpack
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
@@ -79,7 +79,7 @@ class Link:
         """Make the socket, and the monitor that tells what becomes of its connection.
 
         Raises:
-            AgentUnreachable: the address is none.
+            ConfigError: the address is none.
         """
         self._lost = self._shaken = self._connected = False
         self._unsent: list[list[bytes]] = []  # what the socket has been given, while the other family may be tried
@@ -106,7 +106,7 @@ class Link:
             socket.connect(self.address.endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise AgentUnreachable(
+            raise ConfigError(
                 f"agent must be an address that can be connected to, got {self.address}: {error}"
             ) from error
 

@@ -19,6 +19,10 @@ class OffloadOptions:
         window_nbytes: upper bound on their bytes, estimated from the mean reply, together with the bytes that were
             received and not yet used.
         connect_timeout_s: seconds to wait for the agent's first answer.
+        agent_missing: what to do where an agent on another host does not answer when it is first needed: `"read-here"`
+            reads the files on this host until it comes, and waits where they are not mounted; `"wait"` waits for it;
+            `"raise"` raises the error.
+        missing_wait_s: seconds for which it is waited for; then the error is raised.
         heartbeat_s: seconds of silence until the agent is asked whether it is alive.
         dead_after_s: seconds of silence until the agent counts as gone. Files are then read below the dataset's root;
             if they are not there, the sample fails.
@@ -46,6 +50,8 @@ class OffloadOptions:
     window: int = 512
     window_nbytes: int = 32 << 20
     connect_timeout_s: float = 5.0
+    agent_missing: str = "read-here"
+    missing_wait_s: float = 300.0
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
     resend_after_s: float = 10.0
@@ -64,6 +70,11 @@ class OffloadOptions:
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{one.name} must be a positive number of seconds, got {value!r}")
+        if self.agent_missing not in ("read-here", "wait", "raise"):
+            raise ConfigError(
+                f"agent_missing must be 'read-here', 'wait' or 'raise', got {self.agent_missing!r}; with 'read-here', "
+                "mounted files are read until the agent comes"
+            )
         for name in ("traffic_weight", "verify"):
             value = getattr(self, name)
             if not (_is_number(value) and 0 <= value <= 1):

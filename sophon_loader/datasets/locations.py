@@ -23,6 +23,9 @@ class Locations:
             all files lie, as `folders_inside` gives them. ImageNet's root holds a folder `train`, and an export may be
             either.
 
+    Attributes:
+        place: the address's folder, and `inner`.
+
     Raises:
         ConfigError: a RemoteImageFolder names a folder that `address` does not hold.
 
@@ -36,6 +39,7 @@ class Locations:
     def __init__(self, data: Offloadable, address: Address | None, inner: str = "") -> None:
         self._data = data
         self._inner = inner
+        self.place = ("" if address is None else address.folder, inner)
         self._folder = "" if address is None else address.key("")
         if address is None:
             self._folders = tuple("" for _ in data.sources)

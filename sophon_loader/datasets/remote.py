@@ -18,6 +18,7 @@ from sophon_loader.datasets.targets import IntTargets
 from sophon_loader.errors import SampleMissing
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.routes.waiting import awaited
 from sophon_loader.shared import SharedArray, SharedStrings
 
 
@@ -27,7 +28,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     Args:
         agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class.
         transform, target_transform: as for ImageFolder.
-        options: time-outs, and the key if the agent has keys.
+        options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
     Example:
         address = "tcp://fileserver:5555/imagenet/train"
@@ -55,7 +56,7 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         self.options = options or OffloadOptions()
         self.address = Address.parse(agent).with_key(self.options.key)
         self._connection: tuple[int, Connection] | None = None
-        tree = self._listing()
+        tree = awaited(self._listing, str(self.address), self.options)
         self.classes = [name for name, _ in tree]
         self.class_to_idx = {name: position for position, name in enumerate(self.classes)}
         counts = [len(names) for _, names in tree]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,14 +13,16 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.local_agent import EXPORT, LocalAgentProcess
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets.locations import common_root
+from sophon_loader.datasets.locations import Locations, common_root
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.errors import ConfigError
-from sophon_loader.host import cores_available
+from sophon_loader.errors import ConfigError, SophonError, may_come
+from sophon_loader.host import cores_available, now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import Agreement, Handshake, proposed
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.routes.state import Route, Standing
+from sophon_loader.routes.waiting import Wait
 
 MIN_LOCAL_AGENT_CORES = 0.01
 """Planned for a local agent without a link where the loader's processes may use every core: above 0, as `Rates` must
@@ -34,13 +37,17 @@ log = logging.getLogger(__name__)
 class Joining:
     """An agreement in the making.
 
-    It takes a local agent some seconds, because its workers import torch. Nothing runs here meanwhile, no thread and
-    no process: whoever wants the agreement looks for it.
+    It takes a local agent some seconds, because its workers import torch, and one on another host until it is there.
+    Nothing runs here meanwhile, no thread and no process: whoever wants the agreement looks for it.
 
     Args:
         where: gives the agent's address once it listens, as `LocalAgentProcess.address` does.
         shake_hands: with an agent that listens.
         complete: makes the agreement what it is for this loader.
+        again: whether one that is missing is tried again; otherwise that is an error.
+
+    Attributes:
+        error: what the newest trial came to, if it has failed.
 
     Example:
         >>> joining = agent.join(chains, encodings, seed, processes=2)
@@ -52,7 +59,12 @@ class Joining:
         where: Callable[[float], Address | None],
         shake_hands: Callable[[Address], Handshake],
         complete: Callable[[Agreement], Agreement],
+        *,
+        again: bool = False,
     ) -> None:
+        self.error: SophonError | None = None
+        self._route = Route(Standing.STARTING, now_s())
+        self._again = again
         self._where = where
         self._shake_hands = shake_hands
         self._complete = complete
@@ -64,21 +76,40 @@ class Joining:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
+        if self._handshake is None and not self._route.due(now_s()):
+            time.sleep(wait_s)
+            return None
+        try:
+            found = self._answer(wait_s)
+        except SophonError as error:
+            self.close()
+            if not (self._again and may_come(error)):
+                self._route.refused(str(error))
+                raise
+            self.error = error
+            self._route.failed(now_s(), str(error))
+            log.info(log_line("agent missing", reason=error))
+            return None
+        if found is not None:
+            self._route.answered(now_s())
+            log.info(log_line("agent agreed", agent=found.agent, encodings=",".join(found.encodings)))
+        return found
+
+    def _answer(self, wait_s: float) -> Agreement | None:
         address = self._where(wait_s)
         if address is None:
             return None
         if self._handshake is None:
+            self._route.trial_begins()
             self._handshake = self._shake_hands(address)
         found = self._handshake.agreement(wait_s)
-        if found is None:
-            return None
-        log.info(log_line("agent agreed", agent=address, encodings=",".join(found.encodings)))
-        return self._complete(found)
+        return None if found is None else self._complete(found)
 
     def close(self) -> None:
         """Give up, or be done."""
         if self._handshake is not None:
             self._handshake.close()
+            self._handshake = None
 
 
 class Agent:
@@ -138,28 +169,53 @@ class Agent:
             f"{cores:g} cores of this host, and read the files themselves"
         )
 
-    def agree(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Agreement:
-        """Start it if need be, shake hands with it, and register the pipelines.
+    def agree(
+        self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int, *, needed: bool
+    ) -> Agreement | Joining:
+        """Start it if need be, shake hands with it, and register the pipelines. An agent on another host that is
+        missing is waited for, unless the files can be read here: then it may come later.
 
         Args:
             chains: one per source of the dataset.
             encodings: names of those that the user allows.
             seed: of the run.
             processes: that load, and share this host's cores with a local agent.
+            needed: whether nothing can be done without it.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
         """
         joining = self.join(chains, encodings, seed, processes)
+        here = self._options.agent_missing == "read-here" and Locations(self._data, None).all_here and not needed
         try:
-            while (agreement := joining.agreement(_LOOK_S)) is None:
-                pass
-            return agreement
+            return self.await_joining(joining, leave=here) or joining
         except Exception:
             self.close()
             raise
-        finally:
+
+    def await_joining(self, joining: Joining, *, leave: bool = False) -> Agreement | None:
+        """What comes of an agreement in the making; None if the agent is missing, and is to be left.
+
+        Args:
+            joining: of this agent; closed at the end, unless it is left.
+            leave: it is left once a trial has failed.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
+        """
+        wait, told = Wait(str(self), self._options), joining.error if leave else None
+        try:
+            while (agreement := joining.agreement(_LOOK_S)) is None:
+                if joining.error is not told and joining.error is not None:
+                    if leave:
+                        return None
+                    told = joining.error
+                    wait.goes_on(told)
+        except BaseException:
             joining.close()
+            raise
+        joining.close()
+        return agreement
 
     def join(self, chains: Sequence[Chain], encodings: Sequence[str], seed: Seed, processes: int) -> Joining:
         """As `agree`, without waiting for it.
@@ -179,7 +235,7 @@ class Agent:
             return Handshake(data, chains, address, options, seed, encodings)
 
         if not isinstance(where, LocalAgent):
-            return Joining(lambda wait_s: where, shake_hands, lambda found: found)
+            return Joining(lambda wait_s: where, shake_hands, lambda found: found, again=True)
         most, files_here = self.cores(processes), self.files_here
 
         def complete(found: Agreement) -> Agreement:
@@ -189,13 +245,14 @@ class Agent:
         return Joining(self._started(where).address, shake_hands, complete)
 
     def proposed(self, chains: Sequence[Chain], seed: Seed) -> Terms:
-        """What is known of the terms while a local agent starts; of its address, only the export.
+        """What is known of the terms while it starts; of the address of a local one, only the export.
 
         Args:
             chains: one per source of the dataset.
             seed: of the run.
         """
-        terms = proposed(chains, Address("", EXPORT), self._options, seed)
+        address = Address("", EXPORT) if isinstance(self._where, LocalAgent) else self._where
+        terms = proposed(chains, address, self._options, seed)
         return replace(terms, files_here=self.files_here)
 
     @functools.cached_property

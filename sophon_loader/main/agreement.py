@@ -82,7 +82,8 @@ def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions,
 class Handshake:
     """Greets an agent, sees that it serves this dataset, and has it build the pipelines.
 
-    An agent answers at once but for the last, which waits until its workers have started.
+    An agent answers at once but for the last, which waits until its workers have started. Nothing waits here but for
+    the few files to look at, and at most `dead_after_s` for these.
 
     Args:
         data: the dataset.
@@ -91,9 +92,6 @@ class Handshake:
         options: time-outs.
         seed: of the run.
         allowed: names of the encodings that the user allows.
-
-    Raises:
-        AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
 
     Example:
         >>> handshake = Handshake(data, chains, address, options, seed, allowed)
@@ -111,48 +109,70 @@ class Handshake:
         seed: Seed,
         allowed: Collection[str],
     ) -> None:
+        self._data = data
         self._chains = chains
         self._allowed = allowed
-        terms = proposed(chains, address, options, seed)
+        self._terms = proposed(chains, address, options, seed)
+        self._welcome: Welcome | None = None
+        self._known: list[int] = []
+        """Per source, how many ops of its pipeline the agent knows, as far as it has built them."""
         self._connection = Connection(address, 1, options)
-        try:
-            self._welcome = welcome = self._connection.greet(options.connect_timeout_s)
-            self._differ = unlike(welcome.software)
-            others = not_of_switches(self._differ)
-            self._draws_alike = draws_alike = DECODERS.issuperset(others)
-            # What the agent cuts out of a file depends on random numbers that it draws itself.
-            possible = [name for name in allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
-            offered = usable(possible, welcome.encodings)
-            agreed = replace(options, window=min(options.window, welcome.max_outstanding))
-            self._terms = terms = replace(terms, options=agreed, instance=welcome.instance, allowed=offered)
-            self._locations, looked_for = _looked_for(self._connection, data, address, options)
-            _check_files(looked_for, terms, self._connection)
-            self._timeout_s = options.connect_timeout_s + BUILD_S
-            self._end_s = now_s() + self._timeout_s
-            if draws_alike:
-                self._connection.begin_to_register(terms.registrations[0])
-        except BaseException:
-            self.close()
-            raise
+        self._give(options.connect_timeout_s)
+        self._connection.begin_to_greet()
+
+    def _give(self, seconds: float) -> None:
+        """Wait for so long from now on."""
+        self._timeout_s, self._end_s = seconds, now_s() + seconds
+
+    def _look(self, welcome: Welcome) -> None:
+        """See what an agent that has greeted offers, and whether it has the dataset's files."""
+        address, options = self._terms.address, self._terms.options
+        self._differ = unlike(welcome.software)
+        others = not_of_switches(self._differ)
+        self._draws_alike = draws_alike = DECODERS.issuperset(others)
+        # What the agent cuts out of a file depends on random numbers that it draws itself.
+        possible = [name for name in self._allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
+        offered = usable(possible, welcome.encodings)
+        agreed = replace(options, window=min(options.window, welcome.max_outstanding))
+        self._terms = terms = replace(self._terms, options=agreed, instance=welcome.instance, allowed=offered)
+        self._locations, looked_for = _looked_for(self._connection, self._data, address, options)
+        _check_files(looked_for, terms, self._connection)
+        self._give(options.connect_timeout_s + BUILD_S)
+        if draws_alike:
+            self._connection.begin_to_register(terms.registrations[0])
+        else:
+            self._known = [0 for _ in self._chains]
 
     def agreement(self, wait_s: float) -> Agreement | None:
-        """What came of it; None if the agent has not built the pipelines within `wait_s`.
+        """What came of it; None if the agent has not greeted and built the pipelines within `wait_s`.
 
         Raises:
             AgentUnreachable: it has not done so in all the time that it may take.
-            SophonError: it cannot.
+            SophonError: it cannot serve this dataset.
         """
-        known = tuple(0 for _ in self._chains)
-        if self._draws_alike:
-            first = self._connection.registered(wait_s)
-            if first is None:
-                if now_s() >= self._end_s:
-                    raise self._connection.silent(self._timeout_s)
+        if self._welcome is None:
+            welcome = self._connection.greeted(wait_s)
+            if welcome is None:
+                self._see_the_time()
                 return None
-            # A worker has started, so the others take no time.
-            others = self._terms.registrations[1:]
-            known = (first, *(self._connection.register(one, self._timeout_s) for one in others))
-        terms, welcome = self._terms, self._welcome
+            self._look(welcome)
+            self._welcome = welcome
+        while len(self._known) < len(self._chains):
+            ops = self._connection.registered(wait_s)
+            if ops is None:
+                self._see_the_time()
+                return None
+            self._known.append(ops)
+            if others := self._terms.registrations[len(self._known) :]:
+                self._connection.begin_to_register(others[0])
+        return self._agreement(self._welcome)
+
+    def _see_the_time(self) -> None:
+        if now_s() >= self._end_s:
+            raise self._connection.silent(self._timeout_s)
+
+    def _agreement(self, welcome: Welcome) -> Agreement:
+        terms, known = self._terms, tuple(self._known)
         if not_of_switches(self._differ):
             notes = _notes_on_software(welcome, self._differ)
         elif self._differ:  # an agent of an earlier release compares no switches

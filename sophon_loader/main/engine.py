@@ -17,7 +17,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import warn_user
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Joining
-from sophon_loader.main.agreement import own_address
+from sophon_loader.main.agreement import Agreement, own_address
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering, met
 from sophon_loader.main.live import LivePlan, Moment, live_plan
@@ -35,12 +35,15 @@ from sophon_loader.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
-from sophon_loader.workers.dataset import OffloadedDataset
+from sophon_loader.workers.dataset import Live, OffloadedDataset
+from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples did not come as planned does not correct the plan."""
+_MISSING = "is missing"
 log = logging.getLogger(__name__)
 
 
@@ -58,8 +61,12 @@ class Engine:
         where = settings.agent or own_address(data)
         self._agent = None if where is None else Agent(where, data, settings.options)
         self._joining: Joining | None = None
+        self._agreed: Agreement | None = (
+            None  # with an agent that has come, where a plan has it wait for the next epoch
+        )
         self._revival = Revival()
         self._live: LivePlan | None = None
+        self._shared: Live | None = None
         self._plan: SharedPlan | None = None
         self._planner: Planner | None = None
         self._run: Run | None = None
@@ -76,7 +83,12 @@ class Engine:
     # --- before an epoch --------------------------------------------------------------------------------------
 
     def prepare(
-        self, seed: Seed, collate_fn: Callable[[list[Any]], Any] = default_collate, processes: int = 1
+        self,
+        seed: Seed,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
+        processes: int = 1,
+        *,
+        needed: bool = False,
     ) -> OffloadedDataset:
         """The dataset that the workers shall use from now on; agrees with the agent if that has not been done.
 
@@ -86,6 +98,7 @@ class Engine:
             seed: of the run.
             collate_fn: the user's; `self.collate_fn` is then the one for the workers.
             processes: that load.
+            needed: whether nothing can be done without the agent.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
@@ -101,7 +114,7 @@ class Engine:
         if run is None or not same:
             self._end_run()
             try:
-                run = self._run = self._new_run(pipelines, collate_fn, seed, alone)
+                run = self._run = self._new_run(pipelines, collate_fn, seed, alone, needed=needed)
             except Exception as error:
                 self._refused = f": {error}"
                 raise
@@ -109,11 +122,19 @@ class Engine:
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        self._live = live_plan(
-            self._settings, run, self._agent, self._statistics, self._processes, len(self.data), self._live
+        priced = isinstance(self._settings.policy, PricingPolicy) and (
+            run.agreement is not None or run.late is not None
         )
-        self._dataset = run.dataset(self._plan, self._statistics, self._live.shared if self._live else None)
+        self._shared = Live(SharedTariff(), SharedOffers(self._processes, encoding_names())) if priced else None
+        self._live = self._live_plan(run)
+        self._dataset = run.dataset(self._plan, self._statistics, self._shared)
         return self._dataset
+
+    def _live_plan(self, run: Run) -> LivePlan | None:
+        samples, before = len(self.data), self._live
+        return live_plan(
+            self._settings, run, self._agent, self._statistics, self._processes, samples, before, self._shared
+        )
 
     def _why_alone(self, processes: int) -> str:
         """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent."""
@@ -122,9 +143,15 @@ class Engine:
         return self._agent.why_useless(processes)
 
     def _new_run(
-        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
+        self,
+        pipelines: tuple[Pipeline, ...],
+        collate_fn: Callable[[list[Any]], Any],
+        seed: Seed,
+        alone: str,
+        *,
+        needed: bool,
     ) -> Run:
-        settings, agreement, late, agent = self._settings, None, None, self._agent
+        settings, agreement, late, agent, missing = self._settings, None, None, self._agent, ""
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
         if alone and agent is not None:
             agent.close()  # of a run with fewer processes
@@ -133,14 +160,20 @@ class Engine:
                 self._joining = agent.join(divided.chains, settings.encodings, seed, self._processes)
                 late = SharedTerms(agent.proposed(divided.chains, seed))
             else:
-                agreement = agent.agree(divided.chains, settings.encodings, seed, self._processes)
+                found = agent.agree(divided.chains, settings.encodings, seed, self._processes, needed=needed)
+                if isinstance(found, Joining):
+                    self._joining, missing = found, str(found.error)
+                    late = SharedTerms(agent.proposed(divided.chains, seed))
+                else:
+                    agreement = found
         asked = agent is not None and not alone and not isinstance(settings.policy, NoOff)
         if asked and not self._warned_of_ops and (why := no_op_for_agents(divided.chains)):
             self._warned_of_ops = True
             warn_user(f"No op runs at the agent: {why}.")
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
-        planned = agreement is not None and not isinstance(settings.policy, PricingPolicy)
+        policy = settings.policy
+        planned = not isinstance(policy, PricingPolicy) and (agreement is not None or late is not None)
         whose = "none" if late is None else str(agent)
         profiler = Profiler(
             self.data,
@@ -150,39 +183,82 @@ class Engine:
             settings.profile,
             per_sample=planned,
             agent=whose,
-            stage_one_steps=settings.policy.stage_one_steps if isinstance(settings.policy, StagedPolicy) else 0,
+            stage_one_steps=policy.stage_one_steps if isinstance(policy, StagedPolicy) else 0,
         )
-        if planned and not isinstance(settings.policy, PricingPolicy):
-            kept = profiler.reuse_trials() if isinstance(settings.policy, TryingPolicy) else None
-            self._planner = Planner(settings.policy, len(self.data), kept, profiler.keep_trials)
+        if planned:
+            self._planner = self._new_planner(profiler)
             self._plan = SharedPlan(len(self.data), encoding_names())
-        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, alone)
+        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, missing, alone)
+
+    def _new_planner(self, profiler: Profiler) -> Planner:
+        policy = self._settings.policy
+        assert not isinstance(policy, PricingPolicy), "prices are set without a plan"
+        kept = profiler.reuse_trials() if isinstance(policy, TryingPolicy) else None
+        return Planner(policy, len(self.data), kept, profiler.keep_trials)
 
     def wanted(self) -> None:
-        """Before each batch: look whether an agent has answered that starts beside the loader, or that was given up.
+        """Before each batch: look whether an agent has answered that was missing, that starts beside the loader, or
+        that was given up.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
                 iteration starts it anew.
         """
         self._revival.look(self.run.agreement, self._statistics.absence)
-        if self._joining is None:
-            return
+        if self._joining is not None:
+            self._look_at(self._joining.agreement)
+        if self._agreed is not None and not (self._planner is not None and self._planner.by_cost):
+            self._join(self._agreed)
+
+    def _look_at(self, agreement: Callable[[], Agreement | None]) -> None:
+        """See what has come of an agreement in the making."""
         try:
-            agreement = self._joining.agreement()
+            self._agreed = agreement()
         except Exception as error:
             self._refused = f": {error}"
             self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
             self.close()
             raise
-        if agreement is not None:
+        if self._agreed is not None and self._joining is not None:
             self._joining.close()
             self._joining = None
-            assert self.run.late is not None, "an agent that is not waited for goes with a run that says so"
-            self.run.late.set(agreement.terms, agreement.reach)
-            self._know(replace(self.run, agreement=agreement))
-            if self._epoch is not None:
-                self._epoch.ready_after = self._epoch.delivered
+
+    def _join(self, agreement: Agreement) -> None:
+        """Go on with an agent that has come."""
+        run, self._agreed = self.run, None
+        assert run.late is not None, "an agent that is not waited for goes with a run that says so"
+        self._know(replace(run, agreement=agreement))
+        if self._planner is not None:
+            run.profiler.begin(agreement, self._processes)
+            self._planner = self._new_planner(run.profiler)
+        if self._live is None:
+            self._live = self._live_plan(self.run)
+        run.late.set(agreement.terms, agreement.reach, agreement.locations.place)
+        epoch = self._epoch
+        if epoch is None or epoch.learnt:
+            return
+        epoch.ready_after = epoch.delivered
+        if run.missing and self._live is not None:
+            self._live.begin(epoch.share)
+        elif self._planner is not None and not self._planner.by_cost:
+            epoch.replanned = True
+            self._follow_plan(epoch, self._planner)
+
+    def _begin_with_agent(self, *, measuring: bool) -> None:
+        """An epoch begins: use an agent that has come, wait for one without which nothing can be measured, and else
+        tell the user once that it is missing."""
+        self.wanted()
+        joining, agent, missing = self._joining, self._agent, self.run.missing
+        if measuring and missing and joining is not None and agent is not None:
+            self._look_at(lambda: agent.await_joining(joining))
+        if self._agreed is not None:
+            self._join(self._agreed)
+        if missing and self.run.agreement is None and _MISSING not in self._warned_of:
+            self._warned_of.add(_MISSING)
+            warn_user(
+                f"The agent at {agent} cannot be used yet: {missing}. Files are read on this host until it comes. "
+                "OffloadOptions(agent_missing=...) has the loader wait for it, or raise the error."
+            )
 
     def may_change(self, processes: int) -> bool:
         """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
@@ -246,7 +322,7 @@ class Engine:
         if self._epoch is not None:
             self._end_epoch(self._epoch, whole=False)
             self._epoch.superseded = True
-        self.wanted()
+        self._begin_with_agent(measuring=measuring)
         run, profiler = self.run, self.run.profiler
         self._iterations += 1
         report = Report(self._settings.policy.name, LEFT, notes=run.notes)
@@ -262,7 +338,7 @@ class Engine:
         if self._live is not None:
             self._live.begin(share)
             self._live.tell(report, judging=self.step_clock.judges)
-        elif self._planner is not None:
+        elif self._planner is not None and run.agreement is not None:
             if self._planner.needs_profile:
                 profiler.make_ready()
             self._follow_plan(epoch, self._planner)
@@ -346,7 +422,9 @@ class Engine:
             return
         self._learn(epoch, whole=True)
         epoch.turn_over()
-        if (planner := self._planner) is not None:
+        if self._agreed is not None:
+            self._join(self._agreed)
+        if (planner := self._planner) is not None and self.run.agreement is not None:
             before = planner.current
             self._follow_plan(epoch, planner)
             now = planner.current
@@ -388,7 +466,7 @@ class Engine:
         as_planned = whole and not odd and not epoch.replanned
         followed = self._planner.current if self._planner else None
         profiler.learn(measure, followed.predicted if as_planned and followed else None)
-        if self._gathering is not None:
+        if self._gathering is not None and self.run.agreement is not None:
             self._gathering.tell()
         profiler.tell(report, measure, totals, measured=epoch.measuring)
 
@@ -436,6 +514,7 @@ class Engine:
         if self._joining is not None:
             self._joining.close()
             self._joining = None
+        self._agreed = None
         self._revival.close()
         if self._dataset is not None:
             if self._epoch is not None:

@@ -61,6 +61,7 @@ class Inner:
         seed: of the run.
         order: of the loader's samplers.
         unasked: whether torch's loader would have gone on with its workers where this one is made, and drawn no number.
+        needs_agent: whether nothing can be done without the agent.
 
     Attributes:
         loader: torch's.
@@ -73,14 +74,21 @@ class Inner:
     """
 
     def __init__(
-        self, outer: DataLoader[Any], engine: Engine, seed: Seed, order: Order, *, unasked: bool = False
+        self,
+        outer: DataLoader[Any],
+        engine: Engine,
+        seed: Seed,
+        order: Order,
+        *,
+        unasked: bool = False,
+        needs_agent: bool = False,
     ) -> None:
         # No circle: workers and agent end as soon as nobody refers to the loader, and not with a collection.
         self._outer: DataLoader[Any] = weakref.proxy(outer)
         self._engine, self._seed, self._order = engine, seed, order
         self.tickets = TicketSampler(order, len(engine.data))
         self.loader: DataLoader[Any]
-        self._make(self._generator(order.epoch, 0) if unasked else outer.generator)
+        self._make(self._generator(order.epoch, 0) if unasked else outer.generator, needs_agent=needs_agent)
 
     def begin(self, epoch: Epoch) -> Iterator[Any]:
         """The batches of an epoch."""
@@ -126,9 +134,10 @@ class Inner:
         generator.manual_seed(op_seed(self._seed.draw(epoch, _WORKERS), delivered))
         return generator
 
-    def _make(self, generator: torch.Generator | None) -> None:
+    def _make(self, generator: torch.Generator | None, *, needs_agent: bool = False) -> None:
         outer, batched = self._outer, self._outer._auto_collation
-        dataset = self._engine.prepare(self._seed, outer.collate_fn, max(1, outer.num_workers))
+        processes = max(1, outer.num_workers)
+        dataset = self._engine.prepare(self._seed, outer.collate_fn, processes, needed=needs_agent)
         shares_generators = "" if outer.num_workers or not dataset.draws else _why_unsafe()
         if shares_generators:
             warn_user(_AMONG_THREADS.format(shares_generators))

@@ -97,6 +97,7 @@ class LivePlan:
         traffic: what saving traffic may cost.
         files_here: files are read by the loader itself.
         agent_cores: that the agent had when it was agreed with; inf if it has not said so.
+        shared: with workers that run already; None for a new one.
 
     Attributes:
         shared: what the workers need.
@@ -117,6 +118,7 @@ class LivePlan:
         *,
         files_here: bool,
         agent_cores: float = math.inf,
+        shared: Live | None = None,
     ) -> None:
         self._policy = policy
         self._agent_cores = agent_cores
@@ -125,7 +127,7 @@ class LivePlan:
         self._processes = processes
         self._traffic = traffic
         self._files_here = files_here
-        self.shared = Live(SharedTariff(), SharedOffers(processes, encodings))
+        self.shared = shared or Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
         self.tariff = at_first(conditions.rates, files_here=files_here)
         self.beside = Beside()
@@ -375,8 +377,9 @@ def live_plan(
     processes: int,
     samples: int,
     before: LivePlan | None,
+    shared: Live | None = None,
 ) -> LivePlan | None:
-    """What sets prices in a run; None where nothing does.
+    """What sets prices in a run; None where nothing does, and before an agent on another host has come.
 
     Args:
         settings: of the loader.
@@ -385,9 +388,12 @@ def live_plan(
         processes: of the loader.
         samples: of the dataset.
         before: of the same run with another number of processes, from what that has learnt it goes on; None at first.
+        shared: with workers that run already; None for a new one.
     """
     policy, agreement = settings.policy, run.agreement
-    if agent is None or not isinstance(policy, PricingPolicy) or (agreement is None and run.late is None):
+    if agent is None or not isinstance(policy, PricingPolicy):
+        return None
+    if agreement is None and (run.late is None or run.missing):
         return None
     rates, most = run.profiler.rates, agent.cores(processes)
     if before is None:
@@ -400,7 +406,16 @@ def live_plan(
     names, here = encoding_names(), agent.files_here
     has = math.inf if agreement is None else agreement.agent_cores
     live = LivePlan(
-        policy, samples, statistics, processes, names, conditions, traffic, files_here=here, agent_cores=has
+        policy,
+        samples,
+        statistics,
+        processes,
+        names,
+        conditions,
+        traffic,
+        files_here=here,
+        agent_cores=has,
+        shared=shared,
     )
     kept = run.profiler.reuse_live() if before is None else before.kept()
     if kept is not None:

@@ -28,7 +28,9 @@ class Circumstances:
         agent: "the agent at tcp://fileserver:5555"; "" where none was given.
         alone: why there is no agent, though one was given; "" otherwise.
         starting: whether the agent has yet to answer.
-        ready_after: samples that had been delivered when an agent that started beside the loader answered.
+        missing: what was got from an agent on another host when the loader began without it; "" otherwise.
+        ready_after: samples that had been delivered when an agent that started beside the loader, or came later,
+            answered.
         no_op: why the agent runs none of the ops; "" if it runs some.
         offloads: whether the plan or tariff of now offloads anything.
         gone: whether workers have given the agent up.
@@ -37,6 +39,7 @@ class Circumstances:
     agent: str = ""
     alone: str = ""
     starting: bool = False
+    missing: str = ""
     ready_after: int = 0
     no_op: str = ""
     offloads: bool = True
@@ -59,7 +62,7 @@ def circumstances(
         return Circumstances()
     name = "the local agent" if str(agent) == "local" else f"the agent at {agent}"
     if run.agreement is None:
-        return Circumstances(name, run.alone, starting=run.late is not None)
+        return Circumstances(name, run.alone, starting=run.late is not None, missing=run.missing)
     if isinstance(followed, LivePlan):
         offloads = followed.offloads
     else:
@@ -68,7 +71,7 @@ def circumstances(
     if isinstance(policy, NoOff):  # whatever else may be: it was asked for
         return Circumstances(name, offloads=False)
     no_op = _no_op(run.split.chains, run.agreement.reach, run.agreement.notes)
-    return Circumstances(name, run.alone, no_op=no_op, offloads=offloads, gone=gone)
+    return Circumstances(name, run.alone, missing=run.missing, no_op=no_op, offloads=offloads, gone=gone)
 
 
 def _no_op(chains: Sequence[Chain], reach: Sequence[int], notes: Sequence[str]) -> str:
@@ -86,19 +89,22 @@ def _no_op(chains: Sequence[Chain], reach: Sequence[int], notes: Sequence[str]) 
 
 
 def why_nothing(found: Circumstances, report: Report) -> str:
-    """The first reason that is enough by itself; "" if something was offloaded.
+    """The first reason that is enough by itself; "" if something was offloaded, but for when the agent came to that.
 
     Args:
         found: what the epoch runs under.
         report: of it so far.
     """
     samples = report.totals.samples
+    ready = f"{found.agent} was ready after {found.ready_after} of {samples} samples" if found.ready_after else ""
     if report.offloading:
-        return ""
+        return ready if found.missing else ""
     if not found.agent or found.alone:
         return found.alone or NO_AGENT
     if found.starting:
-        return f"{found.agent} is still starting"
+        return (
+            f"{found.agent} has not come yet: {found.missing}" if found.missing else f"{found.agent} is still starting"
+        )
     if not samples:
         return "no sample has been delivered"
     silent = found.gone and report.totals.fallbacks == samples
@@ -106,7 +112,7 @@ def why_nothing(found: Circumstances, report: Report) -> str:
         return found.no_op
     if (silent or found.offloads) and (why := _failure(found.agent, report, gone=found.gone)):
         return why
-    late = f"{found.agent} was ready after {found.ready_after} of {samples} samples; " if found.ready_after else ""
+    late = ready and f"{ready}; "
     end = f"; for every sample {found.agent} found the file cheaper" if found.offloads and not found.ready_after else ""
     return f"{late}policy {report.policy}: {report.plan_reason.removesuffix(': nothing is offloaded')}{end}"
 

@@ -81,11 +81,24 @@ class Profiler:
         stage_one_steps: int = 0,
     ) -> None:
         self._data = data
-        self._agreement = agreement
-        self._allowed = frozenset(agreement.encodings if agreement else ())
-        self.pipelines = Pipelines(chains, agreement.reach if agreement else tuple(0 for _ in chains))
+        self._chains = chains
+        self._path, self._per_sample, self._agent = path, per_sample, agent
+        self._stage_one_steps = stage_one_steps
         self.clock = StepClock()
         self.samples = SampleProfile(len(data) if per_sample else 0, max((len(chain) for chain in chains), default=1))
+        self.begin(agreement, processes)
+
+    def begin(self, agreement: Agreement | None, processes: int) -> None:
+        """Begin to measure; once more when an agent comes later, with what it has agreed to.
+
+        Args:
+            agreement: None without an agent.
+            processes: loader processes.
+        """
+        data, path, per_sample = self._data, self._path, self._per_sample
+        self._agreement = agreement
+        self._allowed = frozenset(agreement.encodings if agreement else ())
+        self.pipelines = Pipelines(self._chains, agreement.reach if agreement else tuple(0 for _ in self._chains))
         loader_cores = min(cores_available(), float(processes))
         self.learnt = Learnt.nothing(Bounds(loader_cores, agreement.agent_cores if agreement else None, len(data)))
         seed = agreement.terms.seed if agreement else None
@@ -97,7 +110,7 @@ class Profiler:
         self._file: ProfileFile | None = None
         self._trials: TrialFile | None = None
         if path is not None:
-            key = profile_key(data, chains, agreement.agent if agreement else agent)
+            key = profile_key(data, self._chains, agreement.agent if agreement else self._agent)
             self._file = ProfileFile(path, key)
             cores = {"loader_cores": loader_cores, "agent_cores": agreement.agent_cores if agreement else 0.0}
             self._trials = TrialFile(path, key, {"processes": float(processes), **cores})
@@ -109,8 +122,7 @@ class Profiler:
                 self.notes = (f"reusing the profile at {path}",)
                 self._calibration = found.calibration
                 self.learnt = replace(self.learnt, rates=found.rates, overhead_s=found.calibration.overhead_s)
-        self.samples.recording = agreement is not None and self.samples.coverage < 1 and not stage_one_steps
-        self._stage_one_steps = stage_one_steps
+        self.samples.recording = agreement is not None and self.samples.coverage < 1 and not self._stage_one_steps
         self._stage_one_left = 0
         self._unoffloaded: Totals | None = None  # the newest of a pass without offloading
 

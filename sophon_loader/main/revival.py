@@ -12,10 +12,9 @@ from sophon_loader.errors import PipelineError, SampleMissing, SampleOutsideExpo
 from sophon_loader.host import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import BUILD_S, Agreement
+from sophon_loader.routes.state import FIRST_PAUSE_S, MAX_PAUSE_S
 from sophon_loader.workers.absence import Absence
 
-FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
-"""How long the agent is left alone before it is tried, and how long at most: twice as long each time."""
 _ABOUT_THE_FILE = (SampleMissing, SampleOutsideExport, SampleUnreadable)
 """Refusals that are about the file, from an agent that serves."""
 

@@ -39,7 +39,8 @@ class Run:
         collate_fn: the user's.
         split: what of the pipelines runs with each sample, and what with whole batches.
         agreement: with the agent; None without one, and before it has answered.
-        late: where the workers find what is agreed on, with an agent that starts beside them; else None.
+        late: where the workers find what is agreed on, with an agent that starts beside them or comes later; else None.
+        missing: what was got from an agent on another host when the run began without it; "" otherwise.
         alone: why there is no agent, if one was asked for; "" otherwise.
         profiler: measures this run.
         seed: of all its random numbers.
@@ -54,6 +55,7 @@ class Run:
     profiler: Profiler
     seed: Seed
     late: SharedTerms | None = None
+    missing: str = ""
     alone: str = ""
     software: dict[str, str] = field(default_factory=software)
 
@@ -83,6 +85,8 @@ class Run:
         notes += self.split.notes
         if self.alone:
             notes.append(self.alone)
+        elif self.missing and self.agreement is None:
+            notes.append(f"files are read on this host until the agent comes: {self.missing}")
         elif self.late is not None and self.agreement is None:
             notes.append(
                 "the agent is starting, and until it answers the loader reads the files itself; for short epochs, "

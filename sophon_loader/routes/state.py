@@ -36,7 +36,6 @@ class Route:
     Args:
         standing: at first.
         now_s: the time.
-        wait_s: for how long whoever cannot do without it waits, from now on.
 
     Attributes:
         standing: of now.
@@ -49,10 +48,9 @@ class Route:
         >>> route.failed(now_s, "got nothing within 5 s")  # tried again after 1 s, then 2, then every 4
     """
 
-    def __init__(self, standing: Standing, now_s: float, wait_s: float = math.inf) -> None:
+    def __init__(self, standing: Standing, now_s: float) -> None:
         self.standing = standing
         self.why = ""
-        self._ends_s = now_s + wait_s
         self._try_at_s = now_s
         self._pause_s = FIRST_PAUSE_S
         self._on_trial = False
@@ -71,10 +69,6 @@ class Route:
     def due(self, now_s: float) -> bool:
         """Whether a trial should begin."""
         return self.awaited and not self._on_trial and now_s >= self._try_at_s
-
-    def overdue(self, now_s: float) -> bool:
-        """Whether whoever cannot do without it has waited long enough."""
-        return self.standing is Standing.STARTING and now_s >= self._ends_s
 
     def trial_begins(self) -> None:
         """It is being tried out; `failed`, `answered` or `refused` ends that."""

@@ -14,8 +14,12 @@ VERSIONS: tuple[int, ...] = (4,)
 """Versions spoken here, oldest first."""
 
 
-def common_version(theirs: Iterable[int]) -> int:
-    """The newest version that both ends speak.
+def common_version(theirs: Iterable[int], loader: str = "the loader", agent: str = "the agent") -> int:
+    """The newest version that both ends speak, as an agent finds it.
+
+    Args:
+        theirs: what the loader speaks.
+        loader, agent: the releases of the two, for the text.
 
     Raises:
         VersionMismatch: there is none; the text shows both sides.
@@ -23,8 +27,10 @@ def common_version(theirs: Iterable[int]) -> int:
     offered = sorted(set(theirs))
     shared = set(VERSIONS).intersection(offered)
     if not shared:
+        here, there = list(VERSIONS), reprlib.repr(offered)
+        older = "loader" if max(offered, default=0) < max(VERSIONS) else "agent"
         raise VersionMismatch(
-            f"protocol version must be one of {list(VERSIONS)} here, got an offer of {reprlib.repr(offered)}; "
-            "install the same release of sophon_loader on both hosts"
+            f"both ends must speak one version of the protocol, got {there} from {reprlib.repr(loader)} "
+            f"and {here} from {agent}; upgrade the {older}'s host first, so that both have the same release"
         )
     return max(shared)

@@ -266,7 +266,8 @@ class OffloadedDataset(Dataset[Any]):
         agreed = None if self._late is None else self._late.agreed()
         if agreed is not None:
             self._late = self._process = None
-            self._terms, reach = agreed
+            self._terms, reach, (folder, inner) = agreed
+            self._locations = Locations(self._data, replace(self._terms.address, folder=folder), inner)
             known = zip(self._following.agreed, reach, strict=True)
             self._following.agree([replace(one, reach=far) for one, far in known])
             self._take_up()

@@ -1,4 +1,4 @@
-"""What is agreed on with an agent that starts beside the workers, in memory that the main process writes."""
+"""What is agreed on with an agent that comes when the workers run, in memory that the main process writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import msgpack
 from sophon_loader.client.session import Terms
 from sophon_loader.shared import SharedNotes
 
-_NOTE_NBYTES = 1 << 14
-"""An address takes some 30 bytes as msgpack, the name of an encoding a dozen; the agent's reach comes on top."""
+_NOTE_NBYTES = 1 << 15
+"""An address takes some 30 bytes as msgpack, the name of an encoding a dozen, a folder at most 4096; the agent's reach
+comes on top."""
 
 
 class SharedTerms:
@@ -26,9 +27,9 @@ class SharedTerms:
         >>> shared = SharedTerms(proposed)
         >>> shared.agreed() is None
         True
-        >>> shared.set(terms, reach=(3,))
+        >>> shared.set(terms, reach=(3,), place=("train", ""))
         >>> shared.agreed()
-        (Terms(...), (3,))
+        (Terms(...), (3,), ("train", ""))
     """
 
     def __init__(self, proposed: Terms) -> None:
@@ -36,23 +37,25 @@ class SharedTerms:
         # A stage is a byte as msgpack.
         self._note = SharedNotes(1, _NOTE_NBYTES + len(proposed.registrations))
 
-    def set(self, terms: Terms, reach: tuple[int, ...]) -> None:
+    def set(self, terms: Terms, reach: tuple[int, ...], place: tuple[str, str] = ("", "")) -> None:
         """Tell the workers.
 
         Args:
             terms: the proposed ones with what only the agent could say.
             reach: per source, the last stage that the agent reaches.
+            place: where the files are, see `Locations`.
         """
-        endpoint = terms.address.endpoint
-        written = self._note.write(0, msgpack.packb([endpoint, terms.instance, terms.allowed, reach]))
-        assert written, "an address, a few names and a byte per source must fit"
+        found = [terms.address.endpoint, terms.instance, terms.allowed, terms.options.window, reach, place]
+        written = self._note.write(0, msgpack.packb(found, unicode_errors="surrogateescape"))
+        assert written, "an address, a few names, two folders and a byte per source must fit"
 
-    def agreed(self) -> tuple[Terms, tuple[int, ...]] | None:
-        """The terms, and per source the last stage that the agent reaches; None before they are agreed on."""
+    def agreed(self) -> tuple[Terms, tuple[int, ...], tuple[str, str]] | None:
+        """The terms, per source the last stage that the agent reaches, and where the files are; None before that."""
         packed = self._note.read(0)
         if not packed:  # nothing yet, or half written
             return None
-        endpoint, instance, allowed, reach = msgpack.unpackb(packed)
+        endpoint, instance, allowed, window, reach, place = msgpack.unpackb(packed, unicode_errors="surrogateescape")
         known = self.proposed
-        address = replace(known.address, endpoint=endpoint)
-        return replace(known, address=address, instance=instance, allowed=tuple(allowed)), tuple(reach)
+        address, options = replace(known.address, endpoint=endpoint), replace(known.options, window=window)
+        terms = replace(known, address=address, instance=instance, allowed=tuple(allowed), options=options)
+        return terms, tuple(reach), (place[0], place[1])

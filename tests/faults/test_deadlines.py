@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,42 @@ def test_an_agent_that_dies_after_its_greeting_is_waited_for_no_longer_than_said
     """It was 65 s for a pipeline."""
     well = useless(root, lambda fetch: Pong("i"))
     liar.answer = lambda message: [] if any(isinstance(one, dies_at) for one in liar.heard) else well(message)
-    loader = make(folder(root), str(liar.address), options=SHORT)
+    loader = make(folder(root), str(liar.address), options=replace(SHORT, agent_missing="raise"))
 
     def refused() -> None:
         with pytest.raises(AgentUnreachable, match="got nothing within 2 s"):
             iter(loader)
 
     assert seconds_of(refused) < 15.0
+
+
+@pytest.mark.parametrize("dies_at", [AskSizes, Register], ids=["sizes", "pipeline"])
+def test_an_agent_that_dies_after_its_greeting_is_asked_again(
+    root: Path, liar: Liar, make: Any, expected: Any, dies_at: type
+) -> None:
+    """Files are read here meanwhile, also while it is being asked; then it comes back, with another greeting."""
+    well, alive = useless(root, lambda fetch: Pong("i")), False
+    liar.answer = lambda message: (
+        well(message) if alive or not any(isinstance(one, dies_at) for one in liar.heard) else []
+    )
+    options = replace(SHORT, connect_timeout_s=2.0)
+    loader = make(folder(root), str(liar.address), options=options, num_workers=1)
+
+    def epoch() -> None:
+        loader.set_epoch(0)
+        assert samples_of(loader) == expected
+
+    assert seconds_of(epoch) < 15.0
+    assert "has not come yet" in loader.report().as_dict()["summary"]
+    asked = len(liar.heard)
+    alive = True
+
+    def agreed() -> bool:
+        epoch()
+        return bool(loader._engine.run.agreement)
+
+    until(agreed, "it is asked again")
+    assert any(isinstance(one, Hello) for one in liar.heard[asked:]), "and greeted anew"
 
 
 @pytest.mark.parametrize("lost", [AskSizes, Register], ids=["sizes", "pipeline"])

@@ -213,7 +213,8 @@ def test_an_index_that_the_dataset_does_not_have(
 
 
 def test_an_address_where_nobody_listens(tree: Path, make: Any) -> None:
-    loader = make(folder(tree), "tcp://127.0.0.1:9/pictures", options=OffloadOptions(connect_timeout_s=0.5))
+    options = OffloadOptions(connect_timeout_s=0.5, agent_missing="raise")
+    loader = make(folder(tree), "tcp://127.0.0.1:9/pictures", options=options)
     started_s = time.monotonic()
     for _ in range(2):
         with pytest.raises(
@@ -222,13 +223,14 @@ def test_an_address_where_nobody_listens(tree: Path, make: Any) -> None:
             iter(loader)
     assert time.monotonic() - started_s < 5
     with pytest.raises(AgentUnreachable):
-        RemoteImageFolder("tcp://127.0.0.1:9/x", options=OffloadOptions(connect_timeout_s=0.5))
+        RemoteImageFolder("tcp://127.0.0.1:9/x", options=options)
 
 
 def test_something_else_listens_there(tree: Path, make: Any) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        loader = make(folder(tree), f"tcp://127.0.0.1:{port}/x", options=OffloadOptions(connect_timeout_s=0.5))
+        options = OffloadOptions(connect_timeout_s=0.5, agent_missing="raise")
+        loader = make(folder(tree), f"tcp://127.0.0.1:{port}/x", options=options)
         with pytest.raises(AgentUnreachable):
             iter(loader)
 
@@ -399,7 +401,7 @@ def test_an_agent_that_dies_before_the_next_epoch_with_a_new_pipeline(root: Path
     """The handshake fails; trying again must not go on with the old pipeline."""
     options = OffloadOptions(connect_timeout_s=0.5)
     dataset = folder(root)
-    patient = OffloadOptions(connect_timeout_s=20)
+    patient = OffloadOptions(connect_timeout_s=20, agent_missing="raise")
     loader = make(dataset, agent.address(), options=patient)
     samples_of(loader)
     object.__setattr__(patient, "connect_timeout_s", options.connect_timeout_s)

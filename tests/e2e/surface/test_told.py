@@ -93,7 +93,7 @@ def test_an_agent_that_is_gone(root: Path, policy: str) -> None:
 
 
 def test_an_agent_that_never_was(root: Path) -> None:
-    options = QUICK.__class__(connect_timeout_s=0.2)
+    options = QUICK.__class__(connect_timeout_s=0.2, agent_missing="raise")
     loader = OffloadingDataLoader(folder(root), 4, agent="tcp://127.0.0.1:1/pictures", options=options)
     with pytest.raises(AgentUnreachable):
         iter(loader)

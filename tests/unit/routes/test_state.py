@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sophon_loader.routes.state import FIRST_PAUSE_S, MAX_PAUSE_S, Route, Standing
 
-WAIT_S = 30.0
 MOVES = {
     ("starting", "answered"): "ready",
     ("gone", "answered"): "back",
@@ -29,7 +28,7 @@ class Routes(RuleBasedStateMachine):
     @initialize(standing=st.sampled_from(Standing))
     def begin(self, standing: Standing) -> None:
         self.now_s = 1000.0
-        self.route = Route(standing, self.now_s, WAIT_S)
+        self.route = Route(standing, self.now_s)
         self.model = standing.value
         self.failures = 0
         self.left_alone_at_s = self.now_s
@@ -94,7 +93,6 @@ class Routes(RuleBasedStateMachine):
         assert self.route.awaited == (self.model in ("starting", "gone"))
         awaited = self.route.awaited and not self.on_trial
         assert self.route.due(self.now_s) == (awaited and self.now_s >= self.left_alone_at_s)
-        assert self.route.overdue(self.now_s) == (self.model == "starting" and self.now_s >= 1000.0 + WAIT_S)
 
     @invariant()
     def it_is_not_stuck(self) -> None:

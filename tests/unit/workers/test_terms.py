@@ -54,8 +54,9 @@ def test_what_is_set_is_what_others_read() -> None:
     shared = SharedTerms(early)
     assert shared.agreed() is None
     agreed = replace(early, address=Address("tcp://127.0.0.1:7", "photos"), instance="i", allowed=("file", "webp"))
-    shared.set(agreed, (3,))
-    assert shared.agreed() == (agreed, (3,))
+    agreed = replace(agreed, options=replace(early.options, window=7))
+    shared.set(agreed, (3,), ("train", "inner/"))
+    assert shared.agreed() == (agreed, (3,), ("train", "inner/"))
 
 
 def test_the_longest_that_can_be_agreed_on_fits() -> None:
@@ -67,8 +68,9 @@ def test_the_longest_that_can_be_agreed_on_fits() -> None:
         instance="i" * 32,
         allowed=tuple(f"{number:0200}" for number in range(MAX_ENCODINGS)),
     )
-    shared.set(agreed, (MAX_OPS,) * sources)
-    assert shared.agreed() == (agreed, (MAX_OPS,) * sources)
+    place = ("f" * 4096, "i" * 4096)
+    shared.set(agreed, (MAX_OPS,) * sources, place)
+    assert shared.agreed() == (agreed, (MAX_OPS,) * sources, place)
 
 
 @pytest.mark.parametrize("sources", [1, 2])
