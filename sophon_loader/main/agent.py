@@ -65,6 +65,8 @@ class Joining:
         self.error: SophonError | None = None
         self._route = Route(Standing.STARTING, now_s())
         self._again = again
+        self._spent_s = 0.0
+        """In this trial, longer than was said."""
         self._where = where
         self._shake_hands = shake_hands
         self._complete = complete
@@ -79,17 +81,20 @@ class Joining:
         if self._handshake is None and not self._route.due(now_s()):
             time.sleep(wait_s)
             return None
+        began_s = now_s()
         try:
             found = self._answer(wait_s)
         except SophonError as error:
             self.close()
+            spent_s, self._spent_s = self._spent_s + max(0.0, now_s() - began_s - wait_s), 0.0
             if not (self._again and may_come(error)):
                 self._route.refused(str(error))
                 raise
             self.error = error
-            self._route.failed(now_s(), str(error))
+            self._route.failed(now_s(), str(error), spent_s)
             log.info(log_line("agent missing", reason=error))
             return None
+        self._spent_s += max(0.0, now_s() - began_s - wait_s)
         if found is not None:
             self._route.answered(now_s())
             log.info(log_line("agent agreed", agent=found.agent, encodings=",".join(found.encodings)))

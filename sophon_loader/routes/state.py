@@ -11,6 +11,8 @@ import math
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 4.0
 """How long an agent that does not serve is left alone between two trials: twice as long each time, up to the second.
 One that returns is in use within 15 s: this pause, and what its workers take to start."""
+MAX_SHARE = 0.05
+"""Of all time, at most, that whoever tries it out may spend on that: a name server may take 10 s to say nothing."""
 
 
 class Standing(enum.Enum):
@@ -74,16 +76,17 @@ class Route:
         """It is being tried out; `failed`, `answered` or `refused` ends that."""
         self._on_trial = True
 
-    def failed(self, now_s: float, why: str) -> None:
+    def failed(self, now_s: float, why: str, spent_s: float = 0.0) -> None:
         """A trial has ended without service.
 
         Args:
             now_s: the time.
             why: what was got instead.
+            spent_s: for how long the trial has kept whoever made it from its work.
         """
         if self.awaited:
             self.why, self._on_trial = why, False
-            self._try_at_s = now_s + self._pause_s
+            self._try_at_s = now_s + max(self._pause_s, spent_s / MAX_SHARE)
             self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
 
     def answered(self, now_s: float) -> None:

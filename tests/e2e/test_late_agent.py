@@ -21,9 +21,11 @@ from sophon_loader import (
     UnknownExport,
 )
 from sophon_loader.errors import AgentUnreachable, ConfigError, VersionMismatch
+from tests.e2e.test_ranks import run
 from tests.support.agents import EXPORT, Agent, until
 from tests.support.loaders import QUICK, samples_of
-from tests.support.pictures import eval_transform, folder
+from tests.support.pictures import eval_transform, folder, train_transform
+from tests.support.ranks import Indexed, seen
 
 FILES = 48
 LOADER: dict[str, Any] = {"batch_size": 3, "seed": 3}
@@ -278,3 +280,28 @@ def test_files_that_differ(root: Path, tmp_path: Path, away: Agent, make: Any) -
                 iterator, found = iter(loader), []
     with pytest.raises(ConfigError, match="address must name the dataset's folder"):
         iter(loader)
+
+
+# --- two ranks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["sophon", "auto"])
+def test_two_ranks(root: Path, away: Agent, tmp_path: Path, policy: str) -> None:
+    (tmp_path / "address").write_text(away.address())
+    (tmp_path / "policy").write_text(policy)
+
+    def come() -> None:
+        until(lambda: all((tmp_path / f"begun {rank}").exists() for rank in (0, 1)), "both have begun", 120.0)
+        away.start()
+        (tmp_path / "comes").touch()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    ranks = run(2, "late", root, tmp_path)
+    thread.join()
+    both = sorted(one for rank in ranks for one in rank["seen"])
+    assert both == sorted(seen(OffloadingDataLoader(Indexed(root, train_transform()), 3, seed=1)))
+    for rank in ranks:
+        assert rank["used"]
+        (warning,) = rank["told"]
+        assert "Files are read on this host until it comes" in warning

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch import distributed
 from torch.utils.data import DistributedSampler, Subset
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from tests.support.loaders import PlainPictures, digest_of
 from tests.support.pictures import train_transform
 
@@ -55,6 +56,28 @@ def begin(root: Path, folder: Path) -> dict[str, Any]:
     if distributed.get_rank() == 1:
         (folder / "state.json").write_text(json.dumps(loader.state_dict()))
     return found
+
+
+def late(root: Path, folder: Path) -> dict[str, Any]:
+    """An agent that is not there when the ranks begin, and comes in the middle of their first epoch."""
+    options = OffloadOptions(connect_timeout_s=0.5, heartbeat_s=0.3, dead_after_s=5.0)
+    policy, address = (folder / "policy").read_text(), (folder / "address").read_text()
+    loader = sharded(root, seed=1, agent=address, policy=policy, options=options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, used = [], False
+        for number, batch in enumerate(loader):
+            first += seen([batch])
+            if number == 0:
+                (folder / f"begun {distributed.get_rank()}").touch()
+            while number == 0 and not (folder / "comes").exists():
+                time.sleep(0.05)
+        end_s = time.monotonic() + 60.0
+        while not used and time.monotonic() < end_s:
+            loader.set_epoch(0)
+            again, report = seen(loader), loader.report().as_dict()
+            used = report["wire_bytes"] > 0 and not report["fallbacks"] and again == first
+    return {"seen": first, "used": used, "told": [str(one.message) for one in caught]}
 
 
 def go_on(root: Path, folder: Path) -> dict[str, Any]:
@@ -166,6 +189,7 @@ def _runs(pid: int) -> bool:
 DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "begin": begin,
     "go_on": go_on,
+    "late": late,
     "killed": killed,
     "copies": copies,
     "own": own,
