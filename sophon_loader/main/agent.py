@@ -85,7 +85,7 @@ class Joining:
         try:
             found = self._answer(wait_s)
         except SophonError as error:
-            self.close()
+            self._end_trial()
             spent_s, self._spent_s = self._spent_s + max(0.0, now_s() - began_s - wait_s), 0.0
             if not (self._again and may_come(error)):
                 self._route.refused(str(error))
@@ -110,11 +110,16 @@ class Joining:
         found = self._handshake.agreement(wait_s)
         return None if found is None else self._complete(found)
 
-    def close(self) -> None:
-        """Give up, or be done."""
+    def _end_trial(self) -> None:
         if self._handshake is not None:
             self._handshake.close()
             self._handshake = None
+
+    def close(self) -> None:
+        """Be done, or leave it for now: who looks again begins another trial."""
+        if self._handshake is not None:
+            self._end_trial()
+            self._route.failed(now_s(), "it was left")
 
 
 class Agent:

@@ -14,7 +14,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.errors import warn_user
+from sophon_loader.errors import SophonError, may_come, warn_user
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Joining
 from sophon_loader.main.agreement import Agreement, own_address
@@ -215,30 +215,33 @@ class Engine:
         try:
             self._agreed = agreement()
         except Exception as error:
-            self._refused = f": {error}"
-            self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
-            self.close()
+            if not (self.run.missing and isinstance(error, SophonError) and may_come(error)):
+                self._refused = f": {error}"
+                self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
+                self.close()
             raise
         if self._agreed is not None and self._joining is not None:
             self._joining.close()
             self._joining = None
+            if self._epoch is not None and not self._epoch.learnt:
+                self._epoch.ready_after = self._epoch.delivered
 
     def _join(self, agreement: Agreement) -> None:
         """Go on with an agent that has come."""
-        run, self._agreed = self.run, None
+        run, self._agreed = replace(self.run, agreement=agreement), None
         assert run.late is not None, "an agent that is not waited for goes with a run that says so"
-        self._know(replace(run, agreement=agreement))
-        if self._planner is not None:
+        if run.missing:
             run.profiler.begin(agreement, self._processes)
-            self._planner = self._new_planner(run.profiler)
-        if self._live is None:
-            self._live = self._live_plan(self.run)
+            if self._planner is not None:
+                self._planner = self._new_planner(run.profiler)
+            else:
+                self._live = self._live_plan(run)
+        self._know(run)
         run.late.set(agreement.terms, agreement.reach, agreement.locations.place)
         epoch = self._epoch
-        if epoch is None or epoch.learnt:
+        if not run.missing or epoch is None or epoch.learnt:
             return
-        epoch.ready_after = epoch.delivered
-        if run.missing and self._live is not None:
+        if self._live is not None:
             self._live.begin(epoch.share)
         elif self._planner is not None and not self._planner.by_cost:
             epoch.replanned = True

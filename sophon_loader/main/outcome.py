@@ -101,10 +101,10 @@ def why_nothing(found: Circumstances, report: Report) -> str:
         return ready if found.missing else ""
     if not found.agent or found.alone:
         return found.alone or NO_AGENT
+    if found.starting and found.missing:
+        return f"{ready}, and is used from the next epoch on" if ready else f"{found.agent} is missing: {found.missing}"
     if found.starting:
-        return (
-            f"{found.agent} has not come yet: {found.missing}" if found.missing else f"{found.agent} is still starting"
-        )
+        return f"{found.agent} is still starting"
     if not samples:
         return "no sample has been delivered"
     silent = found.gone and report.totals.fallbacks == samples

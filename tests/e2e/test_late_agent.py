@@ -105,7 +105,7 @@ def test_it_is_used_once_it_comes(
         warnings.simplefilter("always")
         for number, batch in enumerate(loader):
             if number == 3:
-                assert f"the agent at {away.address()} has not come yet" in summary(loader)
+                assert f"the agent at {away.address()} is missing" in summary(loader)
                 if comes == "in mid-epoch":
                     away.start()
                     away.ready()
@@ -119,7 +119,7 @@ def test_it_is_used_once_it_comes(
         used(loader, root, 1)
     (warning,) = told(caught)
     assert "got nothing within 0.5 s" in warning and "Files are read on this host until it comes" in warning
-    assert "has not come yet" not in summary(loader)
+    assert "is missing" not in summary(loader)
     assert not any("until it comes" in note for note in loader.report().as_dict()["notes"])
     if policy in ("all-off", "sophon", "fastflow"):
         assert loader.report().as_dict()["plan_reason"]
@@ -204,7 +204,7 @@ def test_a_wait_until_it_comes(root: Path, away: Agent, make: Any) -> None:
         loader = make(folder(root), away.address(), policy="all-off", options=WAIT)
         assert samples_of(loader) == reference(root, 0)
     timer.join()
-    assert loader.report().as_dict()["wire_bytes"] and "has not come" not in summary(loader)
+    assert loader.report().as_dict()["wire_bytes"] and "is missing" not in summary(loader)
 
 
 def test_a_remote_folder_waits_for_it(root: Path, away: Agent, make: Any) -> None:
@@ -222,6 +222,17 @@ def test_measuring_waits_for_it(root: Path, away: Agent, make: Any) -> None:
         report = loader.measure().as_dict()
     timer.join()
     assert report["wire_bytes"] and len(told(caught)) == 1
+
+
+def test_measuring_in_vain_leaves_the_agent_to_come(root: Path, away: Agent, make: Any) -> None:
+    """With workers that persist, which no new run begins for."""
+    options = replace(SOON, missing_wait_s=0.6)
+    loader = make(folder(root), away.address(), options=options, num_workers=1, persistent_workers=True)
+    assert samples_of(loader) == reference(root, 0)
+    with pytest.raises(AgentUnreachable):
+        loader.measure()
+    away.start()
+    used(loader, root, 1)
 
 
 @pytest.mark.parametrize("values", [{"agent_missing": "ignore"}, {"agent_missing": None}, {"missing_wait_s": 0}])

@@ -211,7 +211,7 @@ def test_an_agent_that_dies_after_its_greeting_is_asked_again(
         assert samples_of(loader) == expected
 
     assert seconds_of(epoch) < 15.0
-    assert "has not come yet" in loader.report().as_dict()["summary"]
+    assert "is missing" in loader.report().as_dict()["summary"]
     asked = len(liar.heard)
     alive = True
 
