@@ -56,7 +56,7 @@ class Handshakes:
                 "copy a token of that agent (tokens/first below its keys, or one that `sophon-agent key add NAME` "
                 f"makes) to {file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
             )
-            if _MISMATCH in self._failed or _has_keys(endpoint):
+            if _MISMATCH in self._failed or has_keys(endpoint):
                 return KeyRefused(f"key must be given, because the agent at {endpoint} has keys, got none; {remedy}")
             return AgentUnreachable(
                 f"an agent must answer at {endpoint}, got connections that are closed at once; something else listens "
@@ -74,7 +74,7 @@ class Handshakes:
         )
 
 
-def _has_keys(endpoint: str) -> bool:
+def has_keys(endpoint: str) -> bool:
     """Whether an agent that has keys listens there. One that hangs up may do so before ZeroMQ has read its greeting."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     greeting = b""

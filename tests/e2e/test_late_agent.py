@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socketserver
 import threading
 import time
 import warnings
@@ -20,7 +21,9 @@ from sophon_loader import (
     RemoteImageFolder,
     UnknownExport,
 )
+from sophon_loader.client.handshakes import has_keys
 from sophon_loader.errors import AgentUnreachable, ConfigError, VersionMismatch
+from storage_agent.keys import KeyFolder
 from tests.e2e.test_ranks import run
 from tests.support.agents import EXPORT, Agent, until
 from tests.support.loaders import QUICK, samples_of
@@ -256,6 +259,34 @@ def test_an_agent_whose_key_is_lacking(root: Path, tmp_path: Path, away: Agent, 
         for _ in range(100):
             samples_of(iterator)
             iterator = iter(loader)
+
+
+def test_whether_an_agent_has_keys_is_seen_before_it_hangs_up(root: Path, tmp_path: Path) -> None:
+    for keys in ((), ("--keys", str(tmp_path / "keys"))):
+        agent = Agent({EXPORT: root}, "--end-with-stdin", *keys)
+        try:
+            assert has_keys(agent.endpoint) == bool(keys)
+        finally:
+            agent.end()
+        assert not has_keys(agent.endpoint)
+
+
+def test_connections_that_are_closed_without_a_reason(root: Path, tmp_path: Path, make: Any) -> None:
+    """A proxy with nothing behind it is a missing agent, but for a loader with a key."""
+    options = replace(SOON, connect_timeout_s=1.5)
+    token = KeyFolder(tmp_path / "keys").add("of-some-agent")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        address = f"tcp://127.0.0.1:{proxy.server_address[1]}/{EXPORT}"
+        try:
+            with pytest.warns(OffloadWarning, match="connections that are closed at once.*Files are read on this host"):
+                assert samples_of(make(folder(root), address, options=options)) == reference(root, 0)
+            with pytest.raises(KeyRefused):
+                iter(make(folder(root), address, options=replace(options, key=str(token))))
+        finally:
+            proxy.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "later"])
