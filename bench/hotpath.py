@@ -42,10 +42,10 @@ from bench.children import LOADER_CORE, Orders, agent_address, child, start_agen
 from bench.epochs import orders_of, warm_up
 from bench.link import WARM_EPOCHS, one_epoch
 from bench.loading import folder, our_loader, quiet, torch_loader
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.deferred import Node
 from sophon_loader.kinds.image.source import Held, Source
 from sophon_loader.pipeline import chain
-from sophon_loader.shared import SharedArray
 from sophon_loader.workers import finishing
 
 POLICIES = ("torch", "no-off", "resize-off", "auto")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sophon_loader.datasets.remote import RemoteImageFolder
     from sophon_loader.loader import OffloadingDataLoader
     from sophon_loader.pipeline.registry import register_op
-    from sophon_loader.report import Report
+    from sophon_loader.report.report import Report
 
 __version__ = "0.2.0"
 """The one place where the version stands; pyproject.toml reads it from here."""
@@ -59,7 +59,7 @@ _HOMES = {
     "OffloadOptions": "sophon_loader.client.options",
     "OffloadableDataset": "sophon_loader.datasets.protocol",
     "RemoteImageFolder": "sophon_loader.datasets.remote",
-    "Report": "sophon_loader.report",
+    "Report": "sophon_loader.report.report",
     "register_op": "sophon_loader.pipeline.registry",
 }
 

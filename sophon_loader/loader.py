@@ -20,7 +20,7 @@ from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from sophon_loader.logs import log_line
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
@@ -41,7 +41,7 @@ from sophon_loader.main.untraced import untraced
 from sophon_loader.main.unused import watched
 from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 
 OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "device_prefetch", "shard", "options")
 """The arguments that torch's class does not have."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from sophon_loader.wire.announcement import Announcement
 from storage_agent import log
 from storage_agent.allocator import keep_freed_memory

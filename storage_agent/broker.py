@@ -22,7 +22,7 @@ import zmq
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentError
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import unpack
 from sophon_loader.wire.messages import AT_WORK, Failed, Registered, Status, Welcome

@@ -7,8 +7,8 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from sophon_loader.endpoints import host_of
 from sophon_loader.errors import AgentError, ConfigError
+from sophon_loader.host.endpoints import host_of
 
 
 def check_modules(names: Sequence[str]) -> None:

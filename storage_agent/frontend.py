@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.endpoints import by_ipv6_alone
-from sophon_loader.host import acknowledged_nbytes, received_nbytes
-from sophon_loader.private_folder import PrivateFolder
+from sophon_loader.host.endpoints import by_ipv6_alone
+from sophon_loader.host.private_folder import PrivateFolder
+from sophon_loader.host.system import acknowledged_nbytes, received_nbytes
 from sophon_loader.wire.frames import frames_of, pack
 from sophon_loader.wire.limits import MAX_HEADER_NBYTES
 from sophon_loader.wire.messages import Message

@@ -11,10 +11,10 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from sophon_loader.endpoints import Family, unknown_host
 from sophon_loader.errors import AgentUnreachable, MalformedMessage
+from sophon_loader.host.endpoints import Family, unknown_host
+from sophon_loader.host.terminal import table
 from sophon_loader.keys import Token, token_for
-from sophon_loader.terminal import table
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import AskStatus, Message, Status
 from storage_agent.status_table import rows_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from sophon_loader import __version__
 from sophon_loader.encodings.catalogue import encoding_names, missing
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.messages import Failed, Failure, Refused, Registered
 from storage_agent.instructions import Log

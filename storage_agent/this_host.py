@@ -7,8 +7,8 @@ import shlex
 import socket
 from pathlib import Path
 
-from sophon_loader.endpoints import host_of
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.endpoints import host_of
 from sophon_loader.keys import Token, read_private, token_name
 from storage_agent.keys import FIRST, KeyFolder
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.bed.unavailable import TestBedUnavailable
-from sophon_loader.cgroups import cpu_mounts
+from sophon_loader.host.cgroups import cpu_mounts
 
 QUOTA_PERIOD_US = 100_000
 MIN_QUOTA_CORES = 0.01

@@ -13,7 +13,6 @@ from sophon_loader.client.link import Link
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import MOST_FLOWING_S, Advice, Silence, flows
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.endpoints import unknown_host
 from sophon_loader.errors import (
     AgentError,
     AgentUnreachable,
@@ -22,7 +21,8 @@ from sophon_loader.errors import (
     SophonError,
     UnknownExport,
 )
-from sophon_loader.host import now_s
+from sophon_loader.host.endpoints import unknown_host
+from sophon_loader.host.system import now_s
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import content_hash

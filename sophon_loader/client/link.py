@@ -13,9 +13,9 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.handshakes import FAILED, Handshakes
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.endpoints import Family
 from sophon_loader.errors import AgentUnreachable, ConfigError
-from sophon_loader.host import now_s, received_nbytes
+from sophon_loader.host.endpoints import Family
+from sophon_loader.host.system import now_s, received_nbytes
 from sophon_loader.wire.frames import check_frames, pack, payload_of, unpack
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Message

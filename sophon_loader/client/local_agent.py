@@ -14,7 +14,7 @@ import sophon_loader
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.private_folder import sweep
+from sophon_loader.host.private_folder import sweep
 from sophon_loader.wire.announcement import Awaited
 
 EXPORT = "local"

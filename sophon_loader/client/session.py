@@ -25,7 +25,7 @@ from sophon_loader.errors import (
     VersionMismatch,
     WireError,
 )
-from sophon_loader.host import now_s
+from sophon_loader.host.system import now_s
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.randomness import Seed

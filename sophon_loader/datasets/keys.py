@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.shared import SharedStrings
+from sophon_loader.host.shared import SharedStrings
 
 
 def checked_key(key: Any, name: str, row: int) -> str:

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.errors import ConfigError
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.fields import short
 
 Transform = Callable[[Any], Any]

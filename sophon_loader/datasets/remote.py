@@ -16,10 +16,10 @@ from sophon_loader.datasets.folders import what_is_there
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import IntTargets
 from sophon_loader.errors import SampleMissing
+from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.routes.waiting import awaited
-from sophon_loader.shared import SharedArray, SharedStrings
 
 
 class RemoteImageFolder(VisionDataset):  # type: ignore[misc]

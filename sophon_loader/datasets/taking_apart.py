@@ -12,7 +12,7 @@ from sophon_loader.datasets.indices import integers
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
 from sophon_loader.datasets.recognised import own_parts, replaced_under, rule_of
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 
 
 def offloadable(dataset: Any) -> Offloadable:

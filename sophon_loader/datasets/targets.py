@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations, common_root
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError, SophonError, may_come
-from sophon_loader.host import cores_available, now_s
+from sophon_loader.host.system import cores_available, now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import Agreement, Handshake, proposed
 from sophon_loader.pipeline.chain import Chain

@@ -19,7 +19,7 @@ from sophon_loader.encodings.catalogue import encoding_names, usable
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
-from sophon_loader.host import now_s
+from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed

@@ -17,12 +17,12 @@ from sophon_loader.datasets.indices import as_integer
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
+from sophon_loader.host.regular import read_regular
 from sophon_loader.main.order import Order
 from sophon_loader.main.trial_process import tried_apart
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators
-from sophon_loader.regular import read_regular
 from sophon_loader.workers.alike import difference, kind_of
 
 COMPARED = 3

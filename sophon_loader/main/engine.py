@@ -31,7 +31,7 @@ from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.batches import BatchMemory
 from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics

@@ -17,7 +17,7 @@ from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.tail import Tail
 from sophon_loader.main.untraced import untraced
 from sophon_loader.profiling.steps import StepClock
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 STARVED_SHARE, STARVED_S = 0.1, 1.0

@@ -24,7 +24,7 @@ from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live

@@ -13,7 +13,7 @@ from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Planner
 from sophon_loader.main.run import Run
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 
 NO_EPOCH = "no epoch has begun"
 NO_AGENT = "no agent was given"

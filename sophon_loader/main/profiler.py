@@ -19,7 +19,7 @@ from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.words import resource
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.keeping import KeptLive, ProfileFile, TrialFile, profile_key
 from sophon_loader.main.trials import KeptTrials
@@ -34,7 +34,7 @@ from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.stages import Throughput
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.workers.counters import Totals
 

@@ -19,7 +19,7 @@ from torch import distributed
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.seeding import rank_of_all
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import Totals
 
 REPORTS_WAIT_S = 30.0

@@ -9,7 +9,7 @@ import logging
 
 from sophon_loader.client.connection import Connection
 from sophon_loader.errors import PipelineError, SampleMissing, SampleOutsideExport, SampleUnreadable, SophonError
-from sophon_loader.host import now_s
+from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import BUILD_S, Agreement
 from sophon_loader.routes.state import FIRST_PAUSE_S, MAX_PAUSE_S

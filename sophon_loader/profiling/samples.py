@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 
 MAX_MEASURED_OPS = 9
 """Ops that are measured one by one: 10 sizes of 4 bytes, 9 times and 2 sides of 2 bytes make 62 bytes a sample."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.host import now_s
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
+from sophon_loader.host.system import now_s
 
 LOST_TIMES = 3
 """A worker may wait in vain for so many `resend_after_s`, and besides ..."""

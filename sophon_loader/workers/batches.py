@@ -64,7 +64,7 @@ import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
 from torch.utils.data import get_worker_info
 
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.workers.room import FREE_SHARE, KEPT_SHARE, Room, lowest_free
 
 SMALL_NBYTES = 1 << 16

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.absence import Absence

@@ -12,7 +12,7 @@ from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.regular import Seen, read_regular, seen
+from sophon_loader.host.regular import Seen, read_regular, seen
 from sophon_loader.wire.messages import Sample
 
 

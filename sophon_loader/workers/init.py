@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 from sophon_loader.datasets.look import look, owners, same_look
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of, replaced_among, rests_on, same_pipeline
 from sophon_loader.errors import ConfigError
-from sophon_loader.host import end_with_parent
+from sophon_loader.host.system import end_with_parent
 
 
 class WorkerInit:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside

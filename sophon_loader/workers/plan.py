@@ -9,7 +9,7 @@ import numpy as np
 from sophon_loader.decide.facts import FILE, MAX_CHOICES, Choice
 from sophon_loader.decide.plan import Plan
 from sophon_loader.encodings.catalogue import PLAIN
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.figures import counted
+from sophon_loader.host.shared import SharedNotes
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import ON_TENSORS, remedy_for
-from sophon_loader.shared import SharedNotes
 
 _NOTE_NBYTES = 600
 _MAX_LENGTH = 300

@@ -8,7 +8,7 @@ import msgpack
 
 from sophon_loader.decide.plan import GOLDEN
 from sophon_loader.decide.tariff import Prices, Tariff
-from sophon_loader.shared import SharedNotes
+from sophon_loader.host.shared import SharedNotes
 
 _NOTE_NBYTES = 1 << 10
 """A part takes 46 bytes as msgpack, and a mix has at most four."""

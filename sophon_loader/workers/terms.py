@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgpack
 
 from sophon_loader.client.session import Terms
-from sophon_loader.shared import SharedNotes
+from sophon_loader.host.shared import SharedNotes
 
 _NOTE_NBYTES = 1 << 15
 """An address takes some 30 bytes as msgpack, the name of an encoding a dozen, a folder at most 4096; the agent's reach

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from sophon_loader.client.wanted import BatchId
-from sophon_loader.shared import SharedNotes
+from sophon_loader.host.shared import SharedNotes
 
 _SLOT_NBYTES = 1 << 16
 _BATCH = struct.Struct("<qq")

@@ -17,11 +17,11 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import SampleDiffers, SophonError
+from sophon_loader.host.regular import seen
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
-from sophon_loader.regular import seen
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
 from sophon_loader.workers.counters import Row

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sophon_loader.errors import AgentBusy, ConfigError, SampleError, SampleOutsideExport, SampleUnreadable
-from sophon_loader.regular import open_regular
+from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.descriptors import NONE_LEFT
 from storage_agent.settings import Indexed

@@ -15,7 +15,7 @@ from sophon_loader.errors import (
     SampleOutsideExport,
     SampleUnreadable,
 )
-from sophon_loader.regular import read_to_end
+from sophon_loader.host.regular import read_to_end
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.descriptors import NONE_LEFT
 from storage_agent.stores import refusals

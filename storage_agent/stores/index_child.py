@@ -22,7 +22,7 @@ from typing import IO
 
 from tqdm import tqdm
 
-from sophon_loader.regular import open_regular
+from sophon_loader.host.regular import open_regular
 from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
 from storage_agent.stores.members import LeftOut, Members, Refused
 from storage_agent.stores.tar import read_tar

@@ -29,7 +29,7 @@ from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.tariff import NO_TRAFFIC, Part, Prices, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import PlanError
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, MakeLoader, SeenIndex, samples_of
 from tests.support.pictures import picture

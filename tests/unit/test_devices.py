@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._device import _device_constructors
 
-from sophon_loader.shared import SharedArray, shared_tensor
+from sophon_loader.host.shared import SharedArray, shared_tensor
 from tests.support.agents import ROOT
 
 MAKERS = {function.__name__ for function in _device_constructors()}

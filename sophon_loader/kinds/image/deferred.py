@@ -16,10 +16,10 @@ from weakref import ReferenceType, ref
 
 from PIL import Image, ImageFilter
 
+from sophon_loader.host.regular import read_regular
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
 from sophon_loader.kinds.image.source import Held, Source, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
-from sophon_loader.regular import read_regular
 
 
 class Node:

@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 
 from sophon_loader import LocalAgent, OffloadingDataLoader
 from sophon_loader.errors import AgentUnreachable, OffloadWarning
-from sophon_loader.host import cores_available
+from sophon_loader.host.system import cores_available
 from tests.support.agents import agent_for, until
 from tests.support.loaders import QUICK
 from tests.support.pictures import eval_transform, folder, train_transform

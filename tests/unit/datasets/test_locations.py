@@ -11,7 +11,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.datasets.locations import Locations, common_root
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.errors import ConfigError
-from sophon_loader.shared import SharedArray, SharedStrings
+from sophon_loader.host.shared import SharedArray, SharedStrings
 
 HERE = Address.parse("tcp://fileserver:5555/photos")
 

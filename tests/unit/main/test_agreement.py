@@ -12,8 +12,8 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.main.agreement import _looked_for
-from sophon_loader.shared import SharedArray, SharedStrings
 from sophon_loader.wire.messages import NO_FILE, Sizes
 
 KEYS = ["cat/1.jpg", "dog/2.jpg"]

@@ -15,7 +15,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.live import MIN_OFFERS, LivePlan
 from sophon_loader.profiling.live import Conditions
 from sophon_loader.profiling.steps import VERDICT_STEPS
-from sophon_loader.report_rows import rows_of
+from sophon_loader.report.rows import rows_of
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import Statistics
 from tests.support.pictures import make_tree

@@ -11,7 +11,7 @@ import pytest
 from sophon_loader.main.epoch import Epoch, EpochIterator
 from sophon_loader.main.order import Order, Reading
 from sophon_loader.profiling.steps import StepClock
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 
 

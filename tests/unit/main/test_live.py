@@ -31,7 +31,7 @@ from sophon_loader.main.live import (
 )
 from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import (
     AGENT_S_PER_BYTE,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.main.outcome import Circumstances, why_nothing
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 
 AGENT = "the agent at tcp://files:5555"

@@ -19,7 +19,7 @@ from sophon_loader.main import gathering, ranks
 from sophon_loader.main.gathering import KEPT_EPOCHS, Gathering
 from sophon_loader.main.ranks import Ranks, ToldReports, summed
 from sophon_loader.profiling.samples import SampleProfile
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 from tests.support.profiles import photo_profile
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.host import now_s
+from sophon_loader.host.system import now_s
 from sophon_loader.main import revival as module
 from sophon_loader.main.revival import Revival
 from sophon_loader.wire.frames import pack

@@ -17,7 +17,7 @@ from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 

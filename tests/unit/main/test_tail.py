@@ -26,7 +26,7 @@ from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registry import register_op
-from sophon_loader.report import Report
+from sophon_loader.report.report import Report
 from tests.support.loaders import as_list, said, times_two
 
 CPU = torch.device("cpu")

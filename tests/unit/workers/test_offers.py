@@ -10,7 +10,7 @@ import pytest
 import torch.multiprocessing
 
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
-from sophon_loader.shared import SharedArray
+from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
 from sophon_loader.workers.offers import KEPT, MAX_OFFERS, MIN_PER_WORKER, SharedOffers

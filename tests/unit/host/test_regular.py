@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.regular import read_regular, read_to_end, seen
+from sophon_loader.host.regular import read_regular, read_to_end, seen
 
 _SAYS_NOTHING = "/proc/sys/kernel/ostype"
 """A file of 6 bytes that has 0 by its `stat`, as those of some mounts have."""

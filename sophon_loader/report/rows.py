@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
 from sophon_loader.profiling.steps import VERDICT_STEPS
+from sophon_loader.report.values import ReportValues
 
 if TYPE_CHECKING:
-    from sophon_loader.report import Report
     from sophon_loader.workers.counters import Totals
 
 
-def title(report: Report) -> str:
+def title(report: ReportValues) -> str:
     """What stands above the table."""
     epoch = "" if report.epoch is None else f"epoch {report.epoch}, "
     ranks = "" if report.ranks == 1 else f", sum of {report.ranks} ranks"
     return f"{epoch}policy {report.policy}{ranks}"
 
 
-def rows_of(report: Report) -> list[tuple[str, str]]:
+def rows_of(report: ReportValues) -> list[tuple[str, str]]:
     """The rows that have something to tell.
 
     Args:
@@ -36,7 +36,7 @@ def rows_of(report: Report) -> list[tuple[str, str]]:
     return [(what, value) for what, value in _rows(report) if value]
 
 
-def _rows(report: Report) -> Iterator[tuple[str, str]]:
+def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     totals = report.totals
     held_up = "" if report.bottleneck is None else f"{capitalised(resource(report.bottleneck))} limits."
     predicted = report.predicted_seconds
@@ -58,7 +58,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "notes", "\n".join(report.notes)
 
 
-def _samples(report: Report) -> str:
+def _samples(report: ReportValues) -> str:
     count, seconds = report.totals.samples, report.seconds
     if not count:
         return ""
@@ -70,7 +70,7 @@ def _samples(report: Report) -> str:
     return text
 
 
-def _too_soon(report: Report) -> str:
+def _too_soon(report: ReportValues) -> str:
     """Why nothing is said of what limits, where speeds are measured and only steps are missing."""
     waiting = report.totals.samples and report.rates and not report.judged
     return f"not known yet: it takes {VERDICT_STEPS} training steps" if waiting else ""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.report import Report
-from sophon_loader.report_rows import rows_of
+from sophon_loader.report.report import Report
+from sophon_loader.report.rows import rows_of
 from sophon_loader.workers.counters import NO_TOTALS, Statistics
 
 KEYS = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sophon_loader import endpoints as module
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.endpoints import Family, by_ipv6_alone, host_of, unknown_host
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.host import endpoints as module
+from sophon_loader.host.endpoints import Family, by_ipv6_alone, host_of, unknown_host
 
 KNOWN = {"six": [socket.AF_INET6], "four": [socket.AF_INET], "both": [socket.AF_INET6, socket.AF_INET]}
 

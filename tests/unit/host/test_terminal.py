@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sophon_loader.terminal import shown, table
+from sophon_loader.host.terminal import shown, table
 
 ROWS = [("notes", "[/x] bücher/日本/\udcff.jpg \x1b[31m" + 90 * "y" + " :smile:"), ("words", " ".join(60 * ["word"]))]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader import private_folder as module
 from sophon_loader.errors import AgentError
-from sophon_loader.private_folder import MAX_SOCKET_NBYTES, PrivateFolder, sweep
+from sophon_loader.host import private_folder as module
+from sophon_loader.host.private_folder import MAX_SOCKET_NBYTES, PrivateFolder, sweep
 
 LEAVE = """
 import os, signal, sys, tempfile
-from sophon_loader import private_folder
+from sophon_loader.host import private_folder
 private_folder._bases = lambda: iter([private_folder.Path(sys.argv[1])])
 print(private_folder.PrivateFolder().socket, flush=True)
 sys.stdin.read()

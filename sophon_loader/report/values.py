@@ -1,22 +1,22 @@
-"""What an epoch did, for people and for machines."""
+"""What an epoch did, in values; `report.py` has them as a table too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sophon_loader.decide.words import what_limits, what_more_brings
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
-from sophon_loader.report_rows import rows_of, title
-from sophon_loader.terminal import table
 from sophon_loader.workers.counters import NO_TOTALS, Totals
+
+R = TypeVar("R", bound="ReportValues")
 
 
 @dataclass
-class Report:
-    """The last epoch of a loader, or the running one so far.
+class ReportValues:
+    """The values of a `Report`.
 
     Args:
         policy: name of the policy.
@@ -45,10 +45,6 @@ class Report:
             `would_bring` and `weighed` are means.
         workers: number of the loader's workers at the end; 0 where the main process loads.
         judged: whether the loader has seen the training steps without which nothing is said of what limits.
-
-    Example:
-        >>> print(loader.report())  # a table
-        >>> loader.report().as_dict()["wire_bytes"]
     """
 
     policy: str
@@ -112,7 +108,7 @@ class Report:
         sentences = what_limits(self.limits), what_more_brings(self.would_bring) if self.limits else ""
         return " ".join(filter(None, sentences))
 
-    def snapshot(self) -> Report:
+    def snapshot(self: R) -> R:
         """A copy that does not change while the epoch goes on."""
         return replace(self, rates=dict(self.rates), limits=dict(self.limits), would_bring=dict(self.would_bring))
 
@@ -153,11 +149,6 @@ class Report:
             "plan_reason": self.plan_reason,
             "notes": list(self.notes),
         }
-
-    def __str__(self) -> str:
-        return table(title(self), rows_of(self))
-
-    __repr__ = __str__
 
 
 def _prepared(totals: Totals) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 from multiprocessing.process import BaseProcess
 
-from sophon_loader.cgroups import cgroup_quotas
+from sophon_loader.host.cgroups import cgroup_quotas
 
 _TCP_INFO_NBYTES = 136
 _ACKNOWLEDGED_AT, _RECEIVED_AT = 120, 128

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.cgroups import CpuMounts, cgroup_quotas, cpu_mounts, read_quota
-from sophon_loader.host import cores_available
+from sophon_loader.host.cgroups import CpuMounts, cgroup_quotas, cpu_mounts, read_quota
+from sophon_loader.host.system import cores_available
 from sophon_loader.pipeline.software import software
 from sophon_loader.pipeline.switches import ON_TENSORS
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sophon_loader.shared import SharedArray, SharedStrings
+from sophon_loader.host.shared import SharedArray, SharedStrings
 from tests.support.drawn import examples
 
 FILE_NAMES = (st.binary(max_size=20).map(os.fsdecode) | st.text(max_size=20)).map(lambda name: name.replace("\0", "_"))

@@ -1,0 +1,1 @@
+"""What this host gives: cores, memory that processes share, files, names of hosts, a terminal."""

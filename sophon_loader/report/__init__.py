@@ -1,0 +1,1 @@
+"""What an epoch did, and how it is told."""

@@ -1,0 +1,24 @@
+"""What an epoch did, for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sophon_loader.host.terminal import table
+from sophon_loader.report.rows import rows_of, title
+from sophon_loader.report.values import ReportValues
+
+
+@dataclass(repr=False)
+class Report(ReportValues):
+    """The last epoch of a loader, or the running one so far; `ReportValues` says what it holds.
+
+    Example:
+        >>> print(loader.report())  # a table
+        >>> loader.report().as_dict()["wire_bytes"]
+    """
+
+    def __str__(self) -> str:
+        return table(title(self), rows_of(self))
+
+    __repr__ = __str__
