@@ -114,6 +114,16 @@ def no_keys_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def threads_of_tests_draw_nothing() -> Iterator[None]:
+    """Relays, stand-ins of agents and pools that are ours may run beside a loop with `num_workers=0`."""
+    from sophon_loader.pipeline import randomness
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(randomness, "_DRAW_NOTHING", randomness._DRAW_NOTHING | {"tests", "bench", "examples"})
+        yield
+
+
 @pytest.fixture
 def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test spawns, and a loader's own agent, start as they do for users, and import torch once more."""

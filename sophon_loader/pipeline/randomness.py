@@ -118,8 +118,9 @@ def threads_beside() -> list[str]:
     servers, progress bars, notebooks and debuggers. Any other one runs code that nobody here knows.
     """
     own, names = threading.get_ident(), {one.ident: one.name for one in threading.enumerate()}
-    running = sys._current_frames().items()
-    return sorted(names.get(ident, "unnamed") for ident, frame in running if ident != own and not _draws_nothing(frame))
+    running = sys._current_frames()
+    del running[own]  # a frame that refers to itself would keep all above it, and their loader, until a collection
+    return sorted(names.get(ident, "unnamed") for ident, frame in running.items() if not _draws_nothing(frame))
 
 
 def _draws_nothing(frame: FrameType | None) -> bool:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError, OffloadWarning
+from sophon_loader.pipeline import randomness
 from tests.support.loaders import LOCAL, QUICK, SeenIndex, samples_of
 from tests.support.pictures import eval_transform, folder
 
@@ -147,7 +148,11 @@ def test_batches_taken_in_another_thread_than_their_iterator_was_made_in(make: A
 
 
 @pytest.mark.parametrize("where", ["agent", None])
-def test_a_thread_that_draws_beside_the_loop_keeps_its_random_numbers(make: Any, where: str | None) -> None:
+def test_a_thread_that_draws_beside_the_loop_keeps_its_random_numbers(
+    make: Any, where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(randomness, "_DRAW_NOTHING", randomness._DRAW_NOTHING - {"tests"})
+
     def loader() -> Any:
         return make(seed=3, batch_size=1, **({} if where else {"agent": None}))
 
