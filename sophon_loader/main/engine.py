@@ -11,13 +11,11 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.errors import SophonError, may_come, warn_user
+from sophon_loader.errors import SophonError, may_come
 from sophon_loader.logs import log_line
-from sophon_loader.main.agent import Agent, Joining
-from sophon_loader.main.agreement import Agreement, own_address
+from sophon_loader.main.contact import Contact
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering, met
 from sophon_loader.main.live import LivePlan, Moment, live_plan
@@ -25,8 +23,7 @@ from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothin
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
-from sophon_loader.main.revival import Revival
-from sophon_loader.main.run import Run, no_op_for_agents
+from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
@@ -39,11 +36,9 @@ from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.tariff import SharedTariff
-from sophon_loader.workers.terms import SharedTerms
 
 MAX_DEGRADED_SHARE = 0.05
 """An epoch in which a larger share of samples did not come as planned does not correct the plan."""
-_MISSING = "is missing"
 log = logging.getLogger(__name__)
 
 
@@ -58,13 +53,7 @@ class Engine:
     def __init__(self, data: Offloadable, settings: Settings) -> None:
         self.data = data
         self._settings = settings
-        where = settings.agent or own_address(data)
-        self._agent = None if where is None else Agent(where, data, settings.options)
-        self._joining: Joining | None = None
-        self._agreed: Agreement | None = (
-            None  # with an agent that has come, where a plan has it wait for the next epoch
-        )
-        self._revival = Revival()
+        self._contact = Contact(data, settings)
         self._live: LivePlan | None = None
         self._shared: Live | None = None
         self._plan: SharedPlan | None = None
@@ -76,8 +65,6 @@ class Engine:
         self._iterations = 0
         self._reports: ToldReports | None = None
         self._gathering: Gathering | None = None
-        self._warned_of: set[str] = set()
-        self._warned_of_ops = False
         self._refused = ""  # why no epoch could begin
 
     # --- before an epoch --------------------------------------------------------------------------------------
@@ -105,7 +92,7 @@ class Engine:
         """
         pipelines = tuple(pipeline_of(owner) for owner in self.data.owners)
         run = self._run
-        alone = self._why_alone(processes)
+        alone = self._contact.why_alone(processes)
         same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, seed, alone)
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
@@ -131,16 +118,8 @@ class Engine:
         return self._dataset
 
     def _live_plan(self, run: Run) -> LivePlan | None:
-        samples, before = len(self.data), self._live
-        return live_plan(
-            self._settings, run, self._agent, self._statistics, self._processes, samples, before, self._shared
-        )
-
-    def _why_alone(self, processes: int) -> str:
-        """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent."""
-        if self._agent is None or not isinstance(self._settings.policy, PricingPolicy):
-            return ""
-        return self._agent.why_useless(processes)
+        samples, before, agent = len(self.data), self._live, self._contact.agent
+        return live_plan(self._settings, run, agent, self._statistics, self._processes, samples, before, self._shared)
 
     def _new_run(
         self,
@@ -151,30 +130,15 @@ class Engine:
         *,
         needed: bool,
     ) -> Run:
-        settings, agreement, late, agent, missing = self._settings, None, None, self._agent, ""
+        settings = self._settings
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        if alone and agent is not None:
-            agent.close()  # of a run with fewer processes
-        elif agent is not None and len(self.data):
-            if isinstance(settings.policy, PricingPolicy) and agent.files_here:
-                self._joining = agent.join(divided.chains, settings.encodings, seed, self._processes)
-                late = SharedTerms(agent.proposed(divided.chains, seed))
-            else:
-                found = agent.agree(divided.chains, settings.encodings, seed, self._processes, needed=needed)
-                if isinstance(found, Joining):
-                    self._joining, missing = found, str(found.error)
-                    late = SharedTerms(agent.proposed(divided.chains, seed))
-                else:
-                    agreement = found
-        asked = agent is not None and not alone and not isinstance(settings.policy, NoOff)
-        if asked and not self._warned_of_ops and (why := no_op_for_agents(divided.chains)):
-            self._warned_of_ops = True
-            warn_user(f"No op runs at the agent: {why}.")
+        found = self._contact.begin(divided.chains, seed, self._processes, alone, needed=needed)
+        agreement, late = found.agreement, found.late
         self._planner = self._plan = self._reports = self._gathering = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         policy = settings.policy
         planned = not isinstance(policy, PricingPolicy) and (agreement is not None or late is not None)
-        whose = "none" if late is None else str(agent)
+        whose = "none" if late is None else str(self._contact.agent)
         profiler = Profiler(
             self.data,
             divided.chains,
@@ -188,7 +152,7 @@ class Engine:
         if planned:
             self._planner = self._new_planner(profiler)
             self._plan = SharedPlan(len(self.data), encoding_names())
-        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, missing, alone)
+        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, found.missing, alone)
 
     def _new_planner(self, profiler: Profiler) -> Planner:
         policy = self._settings.policy
@@ -204,31 +168,31 @@ class Engine:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset. The next
                 iteration starts it anew.
         """
-        self._revival.look(self.run.agreement, self._statistics.absence)
-        if self._joining is not None:
-            self._look_at(self._joining.agreement)
-        if self._agreed is not None and not (self._planner is not None and self._planner.by_cost):
-            self._join(self._agreed)
+        contact = self._contact
+        contact.try_again(self.run.agreement, self._statistics.absence)
+        self._see(contact.look)
+        if contact.agreed is not None and not (self._planner is not None and self._planner.by_cost):
+            self._join()
 
-    def _look_at(self, agreement: Callable[[], Agreement | None]) -> None:
-        """See what has come of an agreement in the making."""
+    def _see(self, look: Callable[[], bool]) -> None:
+        """See whether an agent has come."""
         try:
-            self._agreed = agreement()
+            came = look()
         except Exception as error:
             if not (self.run.missing and isinstance(error, SophonError) and may_come(error)):
                 self._refused = f": {error}"
                 self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
                 self.close()
             raise
-        if self._agreed is not None and self._joining is not None:
-            self._joining.close()
-            self._joining = None
-            if self._epoch is not None and not self._epoch.learnt:
-                self._epoch.ready_after = self._epoch.delivered
+        if came and self._epoch is not None and not self._epoch.learnt:
+            self._epoch.ready_after = self._epoch.delivered
 
-    def _join(self, agreement: Agreement) -> None:
-        """Go on with an agent that has come."""
-        run, self._agreed = replace(self.run, agreement=agreement), None
+    def _join(self) -> None:
+        """Go on with an agent that has come, if one has."""
+        agreement = self._contact.take()
+        if agreement is None:
+            return
+        run = replace(self.run, agreement=agreement)
         assert run.late is not None, "an agent that is not waited for goes with a run that says so"
         if run.missing:
             run.profiler.begin(agreement, self._processes)
@@ -251,22 +215,17 @@ class Engine:
         """An epoch begins: use an agent that has come, wait for one without which nothing can be measured, and else
         tell the user once that it is missing."""
         self.wanted()
-        joining, agent, missing = self._joining, self._agent, self.run.missing
-        if measuring and missing and joining is not None and agent is not None:
-            self._look_at(lambda: agent.await_joining(joining))
-        if self._agreed is not None:
-            self._join(self._agreed)
-        if missing and self.run.agreement is None and _MISSING not in self._warned_of:
-            self._warned_of.add(_MISSING)
-            warn_user(
-                f"The agent at {agent} cannot be used yet: {missing}. Files are read on this host until it comes. "
-                "OffloadOptions(agent_missing=...) has the loader wait for it, or raise the error."
-            )
+        missing = self.run.missing
+        if measuring and missing:
+            self._see(self._contact.wait)
+        self._join()
+        if missing and self.run.agreement is None:
+            self._contact.tell_missing(missing)
 
     def may_change(self, processes: int) -> bool:
         """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
         plan, which is made and judged for those that there are."""
-        run, alone = self.run, self._why_alone(processes)
+        run, alone = self.run, self._contact.why_alone(processes)
         if self._planner is not None or self._epoch is None or self._epoch.measuring:
             return False
         return run.is_of(tuple(pipeline_of(owner) for owner in self.data.owners), run.collate_fn, run.seed, alone)
@@ -384,17 +343,7 @@ class Engine:
         epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan
         if as_agreed and live is not None and live.progressed(now, self.step_clock.of_device_s):
             live.tell(epoch.report, judging=self.step_clock.judges)
-        if totals.fallbacks > totals.refused:
-            self._warn_once("does not answer, or sends nothing usable. Files are read on this host until it does")
-        if totals.refused:
-            self._warn_once(
-                "answers, but cannot read a file that this host can read. Such files are read here (the log names them)"
-            )
-
-    def _warn_once(self, what: str) -> None:
-        if what not in self._warned_of:
-            self._warned_of.add(what)
-            warn_user(f"The agent at {self._agent} {what}; report() counts them as fallbacks.")
+        self._contact.tell_fallbacks(totals)
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -425,8 +374,7 @@ class Engine:
             return
         self._learn(epoch, whole=True)
         epoch.turn_over()
-        if self._agreed is not None:
-            self._join(self._agreed)
+        self._join()
         if (planner := self._planner) is not None and self.run.agreement is not None:
             before = planner.current
             self._follow_plan(epoch, planner)
@@ -477,7 +425,9 @@ class Engine:
         """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
         if not epoch.learnt:
             gone = self._statistics.absence.gone_s > 0
-            found = circumstances(self.run, self._agent, self._settings.policy, self._live or self._planner, gone=gone)
+            found = circumstances(
+                self.run, self._contact.agent, self._settings.policy, self._live or self._planner, gone=gone
+            )
             epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
 
     @property
@@ -509,16 +459,11 @@ class Engine:
     def close(self) -> None:
         """End the local agent and this process's connection, if there are any; a later epoch starts them anew."""
         self._end_run()
-        if self._agent is not None:
-            self._agent.close()
+        self._contact.close()
         self._memory.forget_ended()
 
     def _end_run(self) -> None:
-        if self._joining is not None:
-            self._joining.close()
-            self._joining = None
-        self._agreed = None
-        self._revival.close()
+        self._contact.leave()
         if self._dataset is not None:
             if self._epoch is not None:
                 self._explain(self._epoch)

@@ -149,7 +149,7 @@ from tests.support.pictures import folder
 
 loader = OffloadingDataLoader(folder(sys.argv[1]), agent=LocalAgent(workers=1), policy="all-off")
 next(iter(loader))
-agent = loader._engine._agent._process.pid
+agent = loader._engine._contact.agent._process.pid
 child = os.fork()
 if not child:
     time.sleep(600)

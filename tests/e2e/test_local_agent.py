@@ -228,8 +228,8 @@ def test_a_link_that_leaves_the_folder(tmp_path: Path, make: Make, policy: str) 
 def test_signals_that_a_scheduler_sends_to_all_processes_of_a_job_do_not_end_it(root: Path, make: Make) -> None:
     loader = make(folder(root), policy="all-off")
     expected = samples_of(loader)
-    assert loader._engine is not None and loader._engine._agent is not None
-    own = loader._engine._agent._process
+    assert loader._engine is not None and loader._engine._contact.agent is not None
+    own = loader._engine._contact.agent._process
     assert own is not None
     agent = psutil.Process(own.pid)
     processes = [agent, *agent.children(recursive=True)]
