@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,23 +11,18 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from tqdm import tqdm
 
 from sophon_loader.client.options import LocalAgent, OffloadOptions
-from sophon_loader.datasets.look import look, same_look
-from sophon_loader.datasets.protocol import NotOffloadable
-from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.decide.policy import Policy, PricingPolicy
-from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
+from sophon_loader.errors import ConfigError, SophonError, frames_for_user
 from sophon_loader.host.system import cores_available
-from sophon_loader.logs import log_line
-from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
-from sophon_loader.main.outcome import NO_AGENT
+from sophon_loader.main.measuring import measured_pass
 from sophon_loader.main.owned import OwnedDataLoader
+from sophon_loader.main.parts import Parts
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
 from sophon_loader.main.prefetch import ahead
@@ -36,17 +30,15 @@ from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
-from sophon_loader.main.trial_process import NotTried
 from sophon_loader.main.untraced import untraced
 from sophon_loader.main.unused import watched
-from sophon_loader.main.workforce import AutoWorkers, asked_for, own_cores
+from sophon_loader.main.workforce import AutoWorkers, asked_for
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report.report import Report
 
 OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "device_prefetch", "shard", "options")
 """The arguments that torch's class does not have."""
 T_co = TypeVar("T_co", covariant=True)
-log = logging.getLogger(__name__)
 
 
 class OffloadingDataLoader(OwnedDataLoader[T_co]):
@@ -167,9 +159,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         samplers = self.sampler, self.batch_sampler
         self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
         self._inner: Inner | None = None
-        self._compared = False
         self._pid = os.getpid()
-        self._take_apart()
+        self._parts = Parts(self, self._settings)
         self._use = watched(self, agent)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -202,43 +193,21 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             "wrap the model in DistributedDataParallel and give the loader shard=True"
         )
 
-    def _take_apart(self, *, warn: bool = True) -> None:
-        """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
-        self._look = look(self.dataset)
-        self._engine: Engine | None = None
-        try:
-            data = offloadable(self.dataset)
-        except NotOffloadable as reason:
-            self._run_plainly(str(reason), warn=warn)
-            return
-        self._engine = Engine(data, self._settings)
-
-    def _run_plainly(self, why: str, *, warn: bool = True) -> None:
-        """Be a plain DataLoader from now on, and warn a user who gave an agent."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = self._inner = None
-        device = self._settings.tail
-        untouched = () if device is None else (f"no op runs on {device}, because the dataset cannot be taken apart",)
-        self._plain_report = Report(self._settings.policy.name, NO_AGENT if self._settings.agent is None else why)
-        if isinstance(self.num_workers, AutoWorkers):  # whose number its random numbers depend on
-            self.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
-            untouched = (*untouched, f"num_workers is {self.num_workers}, from the number of cores, and stays at that")
-        self._plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
-        log.info(log_line("plain DataLoader", reason=why))
-        if warn and self._settings.agent is not None:
-            warn_user(f"Nothing is offloaded: {why}.")
+    @property
+    def _engine(self) -> Engine | None:
+        """What drives the epochs; None for a dataset that is loaded plainly."""
+        return self._parts.engine
 
     def __getstate__(self) -> dict[str, Any]:
         """As of DataLoader, without what belongs to this process: a copy has workers and an agent of its own."""
-        left = ("_engine", "_inner", "_look", "_pid")
+        left = ("_inner", "_parts", "_pid")
         return {name: value for name, value in self.__dict__.items() if name not in left} | {"_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._inner, self._compared, self._followed_place = None, False, copy.copy(self._followed_place)
+        self._inner, self._followed_place = None, copy.copy(self._followed_place)
         self._pid = os.getpid()
-        self._take_apart(warn=False)
+        self._parts = Parts(self, self._settings, warn=False)
         self._use.shared_by(self)
 
     def _leave_to_parent(self) -> None:
@@ -251,8 +220,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self._pid = os.getpid()
         self._inner = self._iterator = None
         self._followed_place = copy.copy(self._followed_place)
-        if self._engine is not None:
-            self._engine = Engine(self._engine.data, self._settings)
+        self._parts.leave_to_parent()
 
     @untraced
     def __iter__(self) -> Any:
@@ -289,8 +257,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         persist = self._inner is not None and self.persistent_workers
         keep = self._inner is not None and persist and self._inner.workers == self.num_workers > 0
         if not keep:  # workers that go on have the dataset as it was when they started, as in DataLoader
-            self._follow_dataset()
+            self._parts.follow(self, order)
         if self._engine is None:
+            self._inner = None
             return plain_batches(self, super().__iter__, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())
@@ -309,24 +278,6 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self.device_prefetch:
             batches, tail = ahead(batches, self._settings, tail), None
         return EpochIterator(self._engine, epoch, batches, order.length, tail)
-
-    def _follow_dataset(self) -> None:
-        """See that the dataset still is what was taken apart, and gives what its parts give."""
-        if not same_look(self._look, look(self.dataset)):
-            if self._engine is not None:
-                self._engine.close()
-            self._compared = False
-            self._take_apart()
-        if self._engine is None or self._compared:
-            return
-        self._compared = True
-        try:
-            unlike = unlike_its_parts(self._engine.data, self._place.order)
-        except NotTried as why:
-            self._run_plainly(f"the dataset could not be compared with its parts, because {why}")
-            return
-        if unlike is not None:
-            self._run_plainly(unlike)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`, also for a sampler with `set_epoch`; epochs count up by themselves."""
@@ -378,18 +329,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             return self.report()
         with self._aside():
             batches = self._iterate(measuring=True)
-            if self._engine is None:  # the dataset turned out to do more than its parts
-                return self.report()
-            bar = tqdm(total=len(self._engine.data), desc="profiling", unit=" samples", leave=False, disable=None)
-            with bar as progress:  # on a terminal; a log would have a line for every refresh
-                for batch in batches:
-                    if step is not None:
-                        step(batch)
-                    progress.update(batches.epoch.delivered - progress.n)
-                    if batches.epoch.delivered >= len(self._engine.data):  # maybe of an endless sampler
-                        break
-            if not batches.epoch.learnt:
-                self._engine.finished(batches.epoch)
+            if self._engine is not None:  # else the dataset has turned out to do more than its parts
+                measured_pass(batches, self._engine, step)
         return self.report()
 
     def headspace(self, step: Callable[[Any], object], batches: int = 16) -> Headspace:
@@ -405,13 +346,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             ConfigError: the dataset cannot be offloaded, or an epoch has too few batches.
         """
         with self._aside():
-            found = self._iterate()
-            if not isinstance(found, EpochIterator):
-                raise ConfigError(
-                    f"headspace() needs a dataset that can be offloaded, got a {type(self.dataset).__name__}; "
-                    "print(loader.report()) says what it lacks"
-                )
-            return measured_headspace(found, step, batches, self._lag)
+            return measured_headspace(self._iterate(), step, batches, self._lag, type(self.dataset).__name__)
 
     def report(self, all_ranks: bool = False) -> Report:
         """What the last epoch did, or the running one so far: prints as a table, `.as_dict()` is plain data.
@@ -430,7 +365,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if all_ranks:
             needs_group()
         if self._engine is None:
-            return self._plain_report.snapshot()
+            return self._parts.plain_report.snapshot()
         return self._use.report(self._settings, self._engine, all_ranks=all_ranks)
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class Headspace:
         )
 
 
-def measured_headspace(batches: EpochIterator, step: Callable[[Any], object], held: int, skipped: int) -> Headspace:
+def measured_headspace(batches: Any, step: Callable[[Any], object], held: int, skipped: int, name: str) -> Headspace:
     """Step on batches as they come, then on some of them again.
 
     Args:
@@ -54,10 +54,16 @@ def measured_headspace(batches: EpochIterator, step: Callable[[Any], object], he
         step: the training step, called with every batch.
         held: batches to keep for the second part.
         skipped: batches before the first part counts, those that were asked for at once.
+        name: of the dataset's class.
 
     Raises:
-        ConfigError: the iteration is too short.
+        ConfigError: the dataset cannot be offloaded, or the iteration is too short.
     """
+    if not isinstance(batches, EpochIterator):
+        raise ConfigError(
+            f"headspace() needs a dataset that can be offloaded, got a {name}; "
+            "print(loader.report()) says what it lacks"
+        )
     kept: list[tuple[Any, int]] = []
     started_s, counted = time.perf_counter(), 0
     for number, batch in enumerate(batches):

@@ -191,7 +191,7 @@ def test_what_cannot_be(make: Callable[[], Any], says: str) -> None:
 
 
 def test_a_plain_loader_has_one_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sophon_loader.loader.cores_available", lambda: 3.0)
+    monkeypatch.setattr("sophon_loader.main.parts.cores_available", lambda: 3.0)
     loader = OffloadingDataLoader(torch.utils.data.TensorDataset(torch.arange(6)), 2, num_workers="auto")
     assert loader.num_workers == 3 and sum(len(one[0]) for one in loader) == 6
     assert any("num_workers is 3, from the number of cores" in note for note in loader.report().notes)
