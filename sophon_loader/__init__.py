@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sophon_loader.datasets.files import FileDataset, ImageFiles
     from sophon_loader.datasets.protocol import OffloadableDataset
     from sophon_loader.datasets.remote import RemoteImageFolder
+    from sophon_loader.datasets.remote_files import RemoteFiles
     from sophon_loader.loader import OffloadingDataLoader
     from sophon_loader.pipeline.registry import register_op
     from sophon_loader.report.report import Report
@@ -58,6 +59,7 @@ _HOMES = {
     "OffloadingDataLoader": "sophon_loader.loader",
     "OffloadOptions": "sophon_loader.client.options",
     "OffloadableDataset": "sophon_loader.datasets.protocol",
+    "RemoteFiles": "sophon_loader.datasets.remote_files",
     "RemoteImageFolder": "sophon_loader.datasets.remote",
     "Report": "sophon_loader.report.report",
     "register_op": "sophon_loader.pipeline.registry",
@@ -84,6 +86,7 @@ __all__ = [
     "PipelineError",
     "PlanError",
     "ProgramRefused",
+    "RemoteFiles",
     "RemoteImageFolder",
     "Report",
     "SampleDiffers",

@@ -15,8 +15,10 @@ from sophon_loader.errors import SophonError
 from sophon_loader.wire.failures import failure_of
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import AskListing, AskSizes, Failed, Listing, Offer, Registered, Sample, Sizes
+from sophon_loader.wire.samples import SamplesAsked, samples_asked
 from storage_agent.jobs import Job
 from storage_agent.listing import classes_of, images_below
+from storage_agent.samples import Samples
 from storage_agent.stores import Exports
 from storage_agent.stores.store import Store
 
@@ -172,7 +174,8 @@ def answer_question(exports: Exports, question: AskListing | AskSizes) -> Iterat
                 yield None
             yield Answer(Sizes(store.describe(), sizes))
             return
-        yield from _listing(store, question.prefix)
+        asked = samples_asked(question.prefix)
+        yield from _listing(store, question.prefix) if asked is None else _listing_of_samples(store, asked)
     except SophonError as error:
         yield refuse(error)
 
@@ -189,6 +192,21 @@ def _listing(store: Store, prefix: str) -> Iterator[Answer | None]:
         payload += squeezed.compress(packer.pack(names))
         yield None
     yield Answer(Listing(list(classes)), payload + squeezed.flush())
+
+
+def _listing_of_samples(store: Store, asked: SamplesAsked) -> Iterator[Answer | None]:
+    samples = Samples(store, asked)
+    yield from samples.find()
+    squeezed, packer = zlib.compressobj(1), msgpack.Packer(unicode_errors="surrogateescape")
+    payload = squeezed.compress(packer.pack_array_header(len(samples.folders)))
+    for position in range(len(samples.folders)):
+        cells: list[str] = []
+        for more in samples.of(position):
+            cells += more
+            yield None
+        payload += squeezed.compress(packer.pack(cells))
+        yield None
+    yield Answer(Listing(samples.folders), payload + squeezed.flush())
 
 
 def refuse(error: SophonError, ids: list[int] | None = None) -> Answer:

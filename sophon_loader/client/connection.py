@@ -18,14 +18,17 @@ from sophon_loader.errors import (
     AgentUnreachable,
     CorruptMessage,
     MalformedMessage,
+    SampleOutsideExport,
     SophonError,
     UnknownExport,
+    VersionMismatch,
 )
 from sophon_loader.host.endpoints import unknown_host
 from sophon_loader.host.system import now_s
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import content_hash
+from sophon_loader.wire.limits import MAX_LISTING_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
@@ -45,10 +48,9 @@ from sophon_loader.wire.messages import (
     Sizes,
     Welcome,
 )
+from sophon_loader.wire.samples import SamplesAsked
 from sophon_loader.wire.version import VERSIONS
 
-MAX_LISTING_NBYTES = 1 << 30
-"""Most that a listing may unpack to, about the names of twenty million files; a few KB could unpack to any size."""
 MAX_DAMAGED = 5
 """How often a question is asked again because it, or its answer, was damaged on its way."""
 DAMAGED_PAUSE_S = 0.02
@@ -229,7 +231,27 @@ class Connection(Link):
 
     def listing(self, timeout_s: float) -> list[tuple[str, list[str]]]:
         """(class, its files) of the address's folder, in ImageFolder's order."""
-        answer, payload = self._ask(AskListing(self.address.export, self.address.folder), None, timeout_s)
+        return self._listed(self.address.folder, timeout_s)
+
+    def samples(self, member: str, timeout_s: float) -> list[tuple[str, list[str]]]:
+        """(folder, its samples) of the address's folder, as `wire/samples.py` says.
+
+        Args:
+            member: whose contents are wanted.
+            timeout_s: how long the answer may take.
+        """
+        asked = SamplesAsked(self.address.folder, member)
+        try:
+            return self._listed(asked.prefix, timeout_s)
+        except SampleOutsideExport as error:
+            if not asked.is_unknown(str(error)):
+                raise
+            raise VersionMismatch(
+                f"agent must list samples of several files, got one of an older release at {self.address}; update it"
+            ) from None
+
+    def _listed(self, prefix: str, timeout_s: float) -> list[tuple[str, list[str]]]:
+        answer, payload = self._ask(AskListing(self.address.export, prefix), None, timeout_s)
         if not isinstance(answer, Listing):
             raise self._unexpected(answer)
         try:

@@ -265,6 +265,7 @@ _RULES: dict[tuple[str, str], Rule] = {
         refuses=_timm_refuses,
     ),
     ("sophon_loader", "RemoteImageFolder"): OurRule(("address", "shared_keys", "shared_targets"), _root),
+    ("sophon_loader", "RemoteFiles"): OurRule(("address", "shared_keys", "label"), _root),
     ("sophon_loader", "FileDataset"): OurRule(("root", "shared_keys", "label"), _root),
 }
 """Library and name of a class -> its rule, which holds for subclasses that change nothing of `OWN`."""

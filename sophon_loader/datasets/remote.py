@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from operator import index as as_int
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torchvision.datasets import VisionDataset
@@ -21,8 +22,99 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.routes.waiting import awaited
 
+_Listed = TypeVar("_Listed")
 
-class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
+
+class RemoteImages(VisionDataset):  # type: ignore[misc]
+    """What datasets share whose files the agent lists and sends.
+
+    Args:
+        agent: its address, with a folder.
+        transform, target_transform: as for ImageFolder.
+        options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
+
+    Attributes:
+        shared_keys: row -> path relative to the address's folder.
+    """
+
+    shared_keys: SharedStrings
+
+    def __init__(
+        self,
+        agent: str,
+        transform: Transform | None,
+        target_transform: Transform | None,
+        options: OffloadOptions | None,
+    ) -> None:
+        super().__init__(agent, transform=transform, target_transform=target_transform)
+        self.options = options or OffloadOptions()
+        self.address = Address.parse(agent).with_key(self.options.key)
+        self._connection: tuple[int, Connection] | None = None
+
+    def listed(self, ask: Callable[[Connection, float], _Listed]) -> _Listed:
+        """What the agent lists, once it is there.
+
+        Args:
+            ask: takes a connection, and how long the answer may take, in seconds.
+
+        Raises:
+            SampleMissing: there is no such folder; the text says which there are.
+        """
+
+        def listing() -> _Listed:
+            connection = Connection(self.address, 1, self.options)
+            try:
+                connection.greet(self.options.connect_timeout_s)
+                return ask(connection, 10 * self.options.dead_after_s)
+            except SampleMissing as error:
+                told = what_is_there(self.address, self.options)
+                raise SampleMissing(
+                    f"agent must name a folder that the export has, got {self.address}: {told or error}"
+                ) from None
+            finally:
+                connection.close()
+
+        return awaited(listing, str(self.address), self.options)
+
+    def __len__(self) -> int:
+        return len(self.shared_keys)
+
+    @property
+    def label(self) -> Callable[[int], Any]:
+        """Row -> label, before `target_transform`."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> Source:
+        """What of it can be offloaded."""
+        return Source(None, self.shared_keys, self.label, self.address)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """One sample, with the file fetched from the agent and everything run here."""
+        index = as_int(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be below {len(self)}, got {index}")
+        index %= len(self)
+        key = self.address.key(self.shared_keys[index])
+        data = self._own_connection().file(key, self.options.dead_after_s)
+        # The transform draws from the caller's generators, as in any torchvision dataset.
+        image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
+        target = self.label(index)
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+    def _own_connection(self) -> Connection:
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = (os.getpid(), Connection(self.address, 1, self.options))
+        return self._connection[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+
+class RemoteImageFolder(RemoteImages):
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
@@ -52,37 +144,22 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
         *,
         options: OffloadOptions | None = None,
     ) -> None:
-        super().__init__(agent, transform=transform, target_transform=target_transform)
-        self.options = options or OffloadOptions()
-        self.address = Address.parse(agent).with_key(self.options.key)
-        self._connection: tuple[int, Connection] | None = None
-        tree = awaited(self._listing, str(self.address), self.options)
+        super().__init__(agent, transform, target_transform, options)
+        tree = self.listed(Connection.listing)
+        if not tree:
+            raise FileNotFoundError(f"Couldn't find any class folder in {self.address}.")
+        if empty := [name for name, files in tree if not files]:
+            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)} in {self.address}.")
         self.classes = [name for name, _ in tree]
         self.class_to_idx = {name: position for position, name in enumerate(self.classes)}
         counts = [len(names) for _, names in tree]
         self.shared_keys = SharedStrings([f"{name}/{file}" for name, files in tree for file in files])
         self.shared_targets = SharedArray(np.repeat(np.arange(len(counts), dtype=np.int64), counts))
 
-    def _listing(self) -> list[tuple[str, list[str]]]:
-        connection = Connection(self.address, 1, self.options)
-        try:
-            connection.greet(self.options.connect_timeout_s)
-            tree = connection.listing(10 * self.options.dead_after_s)
-        except SampleMissing as error:
-            told = what_is_there(self.address, self.options)
-            raise SampleMissing(
-                f"agent must name a folder that the export has, got {self.address}: {told or error}"
-            ) from None
-        finally:
-            connection.close()
-        if not tree:
-            raise FileNotFoundError(f"Couldn't find any class folder in {self.address}.")
-        if empty := [name for name, files in tree if not files]:
-            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)} in {self.address}.")
-        return tree
-
-    def __len__(self) -> int:
-        return len(self.shared_keys)
+    @property
+    def label(self) -> Callable[[int], int]:
+        """Row -> class index."""
+        return IntTargets(self.shared_targets)
 
     @property
     def targets(self) -> list[int]:
@@ -99,32 +176,3 @@ class RemoteImageFolder(VisionDataset):  # type: ignore[misc]
     def imgs(self) -> list[tuple[str, int]]:
         """ImageFolder's other name for `samples`."""
         return self.samples
-
-    @property
-    def source(self) -> Source:
-        """What of it can be offloaded."""
-        return Source(None, self.shared_keys, IntTargets(self.shared_targets), self.address)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """One sample, with the file fetched from the agent and everything run here."""
-        index = as_int(index)
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index must be below {len(self)}, got {index}")
-        index %= len(self)
-        key = self.address.key(self.shared_keys[index])
-        data = self._own_connection().file(key, self.options.dead_after_s)
-        # The transform draws from the caller's generators, as in any torchvision dataset.
-        image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
-        target: Any = int(self.shared_targets.array[index])
-        return (
-            image if self.transform is None else self.transform(image),
-            target if self.target_transform is None else self.target_transform(target),
-        )
-
-    def _own_connection(self) -> Connection:
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), Connection(self.address, 1, self.options))
-        return self._connection[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}

@@ -12,6 +12,8 @@ MAX_REQUEST_VALUES = 1 << 14
 """Values in it: 1024 samples take 7200, 4096 keys as many as they are."""
 MAX_PAYLOAD_NBYTES = 1 << 30
 """Of a payload, and so of a file: one that does not fit a payload cannot be served."""
+MAX_LISTING_NBYTES = 1 << 30
+"""Most that a listing may unpack to, about the names of twenty million files; a few KB could unpack to any size."""
 MAX_FRAME_NBYTES = 1 << 20
 """Of one frame of it: ZeroMQ takes a whole frame as a sign of life, and no part of one, however slowly it comes."""
 MAX_TEXT_LENGTH = 1 << 16

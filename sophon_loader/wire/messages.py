@@ -235,7 +235,7 @@ class Status:
 
 @dataclass(frozen=True)
 class AskListing:
-    """Loader: the files of `export` below `prefix` as an ImageFolder tree."""
+    """Loader: the files of `export` below `prefix` as an ImageFolder tree, or samples (see `wire/samples.py`)."""
 
     KIND: ClassVar[int] = 13
     export: str

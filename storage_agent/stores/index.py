@@ -24,7 +24,7 @@ MAX_LENGTH = 0xFFFFFFFF
 """Of a member, in bytes."""
 UNFINISHED = ".making-"
 """How the name of a file that is being written begins."""
-_MAGIC = b"SOPHIDX\1"
+_MAGIC = b"SOPHIDX\2"
 _HEADER = struct.Struct("<8sIIQQ16s")
 """Magic, number of containers, whether there are links, number of records, bytes of names, digest of the rest."""
 _CONTAINER = struct.Struct("<Qq")

@@ -23,6 +23,8 @@ from typing import IO
 from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
+from sophon_loader.wire.limits import MAX_KEY_NBYTES
+from storage_agent.listing import IMAGE_SUFFIXES
 from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
 from storage_agent.stores.members import LeftOut, Members, Refused
 from storage_agent.stores.tar import read_tar
@@ -140,18 +142,42 @@ def _merge(task: Task, left_out: dict[str, tuple[int, str]]) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     twice = LeftOut()
     indexes = [Index(part.index) for part in task.parts]
-    numbered = [_numbered(index, number) for number, index in enumerate(indexes)]
+    paths = [part.path for part in task.parts]
+    above = _names_of(paths, task.kind) if any(map(_is_flat, indexes)) else [b""] * len(paths)
+    numbered = [_numbered(index, number, above[number], twice) for number, index in enumerate(indexes)]
     merged = heapq.merge(*numbered, key=operator.itemgetter(0))
     versions = [Version(part.nbytes, part.modified_ns) for part in task.parts]
-    paths = [part.path for part in task.parts]
     write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, twice)))
     _count(twice, left_out)
 
 
-def _numbered(index: Index, number: int) -> Iterator[tuple[bytes, int, Entry]]:
+def _is_flat(index: Index) -> bool:
+    """Whether a picture lies outside of all folders, as in WebDataset's shards, whose names may be those of others."""
+    position = 0
+    while position < len(index):
+        name, slash, _ = index.entry(position).name.partition(b"/")
+        if not slash and name.decode("utf-8", "surrogateescape").lower().endswith(IMAGE_SUFFIXES):
+            return True
+        position = index.first(name + b"0", position) if slash else position + 1  # "0" follows "/"
+    return False
+
+
+def _names_of(paths: list[str], kind: str) -> list[bytes]:
+    """The folder in which each archive's members are served: its path from the folder of all, without its suffix."""
+    top = os.path.commonpath([os.path.dirname(path) for path in paths])
+    names = [os.path.relpath(path, top) for path in paths]
+    bare = [name.removesuffix(f".{kind}") for name in names]
+    return [os.fsencode(name) + b"/" for name in (bare if len({*bare}) == len(bare) else names)]
+
+
+def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Iterator[tuple[bytes, int, Entry]]:
     for entry in index:
+        name = above + entry.name
+        if len(name) > MAX_KEY_NBYTES:
+            left_out.add(name, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
+            continue
         where = number if entry.container == 0 else entry.container
-        yield entry.name, number, entry._replace(container=where)
+        yield name, number, entry._replace(name=name, container=where)
 
 
 def _once(merged: Iterator[tuple[bytes, int, Entry]], paths: list[str], twice: LeftOut) -> Iterator[tuple[int, Entry]]:

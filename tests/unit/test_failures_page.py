@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader import errors
-from sophon_loader.client import connection, patience, requests
+from sophon_loader.client import patience, requests
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.routes import state
 from sophon_loader.wire import limits
@@ -69,7 +69,7 @@ def test_every_time_out_is_on_the_page() -> None:
 LIMITS = {
     "payload of a message": limits.MAX_PAYLOAD_NBYTES,
     "one text field": limits.MAX_TEXT_LENGTH,
-    "listing, unpacked": connection.MAX_LISTING_NBYTES,
+    "listing, unpacked; with the members that a `RemoteFiles` asks for": limits.MAX_LISTING_NBYTES,
     "ops": limits.MAX_OPS,
     "times samples are requested again while none comes": patience.MAX_RESENDS,
     "times a pipeline is registered again": requests.MAX_REGISTRATIONS,

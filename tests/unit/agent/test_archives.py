@@ -219,7 +219,7 @@ def test_an_archive_that_changes(tmp_path: Path, opened: Opened) -> None:
 def test_a_changed_archive_is_indexed_anew_alone(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [tar_of(tmp_path / f"{n}.tar", (f"{n}.jpg", b"1")) for n in range(3)]
+    paths = [tar_of(tmp_path / f"{n}.tar", (f"c/{n}.jpg", b"1")) for n in range(3)]
     location = f"tar://{tmp_path}/*.tar"
     first = opened(location).describe()
     indexes = set((tmp_path / "indexes").iterdir())
@@ -227,9 +227,9 @@ def test_a_changed_archive_is_indexed_anew_alone(
     monkeypatch.setattr("storage_agent.stores.indexing._make", None)
     assert opened(location).describe() == first, "nothing is made again"
     monkeypatch.undo()
-    tar_of(paths[1], ("1.jpg", b"22"))
+    tar_of(paths[1], ("c/1.jpg", b"22"))
     again = opened(location)
-    assert again.describe() != first and again.read("1.jpg") == b"22" and again.read("2.jpg") == b"1"
+    assert again.describe() != first and again.read("c/1.jpg") == b"22" and again.read("c/2.jpg") == b"1"
     left = set((tmp_path / "indexes").iterdir())
     assert len(left) == 4 and len(left & indexes) == 2, "the old ones of what has changed are gone"
 
@@ -310,3 +310,30 @@ def test_the_usual_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_the_description_ends_in_the_digest(tmp_path: Path, opened: Opened) -> None:
     path = tar_of(tmp_path / "x.tar", ("x.jpg", b"1"))
     assert re.fullmatch(rf"tar://{path} \(index [0-9a-f]{{32}}\)", opened(path).describe())
+
+
+def test_flat_archives_are_folders_of_their_own(tmp_path: Path, opened: Opened) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / "all" / folder).mkdir(parents=True)
+        tar_of(tmp_path / "all" / folder / "0.tar", ("x.jpg", folder.encode()), ("x.cls", b"1"), ("d/y.jpg", b"y"))
+    store = opened(f"tar://{tmp_path}/all/{{a,b}}/*.tar")
+    assert store.read("a/0/x.jpg") == b"a" and store.read("b/0/x.jpg") == b"b" and store.size("b/0/x.cls") == 1
+    assert [where for where, _, _ in store.walk("a")] == ["", "0", "0/d"]
+    one = opened(f"tar://{tmp_path}/all/a/0.tar")
+    assert one.read("x.jpg") == b"a"
+
+
+def test_archives_whose_pictures_lie_in_folders_are_one_folder(tmp_path: Path, opened: Opened) -> None:
+    for number in range(2):
+        tar_of(tmp_path / f"{number}.tar", (f"c/{number}.jpg", b"x"), ("notes.txt", b"top"))
+    store = opened(f"tar://{tmp_path}/*.tar")
+    assert store.read("c/0.jpg") == store.read("c/1.jpg") == b"x" and store.read("notes.txt") == b"top"
+
+
+def test_a_name_that_gets_too_long_below_its_archives(tmp_path: Path, opened: Opened) -> None:
+    long = "n/" + "a" * 4094
+    for number in range(2):
+        tar_of(tmp_path / f"{number}.tar", ("x.jpg", b"x"), (long, b"x"))
+    store = opened(f"tar://{tmp_path}/*.tar")
+    assert store.read("0/x.jpg") == b"x"
+    assert [folders for _, folders, _ in store.walk("0")] == [[]]

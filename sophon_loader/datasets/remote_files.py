@@ -1,0 +1,174 @@
+"""RemoteFiles: samples of several files each, as WebDataset lays them out, that only an agent sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.protocol import Transform
+from sophon_loader.datasets.remote import RemoteImages
+from sophon_loader.datasets.targets import targets_of
+from sophon_loader.errors import ConfigError, MalformedMessage, SampleMissing, SampleUnreadable, add_note, warn_user
+from sophon_loader.host.shared import SharedStrings
+from sophon_loader.wire.fields import short
+from sophon_loader.wire.samples import EVERY
+
+Members = dict[str, bytes]
+
+
+class RemoteFiles(RemoteImages):
+    """Samples of several files each, `000017.jpg` and `000017.cls`, which the agent lists and sends.
+
+    Files with one name up to its first dot, in one folder, are a sample; what follows the dot names a member. The first
+    of jpg, jpeg, png, ppm, bmp, pgm, tif, tiff and webp that a sample has is its picture.
+
+    Args:
+        agent: `tcp://host:port/export[/folder]`, of tar or zip files, or of a folder.
+        transform, target_transform: as for ImageFolder.
+        target: the member that is the label: `cls` as int, `txt` as text, `json` parsed, and any whose extension ends
+            in one of these, such as `meta.json`. Or a function of all members but the picture, {extension: bytes}. It
+            is called once for each sample, here and now.
+        options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
+
+    Example:
+        address = "tcp://fileserver:5555/shards"
+        dataset = RemoteFiles(address, transform, target="cls")
+        loader = OffloadingDataLoader(dataset, batch_size=256, shuffle=True, agent=address)
+
+    Samples are in the order of their folders' names and, in a folder, of their own. `keys` are their pictures' paths
+    below the address, `targets` their labels. `dataset[i]` fetches one picture, and works without OffloadingDataLoader.
+
+    Raises:
+        ConfigError: the address or `target` is malformed.
+        AgentUnreachable, UnknownExport, VersionMismatch: the agent does not list the files.
+        SampleMissing: there is no such folder, or a sample lacks the member.
+        SampleUnreadable: a member is not what its extension says, or cannot be read.
+        MessageTooLong: the members of all samples are too large.
+        FileNotFoundError: no samples.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        *,
+        target: str | Callable[[Members], Any] = "cls",
+        options: OffloadOptions | None = None,
+    ) -> None:
+        super().__init__(agent, transform, target_transform, options)
+        member = EVERY if callable(target) else _checked(target)
+        tree = self.listed(lambda connection, timeout_s: connection.samples(member, timeout_s))
+        samples = _Samples(tree, member, self.address)
+        keys, labels = [], []
+        for key, members in samples:
+            keys.append(key)
+            labels.append(_label(key, members, target))
+        if samples.left_out:
+            warn_user(
+                f"{samples.left_out} groups of files in {self.address} have no picture and are no samples, the first "
+                f"with {samples.first!r}. Give each a picture, or remove them."
+            )
+        if not keys:
+            raise FileNotFoundError(f"Found no samples with a picture in {self.address}.")
+        self.shared_keys = SharedStrings(keys)
+        self._label = targets_of(labels)
+
+    @property
+    def label(self) -> Callable[[int], Any]:
+        """See `RemoteImages`."""
+        return self._label
+
+    @property
+    def keys(self) -> list[str]:
+        """The path of every sample's picture below the address; made anew at each access."""
+        return [self.shared_keys[row] for row in range(len(self))]
+
+    @property
+    def targets(self) -> list[Any]:
+        """The label of every sample."""
+        return [self._label(row) for row in range(len(self))]
+
+
+@dataclass
+class _Samples:
+    """(path of the picture, members whose contents were sent; None for one that is not there), out of a listing.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+
+    tree: list[tuple[str, list[str]]]
+    member: str
+    address: Any
+    left_out: int = 0
+    first: str = ""
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, str | None]]]:
+        for folder, cells in self.tree:
+            above = f"{folder}/" if folder else ""
+            rest = iter(cells)
+            for picture in rest:
+                extensions = self._next(rest)
+                if not picture:
+                    self.left_out += 1
+                    self.first = self.first or above + extensions
+                    continue
+                has = extensions.split("/") if extensions else []
+                if self.member == EVERY:
+                    yield above + picture, {one: self._next(rest) for one in has}
+                elif self.member in has:
+                    yield above + picture, {self.member: self._next(rest)}
+                else:
+                    yield above + picture, dict.fromkeys(has)
+
+    def _next(self, rest: Iterator[str]) -> str:
+        found = next(rest, None)
+        if found is None:
+            raise MalformedMessage(f"a listing must have whole samples, got one that ends early from {self.address}")
+        return found
+
+
+def _parsed_text(content: bytes) -> str:
+    return content.decode("utf-8")
+
+
+_PARSERS: dict[str, tuple[Callable[[bytes], Any], str]] = {
+    "cls": (int, "an integer"),
+    "txt": (_parsed_text, "text in UTF-8"),
+    "json": (json.loads, "JSON"),
+}
+
+
+def _checked(target: Any) -> str:
+    if not isinstance(target, str) or target.lower().rpartition(".")[2] not in _PARSERS or "\0" in target:
+        raise ConfigError(
+            f"target must be a member that ends in {', '.join(_PARSERS)}, or a function of a sample's other members, "
+            f"got {short(target)}; write target=lambda members: members['mine'] for another"
+        )
+    return target.lower()
+
+
+def _label(key: str, members: dict[str, str | None], target: str | Callable[[Members], Any]) -> Any:
+    found = {name: text.encode("utf-8", "surrogateescape") for name, text in members.items() if text is not None}
+    if callable(target):
+        try:
+            return target(found)
+        except Exception as error:
+            add_note(error, f"in target() of the sample with {key!r}, which has the members {sorted(found)}")
+            raise
+    member = target.lower()
+    if member not in found:
+        raise SampleMissing(
+            f"a sample must have the member {member!r}, got {sorted(members)} beside {key!r}; name another by target="
+        )
+    parse, what = _PARSERS[member.rpartition(".")[2]]
+    try:
+        return parse(found[member])
+    except (ValueError, RecursionError) as error:
+        raise SampleUnreadable(
+            f"the member {member!r} must be {what}, got {short(found[member])} beside {key!r}: {error}"
+        ) from error

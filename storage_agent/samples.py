@@ -1,0 +1,104 @@
+"""Samples of several files, as WebDataset lays them out (`000017.jpg`, `000017.cls`), out of what any store walks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sophon_loader.errors import MessageTooLong, SampleUnreadable
+from sophon_loader.wire.limits import MAX_LISTING_NBYTES
+from sophon_loader.wire.samples import EVERY, SamplesAsked
+from storage_agent.listing import IMAGE_SUFFIXES
+from storage_agent.stores.store import Store
+
+_PICTURES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
+
+
+class Samples:
+    """The samples below a folder, folder by folder in the order of names; see `wire/samples.py` for their form.
+
+    Args:
+        store: of the export.
+        asked: which.
+
+    Example:
+        >>> samples = Samples(store, SamplesAsked("", "cls"))
+        >>> for _ in samples.find():
+        ...     pass
+        >>> samples.folders
+        ['shard-000000']
+        >>> [cell for cells in samples.of(0) for cell in cells]
+        ['000017.jpg', 'cls', '4']
+    """
+
+    def __init__(self, store: Store, asked: SamplesAsked) -> None:
+        self._store = store
+        self._asked = asked
+        self._names: list[list[str]] = []
+        self._nbytes = 0
+        self.folders: list[str] = []
+
+    def find(self) -> Iterator[None]:
+        """Look for all folders with files, in small steps.
+
+        Raises:
+            SampleMissing, SampleOutsideExport, SampleUnreadable: of the folder that was asked for.
+        """
+        found = []
+        for parent, _, names in self._store.walk(self._asked.folder):
+            if names:
+                found.append((parent, names))
+            yield
+        found.sort()
+        self.folders = [parent for parent, _ in found]
+        self._names = [names for _, names in found]
+
+    def of(self, position: int) -> Iterator[list[str]]:
+        """The samples in a folder, in small steps.
+
+        Args:
+            position: of the folder.
+
+        Raises:
+            SampleUnreadable: a member cannot be read, or a sample has two of a name.
+            MessageTooLong: all samples are more than a listing may hold.
+        """
+        above = "/".join(filter(None, [self._asked.folder.rstrip("/"), self.folders[position]]))
+        groups = _grouped(self._names[position], above)
+        self._names[position] = []
+        yield []
+        for base in sorted(groups):
+            cells = list(self._sample(f"{above}/" if above else "", groups.pop(base)))
+            self._nbytes += sum(map(len, cells))
+            if self._nbytes > MAX_LISTING_NBYTES:
+                raise MessageTooLong(
+                    f"the members of all samples must have at most {MAX_LISTING_NBYTES} bytes together, got more up "
+                    f"to {base!r} in {above!r}; ask for a single member, or for a folder of the export"
+                )
+            yield cells
+
+    def _sample(self, above: str, members: dict[str, str]) -> Iterable[str]:
+        picture = next((one for one in _PICTURES if one in members), None)
+        if picture is None:
+            yield from ("", next(iter(members.values())))
+            return
+        yield members.pop(picture)
+        yield "/".join(members)
+        wanted = list(members) if self._asked.member == EVERY else [self._asked.member]
+        for one in wanted:
+            if one in members:
+                yield self._store.read(above + members[one]).decode("utf-8", "surrogateescape")
+
+
+def _grouped(names: list[str], above: str) -> dict[str, dict[str, str]]:
+    """Name up to its first dot -> extension in small letters -> name; without a dot, or hidden, it is of no sample."""
+    groups: dict[str, dict[str, str]] = {}
+    names.sort()
+    for name in names:
+        base, _, extension = name.partition(".")
+        if base and extension:
+            before = groups.setdefault(base, {}).setdefault(extension.lower(), name)
+            if before != name:
+                raise SampleUnreadable(
+                    f"a sample must have each member once, got both {before!r} and {name!r} in {above!r}; rename one"
+                )
+    return groups
