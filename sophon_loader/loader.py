@@ -20,6 +20,7 @@ from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
+from sophon_loader.main.look_ahead import TorchsPrefetch
 from sophon_loader.main.measuring import measured_pass
 from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.parts import Parts
@@ -152,6 +153,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if prefetch_factor is None and self.prefetch_factor is not None:
+            self.prefetch_factor = TorchsPrefetch(self.prefetch_factor)
         self.agent, self.policy, self.encodings, self.seed = agent, policy, encodings, seed
         self.profile, self.tail, self.shard, self.options = profile, tail, shard, options
         self.device_prefetch, self.snapshot_every_n_steps = device_prefetch, snapshot_every_n_steps
@@ -404,4 +407,5 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     def _lag(self) -> int:
         """Batches that have been asked for when one is delivered."""
         workers = self.num_workers if self._inner is None else self._inner.workers
-        return workers * ((self.prefetch_factor or 1) + 1) + 1 + self._settings.device_prefetch
+        ahead = self._place.order.look_ahead.batches
+        return workers * ((self.prefetch_factor or 1) + 1) + 1 + ahead + self._settings.device_prefetch

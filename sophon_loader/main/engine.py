@@ -53,6 +53,7 @@ class Engine:
     def __init__(self, data: Offloadable, settings: Settings) -> None:
         self.data = data
         self._settings = settings
+        self.options = settings.options
         self._contact = Contact(data, settings)
         self._live: LivePlan | None = None
         self._shared: Live | None = None

@@ -27,6 +27,10 @@ STARVED_NOTE = (
     "the look-ahead is too short for the distance to the agent: workers waited for replies and had no further batch to "
     "request; use a larger prefetch_factor or more workers"
 )
+AHEAD_NOTE = (
+    "workers ask for samples of up to {} batches more than torch hands out ahead, because they waited for replies and "
+    "had no further batch to request; give a prefetch_factor to choose this yourself"
+)
 
 
 class Epoch:
@@ -55,6 +59,7 @@ class Epoch:
         superseded: whether a newer epoch has begun; this one is told of no more.
         learnt: whether its measurements have been made use of, or may not be.
         replanned: whether the plan was changed on the way (in this pass).
+        ahead: batches that workers have been told of further ahead than torch hands them out.
         ready_after: samples that had been delivered when an agent that started beside it answered.
     """
 
@@ -74,8 +79,10 @@ class Epoch:
         self.delivered = 0
         self.awaited_s = 0.0
         self.superseded = self.learnt = self.replanned = False
+        self.ahead = 0
         self.ready_after = 0
         self._before: tuple[float, Totals] = (0.0, NO_TOTALS)
+        self._starved_s = 0.0
         self._counted = NO_TOTALS
 
     def passed(self) -> int:
@@ -96,6 +103,14 @@ class Epoch:
         since, self._counted = self.report.totals.since(self._counted), self.report.totals
         return since
 
+    def told_ahead(self, starved_s: float) -> None:
+        """Workers have been told of more, so what they were starved for by then says nothing of the rest.
+
+        Args:
+            starved_s: that, s.
+        """
+        self._starved_s = starved_s
+
     def note_starving(self, processes: int) -> None:
         """Say so in the report if what torch hands out ahead was too little for the way to the agent.
 
@@ -103,7 +118,9 @@ class Epoch:
             processes: that loaded.
         """
         report = self.report
-        if report.totals.starved_s > processes * max(STARVED_SHARE * report.seconds, STARVED_S):
+        if self.ahead:
+            report.notes = (*report.notes, AHEAD_NOTE.format(self.ahead))
+        if report.totals.starved_s - self._starved_s > processes * max(STARVED_SHARE * report.seconds, STARVED_S):
             report.notes = (*report.notes, STARVED_NOTE)
 
     def turn_over(self) -> None:

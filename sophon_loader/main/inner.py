@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader
 from sophon_loader.errors import warn_user
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import AsMade, Epoch
+from sophon_loader.main.look_ahead import TorchsPrefetch, may_be_foreseen
 from sophon_loader.main.order import Order
 from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
 from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed, threads_beside
 from sophon_loader.workers.init import WorkerInit
-from sophon_loader.workers.tickets import QueuedTickets
+from sophon_loader.workers.tickets import SLOT_NBYTES, QueuedTickets, room_ahead, slot_nbytes
 
 _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""
@@ -134,6 +135,18 @@ class Inner:
         generator.manual_seed(op_seed(self._seed.draw(epoch, _WORKERS), delivered))
         return generator
 
+    def _queue(self, workers: int, depth: int) -> QueuedTickets:
+        """Room for the tickets that torch hands out, and for later ones where workers may be told of those."""
+        order, ahead = self._order, self._order.look_ahead
+        by_torch = self._outer.prefetch_factor is None or isinstance(self._outer.prefetch_factor, TorchsPrefetch)
+        if not by_torch or not may_be_foreseen(order.source):
+            ahead.allow(0, workers)
+            return QueuedTickets(workers * depth)
+        nbytes = slot_nbytes(order.batch_size) if order.by_index else SLOT_NBYTES
+        window = -(-self._engine.options.window // order.batch_size)
+        ahead.allow(min(workers * window, room_ahead(nbytes)), workers)
+        return QueuedTickets(workers * depth + ahead.most, nbytes)
+
     def _make(self, generator: torch.Generator | None, *, needs_agent: bool = False) -> None:
         outer, batched = self._outer, self._outer._auto_collation
         processes = max(1, outer.num_workers)
@@ -144,8 +157,8 @@ class Inner:
         workers = self.workers = 1 if shares_generators else outer.num_workers
         # A batch's successor at the same worker is known if batches are dealt out in turn, and more than one at a time.
         depth = outer.prefetch_factor or 2
-        dataset.queued = QueuedTickets(workers * depth) if workers and outer.in_order and depth > 1 else None
-        self.tickets.queued = dataset.queued
+        in_turn = workers and outer.in_order and depth > 1
+        self.tickets.queued = dataset.queued = self._queue(workers, depth) if in_turn else None
         of_workers: dict[str, Any] = {}
         if workers:  # what DataLoader refuses without any; `num_workers` may have been changed
             of_workers = {

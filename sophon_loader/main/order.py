@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.generators import Generators, Packed, States, packed, unpacked
+from sophon_loader.main.look_ahead import Foreseen, LookAhead, Through
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import preserved
 
@@ -107,6 +108,18 @@ class Reading(Iterator[Any]):
         missing = [*self._owed, *(stretch for stretch in ahead if stretch[0] < self._passed.samples)]
         return replace(self._passed, drawn=self._drawn, missing=tuple(sorted(missing)))
 
+    @property
+    def size(self) -> int:
+        """Of the batches that are foreseen, as far as they are made by torch's rule; else 1."""
+        return 1
+
+    def foresee(self, behind: int) -> list[Any] | None:
+        """A batch that comes later, if it is known by now; of indices one.
+
+        Args:
+            behind: how many come before it.
+        """
+
     def comes(self, number: int) -> None:
         """Of the batches that have not been passed, this one is passed next, or behind those told before.
 
@@ -167,6 +180,7 @@ class Order:
         start: where iterations begin; DataLoader with workers begins two each time, and reads the second.
         newest: the newest iteration; None before the first.
         epoch: the number of that.
+        look_ahead: how far workers are told of what comes.
         global_names: of the global generators that the samplers draw from, as far as is known; at first what they may.
     """
 
@@ -177,6 +191,7 @@ class Order:
         self.start = Position()
         self.newest: Reading | None = None
         self.epoch = 0
+        self.look_ahead = LookAhead()
         of_torch = type(self.source).__module__.startswith("torch.utils.data")
         self.global_names: tuple[str, ...] = ("torch",) if of_torch else GENERATORS
 
@@ -189,6 +204,11 @@ class Order:
     def by_index(self) -> bool:
         """Whether batches, if any, are made of single indices by torch's rule, so that they may begin anywhere."""
         return self.batch_sampler is None or type(self.batch_sampler) is BatchSampler
+
+    @property
+    def batch_size(self) -> int:
+        """Of batches that are made by torch's rule; 1 without batches, and where nobody knows."""
+        return int(self.batch_sampler.batch_size) if type(self.batch_sampler) is BatchSampler else 1
 
     @property
     def kind(self) -> str:
@@ -254,11 +274,12 @@ class _SamplerReading(Reading):
         self._start = start
         self._read, self._hash = 0, _hash()
         self._skip = self.on_skipping()
+        self._seen: Foreseen | Through
         if start.drawn is not None:
             self._entries = _SamplerReading._again(this, start.drawn)
             return
         own, before = order.own_state(), order.generators.take()
-        entries = iter(order.whole)  # at once, as DataLoader does, which then draws from the same generators
+        entries = self._begun(order)  # at once, as DataLoader does, which then draws from the same generators
         self._entries = _SamplerReading._anew(this, entries, before, _changed(before, order.generators.take()), own)
 
     def __next__(self) -> Any:
@@ -272,6 +293,28 @@ class _SamplerReading(Reading):
         self._enter(Position(self._read, self._hash.hexdigest()), stretches, len(indices))
         return entry
 
+    @property
+    def size(self) -> int:
+        return self._order.batch_size
+
+    def foresee(self, behind: int) -> list[Any] | None:
+        seen = self._seen.foreseen if isinstance(self._seen, Through) else self._seen
+        if seen is None or self._counts:
+            return None
+        if self._order.by_index:
+            size = self.size
+            indices = seen.look(behind * size, size)
+            return indices if len(indices) == size else None
+        return next(map(list, seen.look(behind, 1)), None)
+
+    def _begun(self, order: Order) -> Iterator[Any]:
+        """What the samplers give from the beginning."""
+        if type(order.batch_sampler) is BatchSampler:
+            self._seen = Through(order.batch_sampler)
+            return iter(self._seen)
+        self._seen = Foreseen(iter(order.whole), order.whole)
+        return self._seen
+
     def _take(self, indices: Any) -> None:
         self._read += len(indices)
         self._hash.update(_bytes_of(indices))
@@ -284,7 +327,7 @@ class _SamplerReading(Reading):
         entry = next(entries, _END)
         if entry is _END and own is not None:
             # Its state said that it had ended, and now it begins: so torchdata's StatefulDistributedSampler.
-            entries = iter(self._order.whole)
+            entries = self._begun(self._order)
             entry = next(entries, _END)
         changed = drew | _changed(before, take())
         self._note(before, at_iter if drew else None, changed, own)
@@ -333,18 +376,20 @@ class _SamplerReading(Reading):
         if own is not None:
             order.load_own_state(own)
         order.generators.put(unpacked(drawn.at_iter or drawn.at_first))
-        entries = _rest(iter(order.source))
+        self._seen = entries = Foreseen(_rest(iter(order.source)), order.source)
         if drawn.at_iter is not None:
             order.generators.put(unpacked(drawn.at_first))
         self._skip = self.on_skipping()
         self._owed = list(self._start.missing)
         self._counts.clear()
         if not order.by_index:
-            return self._skipped_batches(entries)
+            self._seen = Foreseen(self._skipped_batches(entries), order.source)
+            return self._seen
         owed: list[Any] = []
         while chunk := list(islice(entries, min(_AT_A_TIME, self._start.samples - self._read))):
             owed += self._pass_over(chunk)
-        entries, batches = chain(owed, entries), order.batch_sampler
+        entries.put_back(owed)
+        batches = order.batch_sampler
         return entries if batches is None else iter(BatchSampler(entries, batches.batch_size, batches.drop_last))
 
     def _skipped_batches(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from operator import index as as_int
 from typing import Any
 
@@ -33,6 +35,12 @@ class Occurrences:
         self._samples = samples
         self._met = bytearray((samples + 7) // 8)
         self._again: dict[int, int] | array[int] = {}
+        self._foreseen: deque[int] = deque()
+
+    def begin_anew(self) -> Callable[[list[Any]], list[int]]:
+        """Forget all; what meets some."""
+        Occurrences.__init__(self, self._samples)
+        return self.count_all
 
     def count(self, index: int) -> int:
         """Meet an index; how often it had been met before. One that the dataset does not have, or that is no number, is
@@ -57,7 +65,19 @@ class Occurrences:
 
     def count_all(self, indices: Iterable[Any]) -> list[int]:
         """Meet some; how often each had been met before."""
-        return [self.count(_row(index)) for index in indices]
+        seen = self._foreseen
+        return [seen.popleft() if seen else self.count(_row(index)) for index in indices]
+
+    def foresee(self, begin: int, indices: list[Any]) -> list[int]:
+        """What `count_all` will say of indices.
+
+        Args:
+            begin: how many are counted before them, of which all have been foreseen.
+            indices: see `count_all`.
+        """
+        unseen = begin + len(indices) - len(self._foreseen)
+        self._foreseen.extend(self.count(index) for index in indices[len(indices) - max(0, unseen) :])
+        return [*islice(self._foreseen, begin, begin + len(indices))]
 
 
 class TicketSampler(Sampler[Ticket]):
@@ -81,7 +101,7 @@ class TicketSampler(Sampler[Ticket]):
         self._order = order
         self._samples = samples
         self.queued = queued
-        self._running: Iterator[Ticket] = iter(())
+        self._running: _Tickets
         self._stopped = self._goes_on = False
 
     def __len__(self) -> int:
@@ -91,7 +111,8 @@ class TicketSampler(Sampler[Ticket]):
         # The epoch is taken at once, not at the first `next`: another one may have begun by then.
         if not self._goes_on:
             batched = self._order.batch_sampler is not None
-            self._running = _tickets(self.epoch, iter(self._order), self._samples, batched=batched)
+            self._running = _Tickets(self.epoch, iter(self._order), self._samples, batched=batched)
+            self._order.look_ahead.begin()
             self.exhausted = self._stopped = False
         return self._handed_out(self._running)
 
@@ -103,12 +124,13 @@ class TicketSampler(Sampler[Ticket]):
     def going_on(self) -> Iterator[None]:
         """What is begun in here are not new iterations, but the rest of the one that was stopped."""
         self._goes_on, self._stopped = True, False
+        self._running.foresee_anew()
         try:
             yield
         finally:
             self._goes_on = False
 
-    def _handed_out(self, tickets: Iterator[Ticket]) -> Iterator[Ticket]:
+    def _handed_out(self, tickets: _Tickets) -> Iterator[Ticket]:
         while not self._stopped:
             ticket = next(tickets, None)
             if ticket is None:
@@ -116,34 +138,76 @@ class TicketSampler(Sampler[Ticket]):
                 return
             if self.queued is not None:
                 self.queued.put(ticket)
+                self._tell(tickets, self.queued)
             yield ticket
 
+    def _tell(self, tickets: _Tickets, queued: QueuedTickets) -> None:
+        """Note for workers what comes later, too, further ahead while they starve."""
+        ahead, report = self._order.look_ahead, tickets.epoch.report
+        if not ahead.most:
+            return
+        if report.totals.samples and ahead.passed(report.seconds, report.totals.starved_s):
+            tickets.epoch.told_ahead(report.totals.starved_s)
+        tickets.epoch.ahead = ahead.batches
+        for ticket in tickets.foreseen(ahead.batches):
+            queued.put(ticket)
 
-def _tickets(epoch: Epoch, reading: Reading, samples: int, *, batched: bool) -> Iterator[Ticket]:
-    """The tickets of an iteration. No method: the sampler holds this, and a circle would keep both, with the shared
-    memory of what is queued, until a garbage collection.
+
+class _Tickets(Iterator[Ticket]):
+    """The tickets of an iteration. The sampler holds this, which must not hold the sampler: a circle would keep both,
+    with the shared memory of what is queued, until a garbage collection.
 
     Args:
-        epoch: that begins.
+        epoch: that begins with the first.
         reading: of the samplers.
         samples: of the dataset.
         batched: whether the samplers give lists of indices, and not single ones.
     """
-    epoch.reading = reading
-    met = Occurrences(samples)
 
-    def skipping() -> Callable[[list[Any]], list[int]]:
-        nonlocal met
-        met = Occurrences(samples)
-        return met.count_all
+    def __init__(self, epoch: Epoch, reading: Reading, samples: int, *, batched: bool) -> None:
+        self.epoch = epoch
+        self._reading = reading
+        self._batched = batched
+        self._met = Occurrences(samples)
+        reading.on_skipping = self._met.begin_anew
+        self._number = self._told = -1  # of the newest batch; and of the last that has been foreseen
+        self._cut = 0, 0  # the size of batches that are foreseen, and how many indices they have
 
-    reading.on_skipping = skipping
-    for number, entry in enumerate(reading):
-        indices = [_row(i) for i in entry] if batched else [_row(entry)]
-        occurrences = reading.counted(len(indices))
-        occurrences += met.count_all(indices[len(occurrences) :])
-        batch = BatchId(epoch.iteration, epoch.number, number)
-        yield Ticket(batch, indices, occurrences if any(occurrences) else None)
+    def __next__(self) -> Ticket:
+        self.epoch.reading = self._reading
+        entry = next(self._reading)
+        indices = [_row(i) for i in entry] if self._batched else [_row(entry)]
+        occurrences = self._reading.counted(len(indices))
+        occurrences += self._met.count_all(indices[len(occurrences) :])
+        self._number += 1
+        self._cut = self._cut[0], max(0, self._cut[1] - len(indices))
+        return self._ticket(self._number, indices, occurrences)
+
+    def foresee_anew(self) -> None:
+        """What has been foreseen is to be told again."""
+        self._told, self._cut = self._number, (self._cut[0], 0)
+
+    def foreseen(self, batches: int) -> Iterator[Ticket]:
+        """The next tickets that are known by now and have not been told.
+
+        Args:
+            batches: how many of all that come next.
+        """
+        if self._told < self._number or self._cut[0] != self._reading.size:  # cut in another way from now on
+            self.foresee_anew()
+            self._cut = self._reading.size, 0
+        while self._told < self._number + batches:
+            entry = self._reading.foresee(self._told - self._number)
+            if entry is None:
+                return
+            indices, (size, before) = [_row(i) for i in entry], self._cut
+            occurrences = self._met.foresee(before, indices)
+            self._told, self._cut = self._told + 1, (size, before + len(indices))
+            yield self._ticket(self._told, indices, occurrences)
+
+    def _ticket(self, number: int, indices: list[Any], occurrences: list[int]) -> Ticket:
+        batch = BatchId(self.epoch.iteration, self.epoch.number, number)
+        return Ticket(batch, indices, occurrences if any(occurrences) else None)
 
 
 def _row(index: Any) -> Any:

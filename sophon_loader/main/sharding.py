@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.main.look_ahead import Foreseen
 from sophon_loader.main.order import Drawn, Order, Position, Reading
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.pipeline.randomness import Seed, op_seed
@@ -35,6 +36,8 @@ class ShardSampler(DistributedSampler[int]):
     Attributes:
         run_seed: which the loader tells; None before its first iteration.
     """
+
+    may_be_read_ahead = True
 
     def __init__(self, data: Sized, shuffle: bool) -> None:
         rank, ranks = rank_of_all()
@@ -145,9 +148,13 @@ class _ShardReading(Reading):
         super().__init__(start)
         self._drawn = Drawn({})
         self._size = None if order.batch_sampler is None else order.batch_sampler.batch_size
-        self._entries = order.sampler.batches(start.samples, self._size, drop_last=order.drop_last)
+        entries = order.sampler.batches(start.samples, self._size, drop_last=order.drop_last)
+        self._entries = self._seen = Foreseen(entries, order.sampler)
 
     def __next__(self) -> Any:
         batch, samples = next(self._entries)
         self._enter(Position(samples), [], len(batch))
         return batch[0] if self._size is None else batch
+
+    def foresee(self, behind: int) -> list[Any] | None:
+        return next((batch for batch, _ in self._seen.look(behind, 1)), None)

@@ -102,6 +102,7 @@ class OffloadedDataset(Dataset[Any]):
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
         self._settings = settings()
+        self._asked_ahead: dict[BatchId, Ticket] = {}
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
         self._late = terms if isinstance(terms, SharedTerms) else None
         self._following = Following(data, steps, pipelines)
@@ -200,6 +201,8 @@ class OffloadedDataset(Dataset[Any]):
         samples: list[Any] = [None] * len(ticket.indices)
         self._finisher.talk(session)
         behind = self._behind(batch)
+        if self._asked_ahead.pop(batch, ticket) != ticket:
+            session.keep(behind)  # another one was foreseen in its place
         session.keep([batch, *behind])
         unasked = deque(one for one in behind if not session.knows(one))
         try:
@@ -218,6 +221,8 @@ class OffloadedDataset(Dataset[Any]):
                 meter.sometimes()
         finally:
             session.keep(behind)
+            for one in self._asked_ahead.keys() - behind:
+                del self._asked_ahead[one]
             self._statistics.absence.note(_worker(), session.gave_up_s, session.lost_s - lost_s)
         return samples
 
@@ -240,7 +245,7 @@ class OffloadedDataset(Dataset[Any]):
             self._live.offers.write(worker, sample.offers)
 
     def _behind(self, batch: BatchId) -> list[BatchId]:
-        """The batches whose tickets DataLoader may have handed to this worker, besides the one that it works on."""
+        """The batches whose tickets may be known that come to this worker, besides the one that it works on."""
         worker = get_worker_info()
         if worker is None or self.queued is None:
             return []
@@ -259,6 +264,7 @@ class OffloadedDataset(Dataset[Any]):
         except Exception:  # of the user's dataset: raised when that batch is due, and not in this one
             return True
         session.want(batch, wanted)
+        self._asked_ahead[batch] = ticket
         return True
 
     def _of_this_process(self) -> tuple[Session | None, Row, Meter]:

@@ -11,7 +11,13 @@ import msgpack
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.host.shared import SharedNotes
 
-_SLOT_NBYTES = 1 << 16
+SLOT_NBYTES = 1 << 16
+"""Room for a ticket whose size nobody knows."""
+_LEAST_NBYTES = 1 << 12
+_HEAD_NBYTES, _SAMPLE_NBYTES = 64, 20
+"""At most, of a ticket: an index and an occurrence are 9 bytes each, as msgpack writes them."""
+_AHEAD_NBYTES = 1 << 20
+"""Memory for tickets that torch has not handed out yet."""
 _BATCH = struct.Struct("<qq")
 """Iteration and number of the batch, before its ticket: workers look often, and mostly find an earlier one."""
 
@@ -36,14 +42,14 @@ class QueuedTickets:
     """The tickets that DataLoader has in its queues, in memory that workers read: each its own next ones, while it
     still works on the one before.
 
-    Reading the sampler further ahead than torch does would show to a sampler that reacts to the training.
-
     Args:
-        slots: tickets that DataLoader has handed out at a time and not got back, over all workers.
+        slots: tickets that DataLoader has handed out at a time and not got back, over all workers; and those behind
+            them, of which workers are told.
+        nbytes: of a slot.
     """
 
-    def __init__(self, slots: int) -> None:
-        self._slots = SharedNotes(slots, _SLOT_NBYTES)
+    def __init__(self, slots: int, nbytes: int = SLOT_NBYTES) -> None:
+        self._slots = SharedNotes(slots, nbytes)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -69,3 +75,17 @@ class QueuedTickets:
             return None
         batch, indices, occurrences = msgpack.unpackb(note[_BATCH.size :])
         return Ticket(BatchId(*batch), indices, occurrences)
+
+
+def slot_nbytes(samples: int) -> int:
+    """Room for the ticket of a batch of so many samples."""
+    return min(SLOT_NBYTES, max(_LEAST_NBYTES, _HEAD_NBYTES + _SAMPLE_NBYTES * samples))
+
+
+def room_ahead(nbytes: int) -> int:
+    """How many tickets there may be that torch has not handed out.
+
+    Args:
+        nbytes: of a slot.
+    """
+    return _AHEAD_NBYTES // nbytes

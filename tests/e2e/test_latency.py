@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 
 from bench.bed.relay import CHUNK_NBYTES, Relay
@@ -77,12 +78,33 @@ def test_a_long_way_has_more_samples_on_it(
 
 def test_a_look_ahead_shorter_than_the_way_is_said(agent: Agent, make: Any) -> None:
     with far_away(agent, FAR_S) as address:
-        loader = make(None, address, options=OPTIONS, policy="no-off", batch_size=2, num_workers=1)
+        loader = make(None, address, options=OPTIONS, policy="no-off", batch_size=2, num_workers=1, prefetch_factor=2)
         assert len(samples_of(loader)) == FILES
         assert STARVED_NOTE in loader.report().notes
     near = make(policy="no-off", batch_size=2, num_workers=1)
     assert len(samples_of(near)) == FILES
     assert STARVED_NOTE not in near.report().notes
+
+
+@pytest.mark.parametrize(
+    ("how", "further"),
+    [({}, True), ({"prefetch_factor": 2}, False), ({"sampler": SeenIndex([n % FILES for n in range(96)])}, False)],
+)
+def test_by_itself_it_looks_as_far_as_the_way_is_long(
+    root: Path, agent: Agent, make: Any, most: torch.Tensor, how: dict[str, Any], further: bool
+) -> None:
+    """In torch's own samplers, unless the user has said how far; the samples are the same."""
+    times = 96 // FILES + 1
+    data = ConcatDataset([folder(root, v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]))] * times)
+    with far_away(agent, 0.2) as address:
+        loader = make(data, address, options=OPTIONS, policy="no-off", batch_size=4, num_workers=1, seed=3, **how)
+        found = samples_of(loader)
+        report = loader.report()
+    assert report.totals.retries == report.totals.fallbacks == 0
+    assert len(found) == report.totals.samples == (96 if "sampler" in how else FILES * times)
+    assert found == samples_of(make(data, None, batch_size=4, num_workers=1, seed=3, **how))
+    assert any(note.startswith("workers ask for samples of up to") for note in report.notes) == further
+    assert (int(most[0]) > 8) == further
 
 
 # --- the relay ----------------------------------------------------------------------------------------------------

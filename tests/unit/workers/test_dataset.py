@@ -171,6 +171,22 @@ def test_the_look_ahead_goes_no_further_than_the_window_but_by_one_batch(parts: 
 
 
 @pytest.mark.usefixtures("in_worker")
+@pytest.mark.parametrize("other", [Ticket(BatchId(1, 0, 2), [5]), Ticket(BatchId(1, 0, 2), [4], [1])])
+def test_a_batch_that_was_foreseen_wrongly_is_asked_for_anew(
+    parts: Parts, session: SessionStandIn, other: Ticket
+) -> None:
+    dataset = parts.dataset
+    dataset.queued = QueuedTickets(4)
+    dataset.queued.put(ticket(2, 4))
+    fetched(dataset, ticket(0, 0))
+    session.log.clear()
+    assert len(dataset.__getitems__(other)) == 1
+    assert session.log == [
+        ("keep", [4]), ("keep", [2, 4]), ("want", 2, other.indices), ("next", 2), ("keep", [4])
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_worker")
 def test_batches_of_another_iteration_are_dropped(parts: Parts, session: SessionStandIn) -> None:
     dataset = parts.dataset
     dataset.queued = QueuedTickets(4 * WORKERS)
