@@ -11,20 +11,20 @@ from torch.utils.data import default_collate
 
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.policy import PricingPolicy, StagedPolicy, TryingPolicy
+from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import SophonError, may_come
 from sophon_loader.logs import log_line
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.gathering import Gathering, met
+from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, Moment, live_plan
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
-from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
+from sophon_loader.main.steering import Steering
 from sophon_loader.main.tail import split
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock
@@ -34,11 +34,8 @@ from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.offers import SharedOffers
-from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.tariff import SharedTariff
 
-MAX_DEGRADED_SHARE = 0.05
-"""An epoch in which a larger share of samples did not come as planned does not correct the plan."""
 log = logging.getLogger(__name__)
 
 
@@ -57,15 +54,13 @@ class Engine:
         self._contact = Contact(data, settings)
         self._live: LivePlan | None = None
         self._shared: Live | None = None
-        self._plan: SharedPlan | None = None
-        self._planner: Planner | None = None
+        self._steering: Steering | None = None
         self._run: Run | None = None
         self._processes, self._statistics, self._memory = 1, Statistics(1, encoding_names()), BatchMemory(1)
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
         self._iterations = 0
         self._reports: ToldReports | None = None
-        self._gathering: Gathering | None = None
         self._refused = ""  # why no epoch could begin
 
     # --- before an epoch --------------------------------------------------------------------------------------
@@ -115,7 +110,9 @@ class Engine:
         )
         self._shared = Live(SharedTariff(), SharedOffers(self._processes, encoding_names())) if priced else None
         self._live = self._live_plan(run)
-        self._dataset = run.dataset(self._plan, self._statistics, self._shared)
+        self._dataset = run.dataset(
+            None if self._steering is None else self._steering.shared, self._statistics, self._shared
+        )
         return self._dataset
 
     def _live_plan(self, run: Run) -> LivePlan | None:
@@ -135,10 +132,10 @@ class Engine:
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
         found = self._contact.begin(divided.chains, seed, self._processes, alone, needed=needed)
         agreement, late = found.agreement, found.late
-        self._planner = self._plan = self._reports = self._gathering = None
+        self._steering = self._reports = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         policy = settings.policy
-        planned = not isinstance(policy, PricingPolicy) and (agreement is not None or late is not None)
+        planned = None if isinstance(policy, PricingPolicy) or (agreement is None and late is None) else policy
         whose = "none" if late is None else str(self._contact.agent)
         profiler = Profiler(
             self.data,
@@ -146,20 +143,13 @@ class Engine:
             agreement,
             self._processes,
             settings.profile,
-            per_sample=planned,
+            per_sample=planned is not None,
             agent=whose,
             stage_one_steps=policy.stage_one_steps if isinstance(policy, StagedPolicy) else 0,
         )
-        if planned:
-            self._planner = self._new_planner(profiler)
-            self._plan = SharedPlan(len(self.data), encoding_names())
+        if planned is not None:
+            self._steering = Steering(planned, profiler, len(self.data))
         return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, found.missing, alone)
-
-    def _new_planner(self, profiler: Profiler) -> Planner:
-        policy = self._settings.policy
-        assert not isinstance(policy, PricingPolicy), "prices are set without a plan"
-        kept = profiler.reuse_trials() if isinstance(policy, TryingPolicy) else None
-        return Planner(policy, len(self.data), kept, profiler.keep_trials)
 
     def wanted(self) -> None:
         """Before each batch: look whether an agent has answered that was missing, that starts beside the loader, or
@@ -172,7 +162,7 @@ class Engine:
         contact = self._contact
         contact.try_again(self.run.agreement, self._statistics.absence)
         self._see(contact.look)
-        if contact.agreed is not None and not (self._planner is not None and self._planner.by_cost):
+        if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
 
     def _see(self, look: Callable[[], bool]) -> None:
@@ -197,8 +187,8 @@ class Engine:
         assert run.late is not None, "an agent that is not waited for goes with a run that says so"
         if run.missing:
             run.profiler.begin(agreement, self._processes)
-            if self._planner is not None:
-                self._planner = self._new_planner(run.profiler)
+            if self._steering is not None:
+                self._steering.begin_anew()
             else:
                 self._live = self._live_plan(run)
         self._know(run)
@@ -208,9 +198,9 @@ class Engine:
             return
         if self._live is not None:
             self._live.begin(epoch.share)
-        elif self._planner is not None and not self._planner.by_cost:
+        elif self._steering is not None and not self._steering.planner.by_cost:
             epoch.replanned = True
-            self._follow_plan(epoch, self._planner)
+            self._steering.begin(epoch, agreement)
 
     def _begin_with_agent(self, *, measuring: bool) -> None:
         """An epoch begins: use an agent that has come, wait for one without which nothing can be measured, and else
@@ -227,7 +217,7 @@ class Engine:
         """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
         plan, which is made and judged for those that there are."""
         run, alone = self.run, self._contact.why_alone(processes)
-        if self._planner is not None or self._epoch is None or self._epoch.measuring:
+        if self._steering is not None or self._epoch is None or self._epoch.measuring:
             return False
         return run.is_of(tuple(pipeline_of(owner) for owner in self.data.owners), run.collate_fn, run.seed, alone)
 
@@ -286,7 +276,7 @@ class Engine:
             self._end_epoch(self._epoch, whole=False)
             self._epoch.superseded = True
         self._begin_with_agent(measuring=measuring)
-        run, profiler = self.run, self.run.profiler
+        run, profiler, steering = self.run, self.run.profiler, self._steering
         self._iterations += 1
         report = Report(self._settings.policy.name, LEFT, notes=run.notes)
         self._epoch = epoch = Epoch(
@@ -295,40 +285,19 @@ class Engine:
         epoch.share = share
         self._statistics.said.begin()
         if self._reports is None:
-            plans = self._planner is not None and self._planner.needs_profile
-            self._reports, self._gathering = met(self.data, profiler.samples if plans else None, alone=alone)
+            plans = steering is not None and steering.planner.needs_profile
+            self._reports, gathering = met(self.data, profiler.samples if plans else None, alone=alone)
+            if steering is not None:
+                steering.gathering = gathering
         report.rates = profiler.rates.measured()
         if self._live is not None:
             self._live.begin(share)
             self._live.tell(report, judging=self.step_clock.judges)
-        elif self._planner is not None and run.agreement is not None:
-            if self._planner.needs_profile:
+        elif steering is not None and run.agreement is not None:
+            if steering.planner.needs_profile:
                 profiler.make_ready()
-            self._follow_plan(epoch, self._planner)
+            steering.begin(epoch, run.agreement)
         return epoch
-
-    def _follow_plan(self, epoch: Epoch, planner: Planner) -> None:
-        profiler = self.run.profiler
-        if self._gathering is not None and not epoch.measuring and self._gathering.take():
-            profiler.grown()
-        if profiler.samples.recording and (epoch.measuring or planner.by_cost):
-            profiler.start_probing()
-        known = Known(
-            profiler.samples.coverage,
-            profiler.planning_rates,
-            lambda: profiler.facts(profiler.table(epoch.number)),
-        )
-        before = planner.current
-        self._tell(epoch, before, planner.follow(known, epoch.lag, measuring=epoch.measuring))
-
-    def _tell(self, epoch: Epoch, before: Followed | None, now: Followed) -> None:
-        """Tell the workers and the report which plan is followed."""
-        if before is None or now.plan is not before.plan:
-            assert self._plan is not None and self.run.agreement is not None, "plans are made to be followed"
-            self._plan.set(now.plan, self.run.agreement.encodings)
-            log.info(log_line("plan followed", epoch=epoch.number, policy=now.plan.policy, reason=now.plan.reason))
-        epoch.report.plan_reason = now.plan.reason
-        epoch.report.predicted_seconds = now.predicted.seconds * epoch.share if now.predicted else None
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         """Bring the report up to date, and what is followed, where that goes by the moment.
@@ -354,17 +323,11 @@ class Engine:
             seconds: since the batch before.
             samples: in the batch.
         """
-        planner, profiler = self._planner, self.run.profiler
+        steering, profiler, agreement = self._steering, self.run.profiler, self.run.agreement
         if profiler.in_stage_one and (found := profiler.first_steps(epoch.this_pass()[1])):
             epoch.report.plan_reason = found
-        if epoch.measuring or planner is None or not planner.trying:
-            return
-        since = epoch.counted()
-        before = planner.current
-        now = planner.delivered(seconds, samples, since.loader_cpu_s, since.samples)
-        if now is not None:
-            epoch.replanned = True
-            self._tell(epoch, before, now)
+        if not epoch.measuring and steering is not None and steering.planner.trying and agreement is not None:
+            steering.delivered(epoch, agreement, seconds, samples)
 
     def turned_over(self, epoch: Epoch) -> None:
         """The epoch has delivered as many samples as the dataset has, and goes on: learn, and plan what follows."""
@@ -376,12 +339,8 @@ class Engine:
         self._learn(epoch, whole=True)
         epoch.turn_over()
         self._join()
-        if (planner := self._planner) is not None and self.run.agreement is not None:
-            before = planner.current
-            self._follow_plan(epoch, planner)
-            now = planner.current
-            # Some of what comes next was asked for by the old plan.
-            epoch.replanned = before is None or now is None or now.plan is not before.plan
+        if self._steering is not None and self.run.agreement is not None:
+            self._steering.turned_over(epoch, self.run.agreement)
 
     def finished(self, epoch: Epoch) -> None:
         """The epoch has delivered its last batch."""
@@ -411,24 +370,20 @@ class Engine:
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from the pass that has just ended; `whole` if it was one over as many samples as there are."""
-        profiler, report = self.run.profiler, epoch.report
+        profiler, steering = self.run.profiler, self._steering
         seconds, totals = epoch.this_pass()
         measure = profiler.epoch_measure(totals, seconds, self._processes)
-        odd = totals.fallbacks + totals.degraded > MAX_DEGRADED_SHARE * totals.samples
-        as_planned = whole and not odd and not epoch.replanned
-        followed = self._planner.current if self._planner else None
-        profiler.learn(measure, followed.predicted if as_planned and followed else None)
-        if self._gathering is not None and self.run.agreement is not None:
-            self._gathering.tell()
-        profiler.tell(report, measure, totals, measured=epoch.measuring)
+        profiler.learn(measure, None if steering is None else steering.predicted(epoch, totals, whole=whole))
+        if steering is not None and steering.gathering is not None and self.run.agreement is not None:
+            steering.gathering.tell()
+        profiler.tell(epoch.report, measure, totals, measured=epoch.measuring)
 
     def _explain(self, epoch: Epoch) -> None:
         """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
         if not epoch.learnt:
             gone = self._statistics.absence.gone_s > 0
-            found = circumstances(
-                self.run, self._contact.agent, self._settings.policy, self._live or self._planner, gone=gone
-            )
+            followed = self._live or (self._steering.planner if self._steering is not None else None)
+            found = circumstances(self.run, self._contact.agent, self._settings.policy, followed, gone=gone)
             epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
 
     @property
