@@ -14,18 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.decide.cost import EpochWork, time_without_offloading
-from sophon_loader.decide.facts import FILE, OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
+from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, ChoiceTable, Facts
 from sophon_loader.decide.policy import PricingPolicy
-from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff, Traffic
+from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.keeping import KeptLive
+from sophon_loader.main.prices import (
+    NO_CPU,
+    at_first,
+    equally_scarce,
+    facts_of,
+    in_units_of_the_agent,
+    of_files,
+    rates_of,
+)
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.report.report import Report
-from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
+from sophon_loader.workers.beside import Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import SharedOffers
@@ -46,7 +55,6 @@ TRIED_OF_AGENT = 1 / 32
 """Of its cores, at most, while nothing is offloaded: that is for knowing, and the agent has files to send."""
 TRIED_FROM_CORES = 0.03
 """Cores of the agent from which on anything is tried: of fewer, a few samples would hold all others up."""
-NO_CPU = "the agent has next to no CPU"
 HELD = "; for now the agent is asked for files, because offloading gave fewer samples/s than files promise"
 """What is said of a tariff that is not followed."""
 GUESSED = "; the network's speed is a guess, because nothing has waited for it yet"
@@ -311,7 +319,7 @@ class LivePlan:
         now = self._newest
         if not now.samples:
             return None
-        rates = _rates_of(self.conditions, now.read_bytes / now.samples, files_here=self._files_here)
+        rates = rates_of(self.conditions, now.read_bytes / now.samples, files_here=self._files_here)
         time = EpochWork(now.wire_bytes, now.loader_cpu_s, now.agent_cpu_s).time(now.samples, rates)
         facts = Facts(now.samples, rates, None, 0, None, 0.0)
         return Verdict(self._policy, facts, self.conditions.wire_seen, replace(self.tariff, predicted=time))
@@ -329,7 +337,7 @@ class LivePlan:
         A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
         against files, where the training step limits, they would never be tried, and the agent would work without need.
         """
-        facts = _facts_of(table, self.conditions, files_here=self._files_here)
+        facts = facts_of(table, self.conditions, files_here=self._files_here)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
             wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
             if time_without_offloading(table, wide.rates).bottleneck in ("gpu", "agent-disk"):
@@ -342,15 +350,15 @@ class LivePlan:
         if table is not None and table.samples >= MIN_OFFERS:
             return table
         # Nothing is tried at an agent with next to no CPU, which weighs nothing then; but what limits can be told.
-        return None if self._tried_share() else _of_files(self._newest)
+        return None if self._tried_share() else of_files(self._newest)
 
     def _share(self) -> None:
         """Have the workers follow the tariff."""
         tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
         if not tariff.offloads:
-            share, priced = self._tried_share(), _equally_scarce(self.conditions.rates)
+            share, priced = self._tried_share(), equally_scarce(self.conditions.rates)
             tariff = Tariff((Part(1 - share, None), Part(share, priced)) if share else (FILES,), "")
-        self.shared.tariff.set(_in_units_of_the_agent(tariff, self.beside, self.conditions.per_worker))
+        self.shared.tariff.set(in_units_of_the_agent(tariff, self.beside, self.conditions.per_worker))
 
     @property
     def _agent_is_starved(self) -> bool:
@@ -423,70 +431,7 @@ def live_plan(
     return live
 
 
-def _of_files(passed: Totals) -> ChoiceTable | None:
-    """What a file takes, in the mean over samples of which none was offloaded; None if one was."""
-    if not passed.samples or passed.offloaded:
-        return None
-    sums = passed.wire_bytes, passed.agent_cpu_s, passed.loader_cpu_s
-    wire, agent, loader = (np.array([[sum_ / passed.samples]], np.float32) for sum_ in sums)
-    return ChoiceTable((FILE,), wire, agent, loader)
-
-
-def _facts_of(table: ChoiceTable, conditions: Conditions, *, files_here: bool) -> Facts:
-    """What a tariff is worked out from."""
-    rates = _rates_of(conditions, float(table.wire_bytes[:, 0].mean(dtype=np.float64)), files_here=files_here)
-    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
-
-
-def _rates_of(conditions: Conditions, file_nbytes: float, *, files_here: bool) -> Rates:
-    """With that of the agent's disk, for which no loader waits whose files are read on its own host."""
-    disk_samples_s = math.inf if files_here or not file_nbytes else conditions.disk_bytes_s / file_nbytes
-    return replace(conditions.rates, disk_samples_s=disk_samples_s)
-
-
-def at_first(rates: Rates, *, files_here: bool) -> Tariff:
-    """What requests go out at before anything is known: a second of wire, of loader and of agent costs the same.
-
-    Args:
-        rates: of the wire and of the cores at either end.
-        files_here: files need neither wire nor agent, so nothing is offloaded.
-    """
-    if files_here:
-        return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    if rates.agent_cores < OFFLOADS_FROM_CORES:
-        return Tariff((FILES,), f"nothing has been measured yet, and {NO_CPU}")
-    reason = (
-        "nothing has been measured yet: each sample is sent in the way that takes the least time of network and CPUs "
-        "together"
-    )
-    return Tariff((Part(1.0, _equally_scarce(rates)),), reason)
-
-
-def _equally_scarce(rates: Rates) -> Prices:
-    return Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
-
-
 def _least(told: NDArray[np.float64]) -> float:
     """The least of what workers were told; 0 if none was."""
     told = told[told > 0]
     return float(told.min()) if len(told) else 0.0
-
-
-def _in_units_of_the_agent(tariff: Tariff, beside: Beside, per_worker: float) -> Tariff:
-    """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
-    for seconds as the agent estimates them.
-
-    Args:
-        beside: how far off those are.
-        per_worker: for how many cores of each of the agent's workers.
-    """
-    parts = []
-    for part in tariff.parts:
-        prices = part.prices
-        if prices is not None:
-            wire = prices.wire + prices.loader * LOADER_S_PER_BYTE + prices.agent * AGENT_S_PER_BYTE
-            rest, work = prices.loader * beside.loader_per_rest, prices.agent * beside.agent_per_work
-            most = max(wire, rest, work) or 1.0
-            prices = replace(prices, wire=wire / most, loader=rest / most, agent=work / most, per_worker=per_worker)
-        parts.append(Part(part.share, prices))
-    return Tariff(tuple(parts), tariff.reason)

@@ -27,8 +27,8 @@ from sophon_loader.main.live import (
     WINDOW_S,
     LivePlan,
     Moment,
-    at_first,
 )
+from sophon_loader.main.prices import at_first
 from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
 from sophon_loader.report.report import Report
