@@ -18,7 +18,8 @@ from sophon_loader.logs import log_line
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import met
-from sophon_loader.main.live import LivePlan, Moment, live_plan
+from sophon_loader.main.live import LivePlan, live_plan
+from sophon_loader.main.moment import Moment
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports

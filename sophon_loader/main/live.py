@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.keeping import KeptLive
+from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.main.prices import (
     NO_CPU,
     at_first,
@@ -35,7 +36,7 @@ from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
 from sophon_loader.report.report import Report
 from sophon_loader.workers.beside import Beside
-from sophon_loader.workers.counters import NO_TOTALS, Statistics, Totals
+from sophon_loader.workers.counters import NO_TOTALS, Statistics
 from sophon_loader.workers.dataset import Live
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.tariff import SharedTariff
@@ -60,36 +61,6 @@ HELD = "; for now the agent is asked for files, because offloading gave fewer sa
 GUESSED = "; the network's speed is a guess, because nothing has waited for it yet"
 FIRST_TRIED_SHARE = 1 / 8
 """The same before it is known at all, where files are read here at first: within some 500 samples it is."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How far an iteration has come, or what passed between two such moments.
-
-    Args:
-        seconds: since it began.
-        totals: counted since then.
-        awaited_s: of these, seconds for which the training waited for batches.
-        stepped: samples whose training steps have ended. Workers run ahead of them, by batches.
-    """
-
-    seconds: float
-    totals: Totals
-    awaited_s: float
-    stepped: int
-
-    def with_what_passed(self, before: Moment, after: Moment) -> Moment:
-        """This, and what passed from one moment of an iteration to another."""
-        passed = after.totals.since(before.totals)
-        return Moment(
-            self.seconds + after.seconds - before.seconds,
-            self.totals.scalars_with(passed),
-            self.awaited_s + after.awaited_s - before.awaited_s,
-            self.stepped + after.stepped - before.stepped,
-        )
-
-
-NOTHING_PASSED = Moment(0.0, NO_TOTALS, 0.0, 0)
 
 
 class LivePlan:

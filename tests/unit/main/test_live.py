@@ -26,8 +26,8 @@ from sophon_loader.main.live import (
     TRIED_SHARE,
     WINDOW_S,
     LivePlan,
-    Moment,
 )
+from sophon_loader.main.moment import Moment
 from sophon_loader.main.prices import at_first
 from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions

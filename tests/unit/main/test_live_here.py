@@ -9,7 +9,8 @@ import pytest
 
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import FIRST_TRIED_SHARE, MIN_OFFERS, NOTHING_PASSED, TRIED_SHARE, LivePlan, Moment
+from sophon_loader.main.live import FIRST_TRIED_SHARE, MIN_OFFERS, TRIED_SHARE, LivePlan
+from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.profiling.live import Conditions
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import Statistics, Totals

@@ -17,7 +17,8 @@ import pytest
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import NOTHING_PASSED, LivePlan, Moment
+from sophon_loader.main.live import LivePlan
+from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.profiling.live import Conditions
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.counters import Statistics, Totals
