@@ -55,7 +55,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         """What the agent lists, once it is there.
 
         Args:
-            ask: takes a connection, and how long the answer may take, in seconds.
+            ask: takes a connection, and how long the answer may take, in seconds; a silent agent is given up before.
 
         Raises:
             SampleMissing: there is no such folder; the text says which there are.

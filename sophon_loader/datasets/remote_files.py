@@ -17,6 +17,10 @@ from sophon_loader.wire.fields import short
 from sophon_loader.wire.samples import EVERY
 
 Members = dict[str, bytes]
+_PATIENCE = 6
+"""Times longer than the listing of an ImageFolder may take: the agent reads a member of each sample, a million in 30 s
+from memory, and more slowly from a disk.
+"""
 
 
 class RemoteFiles(RemoteImages):
@@ -61,7 +65,7 @@ class RemoteFiles(RemoteImages):
     ) -> None:
         super().__init__(agent, transform, target_transform, options)
         member = EVERY if callable(target) else _checked(target)
-        tree = self.listed(lambda connection, timeout_s: connection.samples(member, timeout_s))
+        tree = self.listed(lambda connection, timeout_s: connection.samples(member, _PATIENCE * timeout_s))
         samples = _Samples(tree, member, self.address)
         keys, labels = [], []
         for key, members in samples:
