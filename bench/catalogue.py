@@ -232,6 +232,16 @@ BENCHES = (
         "first",
     ),
     Bench(
+        "archives",
+        "bench.archives",
+        "What do tar and zip files cost an agent, and what does their index?",
+        "0.95 of the images/s over the folder",
+        4,
+        (),
+        ("--rounds", "1", "--samples", "5000", "--link-mbit", "0"),
+        "first",
+    ),
+    Bench(
         "workers",
         "bench.workers",
         'Is `num_workers="auto"` as fast as the best fixed number?',

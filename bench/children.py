@@ -106,11 +106,11 @@ def agent_address(bed: Bed) -> str:
 
 
 @contextmanager
-def local_agent(data: Path, *arguments: str) -> Iterator[tuple[str, int]]:
+def local_agent(data: Path | str, *arguments: str) -> Iterator[tuple[str, int]]:
     """An agent with one worker over loopback, while the block runs.
 
     Args:
-        data: the ImageFolder tree that it serves.
+        data: the ImageFolder tree that it serves, or the location of archives.
         arguments: more of its command line.
 
     Yields:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +13,16 @@ from torch.utils.data import DataLoader
 
 from bench.loading import training_pipeline
 from bench.peers.nginx import serving
-from bench.peers.systems import Client, Settings, pictures
+from bench.peers.shards import SHARDS, write_shards
+from bench.peers.systems import Client, Settings
 
-SHARDS = 4
-"""Few, because each one costs a process of curl; but every worker needs one."""
 BUFFER, INITIAL = 64, 16
 
 
 @contextmanager
 def server(settings: Settings) -> Iterator[None]:
     """Write the shards, then serve them."""
-    for shard in range(SHARDS):
-        with tarfile.open(Path(settings.folder, f"{shard:06d}.tar"), "w") as tar:
-            for number, (file, label) in list(enumerate(pictures(settings.data)))[shard::SHARDS]:
-                for name, body in ((f"{number:08d}.jpg", file.read_bytes()), (f"{number:08d}.cls", b"%d" % label)):
-                    entry = tarfile.TarInfo(name)
-                    entry.size = len(body)
-                    tar.addfile(entry, BytesIO(body))
+    write_shards(settings.data, Path(settings.folder))
     with serving(settings, Path(settings.folder)):
         yield
 

@@ -1,0 +1,190 @@
+"""What archives cost: throughput over tar and zip files against that over the folder, and their index.
+
+    python -m bench.archives --json archives.json
+
+Agents of one worker each serve the same pictures over loopback: as a folder, a tar and a zip file with a folder per
+class, and as the flat shards of bench.peers' webdataset. Loaders of one worker each take turns, epoch by epoch, and
+which goes first changes every round; a round's figure is the ratio of samples per second to those over the folder.
+With a limit, each agent paces its replies to it. Bar: median >= 0.95.
+
+`index`: a tar file of made-up members. What the first start takes beyond a later one, in us per member, and what the
+index weighs; what `RemoteFiles` takes to list the samples; memory of an agent's processes, by their proportional share.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tqdm import tqdm
+
+from bench import arguments, record
+from bench.children import local_agent
+from bench.loading import our_loader, quiet, samples_per_s, training_pipeline
+from bench.peers.shards import SHARDS, write_shards
+from sophon_loader import RemoteFiles, RemoteImageFolder
+
+BAR = 0.95
+POLICIES = ("no-off", "auto")
+FOLDER = "folder"
+MEMBERS = (("jpg", bytes(100)), ("cls", b"7"))
+"""Of a made-up sample."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print a line per figure, write the results; 1 where the bar is missed."""
+    options = arguments.parsed(parser(), argv)
+    quiet()
+    with tempfile.TemporaryDirectory() as made:
+        exports = written(options.data, Path(made))
+        loaded = [
+            row
+            for mbit in options.link_mbit
+            for policy in options.policies
+            for row in loaders(exports, Path(made), policy, mbit, options.rounds)
+        ]
+    with tempfile.TemporaryDirectory() as made:
+        index = indexing(Path(made), options.samples)
+    summary = summarise(loaded)
+    for row in summary:
+        ratio = row["ratio"]
+        verdict = "ok" if ratio["median"] >= BAR else "below"
+        print(f"{row['policy']} at {row['link_mbit']:g} Mbit/s, {row['export']} / folder: {ratio['median']:.3f} "
+              f"({ratio['min']:.3f} to {ratio['max']:.3f}) (bar >= {BAR}: {verdict})")  # fmt: skip
+    for name, value in index.items():
+        print(f"index, {name}: {value:.4g}")
+    record.write(options.output, {"loaders": loaded, "summary": summary, "index": index, "bar": BAR})
+    return int(any(row["ratio"]["median"] < BAR for row in summary))
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    parser = arguments.Parser("bench.archives", __doc__, pictures=True)
+    add = parser.add_argument
+    add(
+        "--policies", type=arguments.policy(), nargs="+", default=list(POLICIES), action=arguments.Distinct, metavar="P"
+    )
+    add(
+        "--link-mbit",
+        type=arguments.number(0, "of 0 or more"),
+        nargs="+",
+        default=[0.0, 100.0],
+        help="Limits; 0: none.",
+    )
+    add("--rounds", type=arguments.count(), default=5)
+    add("--samples", type=arguments.count(), default=50_000, help="Made-up samples, of two members each.")
+    return parser
+
+
+def written(data: Path, folder: Path) -> dict[str, str]:
+    """The exports of the pictures in each form, made in a folder.
+
+    Args:
+        data: an ImageFolder tree.
+        folder: an empty one.
+    """
+    with tarfile.open(folder / "x.tar", "w") as tar, zipfile.ZipFile(folder / "x.zip", "w") as zipped:
+        for path in sorted(data.glob("*/*")):
+            name = str(path.relative_to(data))
+            tar.add(path, name)
+            zipped.write(path, name)
+    (folder / "flat").mkdir()
+    write_shards(data, folder / "flat")
+    flat = f"tar://{folder}/flat/{{{0:06}..{SHARDS - 1:06}}}.tar"
+    return {FOLDER: str(data), "tar": f"tar://{folder}/x.tar", "zip": f"zip://{folder}/x.zip", "flat": flat}
+
+
+def loaders(exports: dict[str, str], made: Path, policy: str, mbit: float, rounds: int) -> list[dict[str, Any]]:
+    """Samples per second over each export, round by round.
+
+    Args:
+        exports: by name.
+        made: a folder for the indexes.
+        policy: of all loaders.
+        mbit: that each agent paces its replies to; 0 for none.
+        rounds: epochs of each loader that count.
+    """
+    limit = ["--limit-mbit", f"{mbit:g}"] if mbit else []
+    with ExitStack() as stack:
+        every = {}
+        for name, location in exports.items():
+            address, _ = stack.enter_context(local_agent(location, "--index-folder", str(made / "indexes"), *limit))
+            dataset: Any = (RemoteFiles if name == "flat" else RemoteImageFolder)(address, training_pipeline())
+            every[name] = our_loader(dataset, 1, agent=address, policy=policy)
+            stack.callback(every[name].close)
+            samples_per_s(every[name])  # starts workers, fills the page cache, and lets a policy find its choices
+        rows = []
+        for number in tqdm(range(rounds), desc=f"{policy}, {mbit:g} Mbit/s", file=sys.stderr):
+            row: dict[str, Any] = {"round": number, "policy": policy, "link_mbit": mbit}
+            for name in record.in_turns(list(every), number):
+                row[name] = samples_per_s(every[name])
+            rows.append(row)
+    return rows
+
+
+def indexing(folder: Path, samples: int) -> dict[str, float]:
+    """What an index takes and weighs.
+
+    Args:
+        folder: an empty one.
+        samples: in the archive, of `MEMBERS` each.
+    """
+    members = samples * len(MEMBERS)
+    with tarfile.open(folder / "x.tar", "w") as tar:
+        for number in range(samples):
+            for extension, body in MEMBERS:
+                entry = tarfile.TarInfo(f"{number:08}.{extension}")
+                entry.size = len(body)
+                tar.addfile(entry, io.BytesIO(body))
+    took_s = []
+    for _ in range(2):
+        started_s = time.perf_counter()
+        with local_agent(f"tar://{folder}/x.tar", "--index-folder", str(folder / "indexes")) as (address, pid):
+            took_s.append(time.perf_counter() - started_s)
+            started_s = time.perf_counter()
+            assert len(RemoteFiles(address)) == samples
+            listed_s = time.perf_counter() - started_s
+            agent = psutil.Process(pid)
+            pss = [one.memory_full_info().pss / 1e6 for one in (agent, *agent.children(recursive=True))]
+    nbytes = sum(path.stat().st_size for path in (folder / "indexes").iterdir())
+    shutil.rmtree(folder / "indexes")
+    return {
+        "members": members,
+        "nbytes_per_member": nbytes / members,
+        "us_per_member": (took_s[0] - took_s[1]) / members * 1e6,
+        "start_s": took_s[1],
+        "listing_us_per_sample": listed_s / samples * 1e6,
+        "agent_pss_mb": pss[0],
+        "largest_child_pss_mb": max(pss[1:], default=0.0),
+    }
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ratio to the folder, per limit, policy and export.
+
+    Args:
+        rows: of `loaders`.
+    """
+    summary = []
+    for mbit, policy in dict.fromkeys((row["link_mbit"], row["policy"]) for row in rows):
+        its = [row for row in rows if (row["link_mbit"], row["policy"]) == (mbit, policy)]
+        for export in ("tar", "zip", "flat"):
+            about = {"link_mbit": mbit, "policy": policy, "export": export}
+            rates = record.spread([row[export] for row in its])
+            ratio = record.spread([row[export] / row[FOLDER] for row in its])
+            summary.append({**about, "ratio": ratio, "samples_per_s": rates})
+    return summary
+
+
+if __name__ == "__main__":
+    sys.exit(main())
