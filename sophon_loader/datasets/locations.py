@@ -27,7 +27,7 @@ class Locations:
         place: the address's folder, and `inner`.
 
     Raises:
-        ConfigError: a RemoteImageFolder names a folder that `address` does not hold.
+        ConfigError: a RemoteImageFolder or RemoteFiles names a folder that `address` does not hold.
 
     Example:
         >>> data = offloadable(ImageFolder("/data/photos/train"))
@@ -101,7 +101,7 @@ def last_names(data: Offloadable) -> list[str]:
     """
     root = common_root(data)
     if root is None or any(source.address is not None for source in data.sources):
-        return []  # a RemoteImageFolder names its own folder
+        return []  # a RemoteImageFolder or RemoteFiles names its own folder
     names = root.strip("/").split("/")
     return ["/".join(names[-count:]) for count in range(1, len(names) + 1) if names[-1]]
 

@@ -274,8 +274,10 @@ class Agent:
     def _started(self, settings: LocalAgent) -> LocalAgentProcess:
         if self._process is None:
             if self._base is None:
+                pairs = zip(self._data.owners, self._data.sources, strict=True)
+                name = next(type(owner).__name__ for owner, source in pairs if source.root is None)
                 raise ConfigError(
-                    "agent='local' must have a dataset on this host, got a RemoteImageFolder; give the agent's address"
+                    f"agent='local' must have a dataset on this host, got a {name}; give the agent's address"
                 )
             self._process = LocalAgentProcess(self._base, settings)
             log.info(log_line("local agent started", pid=self._process.pid))

@@ -336,6 +336,6 @@ def _size_there(connection: Connection, key: str, terms: Terms) -> int:
 
 
 def own_address(data: Offloadable) -> Address | None:
-    """The export that a RemoteImageFolder names itself."""
+    """The export that a RemoteImageFolder or RemoteFiles names itself."""
     named = [source.address for source in data.sources if source.address is not None]
     return replace(named[0], folder="") if named else None

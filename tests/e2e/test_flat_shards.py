@@ -142,6 +142,12 @@ def test_a_group_without_a_picture_is_no_sample_and_told_of(agent: Agent) -> Non
     assert found.keys == ["000001.jpg", "000002.jpg"]
 
 
+def test_a_loader_that_is_to_start_an_agent_where_there_are_no_files(agent: Agent) -> None:
+    loader = OffloadingDataLoader(RemoteFiles(agent.address("tars"), options=QUICK), agent="local")
+    with pytest.raises(ConfigError, match="must have a dataset on this host, got a RemoteFiles; give the agent's"):
+        next(iter(loader))
+
+
 def test_a_folder_that_is_not_there(agent: Agent) -> None:
     with pytest.raises(SampleMissing, match="agent must name a folder that the export has"):
         RemoteFiles(agent.address("tars/part-9"), options=QUICK)
