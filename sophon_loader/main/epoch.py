@@ -28,8 +28,8 @@ STARVED_NOTE = (
     "request; use a larger prefetch_factor or more workers"
 )
 AHEAD_NOTE = (
-    "workers ask for samples of up to {} batches more than torch hands out ahead, because they waited for replies and "
-    "had no further batch to request; give a prefetch_factor to choose this yourself"
+    "workers ask for samples of batches that torch has yet to hand out, {} at most, because they waited for replies "
+    "and had no further batch to request; give a prefetch_factor to choose this yourself"
 )
 
 

@@ -121,6 +121,12 @@ class Foreseen(Iterator[Any]):
         self._read += 1
         return entry
 
+    def skip(self, count: int) -> list[Any]:
+        """The next `count`, all at once; fewer at the end. Of a sampler of which nothing has been looked at."""
+        entries = [*islice(self._entries, count)]
+        self._read += len(entries)
+        return entries
+
     def put_back(self, entries: Iterable[Any]) -> None:
         """Have these come next, in this order."""
         self._waiting.extendleft(reversed([*entries]))

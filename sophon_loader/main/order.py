@@ -386,7 +386,7 @@ class _SamplerReading(Reading):
             self._seen = Foreseen(self._skipped_batches(entries), order.source)
             return self._seen
         owed: list[Any] = []
-        while chunk := list(islice(entries, min(_AT_A_TIME, self._start.samples - self._read))):
+        while chunk := entries.skip(min(_AT_A_TIME, self._start.samples - self._read)):
             owed += self._pass_over(chunk)
         entries.put_back(owed)
         batches = order.batch_sampler
