@@ -101,7 +101,7 @@ def peeked_base_seed(generator: torch.Generator | None) -> int:
     Under another default device torch draws its own there; ours is still the CPU's.
     """
     source = torch.default_generator if generator is None else generator
-    state = source.get_state()
-    seed = int(torch.empty((), dtype=torch.int64, device=source.device).random_(generator=source).item())
-    source.set_state(state)
-    return seed
+    # By a copy: to set the generator itself back would repeat what another thread has drawn from it meanwhile.
+    copied = torch.Generator(source.device)
+    copied.set_state(source.get_state())
+    return int(torch.empty((), dtype=torch.int64, device=source.device).random_(generator=copied).item())
