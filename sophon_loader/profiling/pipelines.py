@@ -9,7 +9,7 @@ from functools import cached_property
 from sophon_loader import native
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import begin_on_size
-from sophon_loader.pipeline.randomness import Draw, in_main_thread
+from sophon_loader.pipeline.randomness import Draw, in_main_thread, threads_beside
 
 _SIZES = (640, 480), (480, 640), (1000, 1000)
 """Width and height of made-up pictures, px."""
@@ -45,9 +45,14 @@ class Pipelines:
     @property
     def crops_first(self) -> bool:
         """Whether all pipelines read only a part of a picture, as far as a few drawn ones tell; False outside the main
-        thread, where drawing would disturb others' random numbers.
+        thread, where drawing would disturb others' random numbers. Beside other threads nothing is drawn: there a crop
+        or resize that comes first is enough, and trials show whether a part is cut.
         """
-        return in_main_thread() and self._read_parts
+        if not in_main_thread():
+            return False
+        if "_read_parts" not in self.__dict__ and threads_beside():
+            return native.available and all(chain.shrinks_until > 1 for chain in self.chains)
+        return self._read_parts
 
     @cached_property
     def _read_parts(self) -> bool:
