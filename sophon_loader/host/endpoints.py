@@ -28,8 +28,9 @@ class Family:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self.has_both = _has_both(endpoint)
-        self.by_ipv6 = _reached.get(endpoint, False) if self.has_both else by_ipv6_alone(endpoint)
+        families = _known_families(endpoint)
+        self.has_both = families == {socket.AF_INET, socket.AF_INET6}
+        self.by_ipv6 = _reached.get(endpoint, False) if self.has_both else families == {socket.AF_INET6}
         self._pause_s, self._turn_at_s = 0.0, math.inf
 
     def refused(self, now_s: float) -> None:
@@ -62,17 +63,7 @@ def by_ipv6_alone(endpoint: str) -> bool:
     Args:
         endpoint: `tcp://host:port`; others have no host.
     """
-    try:
-        return _families(endpoint) == {socket.AF_INET6}
-    except OSError:  # ZeroMQ asks again, until there is one
-        return False
-
-
-def _has_both(endpoint: str) -> bool:
-    try:
-        return _families(endpoint) == {socket.AF_INET, socket.AF_INET6}
-    except OSError:
-        return False
+    return _known_families(endpoint) == {socket.AF_INET6}
 
 
 def unknown_host(endpoint: str) -> str:
@@ -91,6 +82,13 @@ def unknown_host(endpoint: str) -> str:
 def host_of(endpoint: str) -> str:
     """The host of `tcp://host:port`, without brackets."""
     return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
+def _known_families(endpoint: str) -> frozenset[int]:
+    try:
+        return _families(endpoint)
+    except OSError:  # ZeroMQ asks again, until there is one
+        return frozenset()
 
 
 @functools.lru_cache(maxsize=64)

@@ -43,6 +43,12 @@ def test_who_is_reached_by_ipv6_alone(names: list[str]) -> None:
     assert host_of("tcp://[::1]:5555") == "::1"
 
 
+def test_a_name_that_is_not_known_is_asked_for_once(names: list[str]) -> None:
+    """A name server that does not answer takes seconds each time."""
+    family = Family("tcp://flieserver:5555")
+    assert names == ["flieserver"] and not family.has_both and not family.by_ipv6
+
+
 def test_where_a_name_means_both_the_other_family_is_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_reached", {})
     family = Family("tcp://both:5555")
