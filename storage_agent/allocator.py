@@ -1,7 +1,7 @@
 """How the C library's allocator treats freed payloads: it keeps some memory for the next ones.
 
 By default glibc gives a freed block of some 100 KB back to the kernel, which has to clear and map it again, page by
-page, for the next payload: some 50 page faults for each photograph that is sent with keys.
+page, for the next payload. `tests/e2e/test_agent_memory.py` counts these page faults.
 """
 
 from __future__ import annotations
