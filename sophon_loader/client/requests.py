@@ -50,7 +50,6 @@ class Requests:
         options: the window and the time-outs.
         instance: the agent's, as it said when it was greeted.
         now_s: time on the clock that all other methods are given, s.
-        files_here: what is wanted as a file is not asked for.
 
     Attributes:
         gone: whether the agent has been given up, until `trust` says otherwise.
@@ -65,9 +64,8 @@ class Requests:
         >>> reply = requests.ready(batch)
     """
 
-    def __init__(self, options: OffloadOptions, instance: str, now_s: float, *, files_here: bool = False) -> None:
+    def __init__(self, options: OffloadOptions, instance: str, now_s: float) -> None:
         self._options = options
-        self._files_here = files_here
         self._instance = instance
         self._window = Window(options.window, options.window_nbytes)
         """How many samples may be unanswered."""
@@ -111,21 +109,18 @@ class Requests:
         mark = self._asked.get(number)
         return None if mark is None else mark.asked_s
 
-    def want(
-        self, batch: BatchId, wanted: Sequence[Wanted], now_s: float, *, files_too: bool = False
-    ) -> list[Instruction]:
+    def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
         """Ask for a batch, unless it has been asked for already (as look-ahead).
 
         Args:
             batch: its id.
             wanted: its samples, in order; not looked at if the batch is known.
             now_s: the time, s.
-            files_too: ask also for what is here as a file.
         """
         if batch not in self._ready:
             self._ready[batch] = {}
             for position, one in enumerate(wanted):
-                if self._files_here and one.is_file and not files_too:
+                if one.here:
                     self._ready[batch][position] = Reply(one, position)
                     continue
                 self._next_id += 1

@@ -8,7 +8,7 @@ import logging
 import math
 import reprlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection, is_corrupt
@@ -98,7 +98,7 @@ class Session:
         self._digests = [content_hash(registration) for registration in terms.registrations]
         self._connection = Connection(terms.address, terms.options.window, terms.options)
         self._reconnects = self._part_nbytes = 0
-        self._requests = Requests(terms.options, terms.instance, now_s(), files_here=terms.files_here)
+        self._requests = Requests(terms.options, terms.instance, now_s())
         self.gave_up_s = 0.0
         self.waited_s = self.starved_s = 0.0
         self.fresh = 0
@@ -173,12 +173,6 @@ class Session:
             batch: its id.
             position: of the sample in the batch, from 0; None for the reply that comes first.
         """
-        if self.terms.files_here or self.gone:
-            # The agent is not left waiting while this process works on its own files.
-            for _ in range(self.terms.options.window):
-                if (received := self._receive(0)) is None:
-                    break
-                self._take(*received)
         looked_s = now_s()
         while (reply := self._requests.ready(batch, position)) is None:
             # What has already arrived comes before any decision about silence.
@@ -187,6 +181,12 @@ class Session:
                 self._take(*received)
             self._look(looked_s, self._in_part() if received is None else 0)
             looked_s = now_s()
+        if reply.sample is None:
+            # The agent is not left waiting while this process works on its own files.
+            for _ in range(self.terms.options.window):
+                if (received := self._receive(0)) is None:
+                    break
+                self._take(*received)
         return reply
 
     def again(self, wanted: Wanted, epoch: int) -> tuple[Sample, Payload]:
@@ -203,7 +203,7 @@ class Session:
             SophonError: it does not come.
         """
         batch = BatchId(-1, epoch, next(self._agains))
-        self._do(self._requests.want(batch, [wanted], now_s(), files_too=True))
+        self._do(self._requests.want(batch, [replace(wanted, here=False)], now_s()))
         reply = self.next(batch)
         if reply.failed is not None:
             raise error_of(reply.failed.failure, f"{reply.failed.text} (agent {self.terms.address})")

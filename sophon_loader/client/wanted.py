@@ -28,6 +28,7 @@ class Wanted:
         key: path of its file in the export, with `/` (relative to its source's root where there is no agent).
         occurrence: how often this iteration has met the sample before.
         prices: of wire, agent and loader, and for which cores, if the agent is to choose; see `Fetch`.
+        here: it is read on this host, and no agent is asked.
     """
 
     source: int
@@ -37,11 +38,7 @@ class Wanted:
     key: str
     occurrence: int = 0
     prices: tuple[float, float, float, float] | None = None
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it is wanted as the file it is."""
-        return self.cut == 0 and self.encoding == "file"
+    here: bool = False
 
 
 @dataclass(frozen=True)

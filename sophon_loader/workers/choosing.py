@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.decide.facts import FILE
+from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.plan import SharedPlan
@@ -25,6 +25,7 @@ class Chooser:
         locations: of its files.
         plan: says what each sample gets; None where nothing is planned.
         tariff: what requests go out at where the agent chooses; without that and a plan, files are wanted.
+        files_here: what is wanted as a file is read on this host.
 
     Example:
         >>> ticket = Ticket(BatchId(iteration=1, epoch=0, number=0), indices=[4, 2])
@@ -39,7 +40,10 @@ class Chooser:
         locations: Locations,
         plan: SharedPlan | None,
         tariff: SharedTariff | None = None,
+        *,
+        files_here: bool = False,
     ) -> None:
+        self._files_here = files_here
         self._dealer = None if tariff is None else Dealer(tariff)
         self._data = data
         self._steps = tuple(steps)
@@ -64,15 +68,17 @@ class Chooser:
             return list(map(self._open, sources, indices, occurrences, dealt))
         reaches = [self._steps[source].reach for source in sources]
         choices = [FILE] * len(indices) if self._plan is None else self._plan.choose(indices, reaches)
-        return [
-            Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
-            for source, index, choice, occurrence in zip(sources, indices, choices, occurrences, strict=True)
-        ]
+        return list(map(self._planned, sources, indices, occurrences, choices))
+
+    def _planned(self, source: int, index: int, occurrence: int, choice: Choice) -> Wanted:
+        """A sample with its choice."""
+        key, here = self._locations.key_in_export(index), self._files_here and choice == FILE
+        return Wanted(source, index, choice.cut, choice.encoding, key, occurrence, here=here)
 
     def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
         """A sample whose choice is left to the agent, or its file."""
-        key = self._locations.key_in_export(index)
         if prices is None:
-            return Wanted(source, index, 0, "file", key, occurrence)
+            return self._planned(source, index, occurrence, FILE)
+        key = self._locations.key_in_export(index)
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
         return Wanted(source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked)

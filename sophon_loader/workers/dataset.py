@@ -128,7 +128,8 @@ class OffloadedDataset(Dataset[Any]):
         profile = self._profile if self._following.as_agreed else None
         self.draws = _drawn_from(steps)
         self._by_position = any(map(_runs_users_code, data.sources, steps))
-        self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None)
+        here = self._terms is not None and self._terms.files_here
+        self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
         self._finisher = Finisher(data, steps, locations, profile, self._terms, self._seed)
 
     @property

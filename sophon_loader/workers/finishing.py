@@ -135,7 +135,7 @@ class Finisher:
             data = self._read_instead(reply)
         if data is None:
             data = self._instead.there(wanted)
-        elif terms is not None and not (terms.files_here and wanted.is_file):
+        elif terms is not None and not wanted.here:
             row.add(fallbacks=1, refused=reply.failed is not None)  # it was meant to come from the agent
         row.count_file(len(data))
         return data

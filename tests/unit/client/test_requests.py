@@ -103,8 +103,8 @@ def test_a_full_window_is_filled_up_again_by_a_message_for_several_samples() -> 
 
 
 def test_files_of_this_host_are_not_asked_for() -> None:
-    requests = Requests(OPTIONS, "agent-1", 0.0, files_here=True)
-    mixed = [Wanted(0, 0, 0, "file", "a"), Wanted(0, 1, 1, "pixels", "b"), Wanted(0, 2, 0, "roi-jpeg", "c")]
+    requests = machine()
+    mixed = [Wanted(0, 0, 0, "file", "a", here=True), Wanted(0, 1, 1, "pixels", "b"), Wanted(0, 2, 0, "roi-jpeg", "c")]
     instructions = requests.want(FIRST, mixed, 0.0)
     ids = asked(instructions)
     assert asked_for(instructions) == [1, 2] and requests.missing(FIRST) == 3
@@ -252,16 +252,16 @@ def test_a_pipeline_that_the_agent_never_knows_has_files_asked_for() -> None:
         said = list(requests.tick(now_s, 0.05))
         for ask in asks:
             for number, one in ask.items:
-                answer = sample(number) if one.is_file else failed(Failure.UNKNOWN_PIPELINE, [number])
+                answer = sample(number) if one.encoding == "file" else failed(Failure.UNKNOWN_PIPELINE, [number])
                 said += requests.receive(answer, b"", now_s)
     assert registrations == MAX_REGISTRATIONS and not requests.gone
     requests.drop(keep=[])
     for number in ids:
         requests.receive(sample(number), b"", now_s)
     (later,) = requests.want(SECOND, wanted(1), now_s + MAX_PAUSE_S)
-    assert isinstance(later, Ask) and later.items[0][1].is_file
+    assert isinstance(later, Ask) and later.items[0][1].encoding == "file"
     (after,) = requests.want(THIRD, wanted(1), now_s + FILES_ONLY_S + 1)
-    assert isinstance(after, Ask) and not after.items[0][1].is_file
+    assert isinstance(after, Ask) and after.items[0][1].encoding != "file"
 
 
 def test_a_reply_to_a_file_in_place_of_a_value_is_of_what_was_wanted() -> None:

@@ -63,6 +63,18 @@ def test_where_nothing_is_planned_files_are_wanted(root: Path) -> None:
     ]
 
 
+def test_what_is_wanted_as_a_file_is_read_here_where_that_was_agreed_on(root: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    tariff = SharedTariff()
+    tariff.set(Tariff((Part(0.5, None), Part(0.5, Prices(1.0, 1.0, 1.0))), ""))
+    parts.plan.set(uniform_plan("x", COUNT, Choice(2, "pixels"), ""))
+    for plan, prices in ((None, None), (parts.plan, None), (None, tariff)):
+        for here in (False, True):
+            chooser = Chooser(parts.data, parts.steps, parts.locations, plan, prices, files_here=here)
+            found = chooser.wanted(Ticket(BATCH, list(range(COUNT))))
+            assert [one.here for one in found] == [here and one.encoding == "file" for one in found]
+
+
 def test_each_source_is_asked_for_what_the_agent_can_reach_there(root: Path) -> None:
     halves = [ImageFolder(str(root), crop_transform()), ImageFolder(str(root), v1.ToTensor())]
     parts = parts_of(ConcatDataset(halves), terms(), reach=[3, 0])
@@ -103,7 +115,7 @@ def test_at_a_tariff_the_choice_is_left_to_the_agent(root: Path) -> None:
         )
         for index, occurrence in ((4, 0), (0, 0), (4, 1))
     ]
-    assert not any(one.is_file for one in found)
+    assert not any(one.encoding == "file" for one in found)
 
 
 def test_at_a_tariff_for_files_files_are_asked_for(root: Path) -> None:
@@ -112,7 +124,7 @@ def test_at_a_tariff_for_files_files_are_asked_for(root: Path) -> None:
     assert [(one.cut, one.encoding, one.prices) for one in found] == [(0, "file", None)] * 2
     mixed = at_tariff(parts, (0.5, None), (0.5, Prices(1.0, 1.0, 1.0)))
     found = [one for _ in range(20) for one in mixed.wanted(Ticket(BATCH, [1, 2, 3, 4]))]
-    assert abs(sum(one.is_file for one in found) - 40) <= 4
+    assert abs(sum(one.encoding == "file" for one in found) - 40) <= 4
 
 
 def test_at_a_tariff_each_source_goes_as_far_as_the_agent_can_there(root: Path) -> None:

@@ -173,7 +173,7 @@ def as_pair(image: Image.Image) -> list[Image.Image]:
 @pytest.mark.parametrize("recording", [False, True])
 def test_an_op_whose_value_cannot_cross_is_told_of(root: Path, recording: bool) -> None:
     """And what is profiled is profiled, for all that."""
-    parts = parts_of(ImageFolder(str(root), as_pair), terms(files_here=True), reach=[2])
+    parts = parts_of(ImageFolder(str(root), as_pair), terms(), reach=[2])
     parts.profile.recording = recording
     finished(parts, Reply(wanted(), 0))
     (note,) = parts.statistics.said.notes(0)
@@ -182,7 +182,7 @@ def test_an_op_whose_value_cannot_cross_is_told_of(root: Path, recording: bool) 
 
 
 def test_while_files_are_profiled(root: Path) -> None:
-    parts = parts_at(root, terms(files_here=True))
+    parts = parts_at(root, terms())
     parts.profile.recording = True
     value, _ = finished(parts, Reply(wanted(), 0))
     assert torch.equal(value, expected(parts, 1))
@@ -263,8 +263,8 @@ def count_draws(crop: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, i
 def test_a_file_that_was_meant_to_come_from_the_agent_is_a_fallback(root: Path) -> None:
     cases = [
         (terms(), wanted(), 1),
-        (terms(files_here=True), wanted(), 0),
-        (terms(files_here=True), wanted(2, "pixels"), 1),
+        (terms(), replace(wanted(), here=True), 0),
+        (terms(), wanted(2, "pixels"), 1),
         (None, wanted(), 0),
     ]
     for agreed, one, fallbacks in cases:
