@@ -26,6 +26,7 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
 from sophon_loader.pipeline.switches import USUAL, remedy_for
+from sophon_loader.routes.shared import Agreed
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 from sophon_loader.workers.verifying import lasting_sizes
 
@@ -63,6 +64,11 @@ class Agreement:
     encodings: tuple[str, ...]
     notes: tuple[str, ...]
     agent: str
+
+    @property
+    def agreed(self) -> Agreed:
+        """What the workers need of it."""
+        return Agreed(self.terms, self.reach, self.locations.place)
 
 
 def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: Seed) -> Terms:

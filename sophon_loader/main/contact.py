@@ -16,9 +16,8 @@ from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.workers.absence import Absence
+from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.workers.counters import Totals
-from sophon_loader.workers.terms import SharedTerms
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Found:
     """What a run begins with, each as in `Run`."""
 
     agreement: Agreement | None = None
-    late: SharedTerms | None = None
+    late: bool = False
     missing: str = ""
 
 
@@ -40,6 +39,7 @@ class Contact:
     Attributes:
         agent: None where none was given.
         agreed: an agreement that has been made since the run began, and is not used yet.
+        route: what the workers know of the agent; None where this run does without.
 
     Example:
         >>> contact = Contact(data, settings)
@@ -54,6 +54,9 @@ class Contact:
         where = settings.agent or own_address(data)
         self.agent = None if where is None else Agent(where, data, settings.options)
         self.agreed: Agreement | None = None
+        self.route: SharedRoute | None = None
+        self._known: SharedRoute | None = None
+        """Of the newest run that asked the agent: what workers have found out outlives it."""
         self._joining: Joining | None = None
         self._revival = Revival()
         self._warned_of: set[str] = set()
@@ -95,25 +98,42 @@ class Contact:
         self, agent: Agent, chains: Sequence[Chain], seed: Seed, processes: int, alone: str, *, needed: bool
     ) -> Found:
         encodings, missing = self._settings.encodings, ""
+        self.route = None
         if alone:
             agent.close()  # of a run with fewer processes
             return Found()
         if not len(self._data):
             return Found()
+        terms = agent.proposed(chains, seed)
+        self.route = self._known = (
+            SharedRoute(processes, terms) if self._known is None else self._known.for_workers(processes, terms)
+        )
         if isinstance(self._settings.policy, PricingPolicy) and agent.files_here:
             self._joining = agent.join(chains, encodings, seed, processes)
         else:
             found = agent.agree(chains, encodings, seed, processes, needed=needed)
             if not isinstance(found, Joining):
+                self.route.agree(found.agreed)
                 return Found(found)
             self._joining, missing = found, str(found.error)
-        return Found(None, SharedTerms(agent.proposed(chains, seed)), missing)
+        return Found(None, late=True, missing=missing)
 
     # --- while it goes on -------------------------------------------------------------------------------------
 
-    def try_again(self, agreement: Agreement | None, absence: Absence) -> None:
+    def resize(self, processes: int) -> None:
+        """Other processes load from now on."""
+        if self.route is not None:
+            self.route = self._known = self.route.for_workers(processes)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether workers have given the agent up."""
+        return self.route is not None and self.route.gone_s > 0
+
+    def try_again(self, agreement: Agreement | None) -> None:
         """Try an agent that workers have given up, if it is time; see `Revival.look`."""
-        self._revival.look(agreement, absence)
+        if self.route is not None:
+            self._revival.look(agreement, self.route)
 
     def look(self) -> bool:
         """Whether an agent that was looked for has just come; takes no time.

@@ -106,13 +106,14 @@ class Engine:
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        priced = isinstance(self._settings.policy, PricingPolicy) and (
-            run.agreement is not None or run.late is not None
-        )
+        priced = isinstance(self._settings.policy, PricingPolicy) and (run.agreement is not None or run.late)
         self._shared = Live(SharedTariff(), SharedOffers(self._processes, encoding_names())) if priced else None
         self._live = self._live_plan(run)
         self._dataset = run.dataset(
-            None if self._steering is None else self._steering.shared, self._statistics, self._shared
+            None if self._steering is None else self._steering.shared,
+            self._statistics,
+            self._contact.route,
+            self._shared,
         )
         return self._dataset
 
@@ -136,8 +137,8 @@ class Engine:
         self._steering = self._reports = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         policy = settings.policy
-        planned = None if isinstance(policy, PricingPolicy) or (agreement is None and late is None) else policy
-        whose = "none" if late is None else str(self._contact.agent)
+        planned = None if isinstance(policy, PricingPolicy) or (agreement is None and not late) else policy
+        whose = "none" if not late else str(self._contact.agent)
         profiler = Profiler(
             self.data,
             divided.chains,
@@ -161,7 +162,7 @@ class Engine:
                 iteration starts it anew.
         """
         contact = self._contact
-        contact.try_again(self.run.agreement, self._statistics.absence)
+        contact.try_again(self.run.agreement)
         self._see(contact.look)
         if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
@@ -185,7 +186,6 @@ class Engine:
         if agreement is None:
             return
         run = replace(self.run, agreement=agreement)
-        assert run.late is not None, "an agent that is not waited for goes with a run that says so"
         if run.missing:
             run.profiler.begin(agreement, self._processes)
             if self._steering is not None:
@@ -193,7 +193,8 @@ class Engine:
             else:
                 self._live = self._live_plan(run)
         self._know(run)
-        run.late.set(agreement.terms, agreement.reach, agreement.locations.place)
+        assert self._contact.route is not None, "who has agreed was asked"
+        self._contact.route.agree(agreement.agreed)
         epoch = self._epoch
         if not run.missing or epoch is None or epoch.learnt:
             return
@@ -236,9 +237,9 @@ class Engine:
     def _set_processes(self, processes: int) -> None:
         if self._epoch is not None:  # goes on with others, if it does
             self._epoch.carried = self._epoch.with_carried(self._statistics.totals(self._epoch.iteration))
-        known, self._processes = self._statistics.absence.handed_on(processes), processes
+        self._processes = processes
         self._statistics = Statistics(processes, encoding_names())
-        self._statistics.absence = known
+        self._contact.resize(processes)
         self._memory = BatchMemory(processes)
 
     @property
@@ -382,9 +383,10 @@ class Engine:
     def _explain(self, epoch: Epoch) -> None:
         """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
         if not epoch.learnt:
-            gone = self._statistics.absence.gone_s > 0
             followed = self._live or (self._steering.planner if self._steering is not None else None)
-            found = circumstances(self.run, self._contact.agent, self._settings.policy, followed, gone=gone)
+            found = circumstances(
+                self.run, self._contact.agent, self._settings.policy, followed, gone=self._contact.is_gone
+            )
             epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
 
     @property

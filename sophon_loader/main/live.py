@@ -372,7 +372,7 @@ def live_plan(
     policy, agreement = settings.policy, run.agreement
     if agent is None or not isinstance(policy, PricingPolicy):
         return None
-    if agreement is None and (run.late is None or run.missing):
+    if agreement is None and (not run.late or run.missing):
         return None
     rates, most = run.profiler.rates, agent.cores(processes)
     if before is None:

@@ -62,7 +62,7 @@ def circumstances(
         return Circumstances()
     name = "the local agent" if str(agent) == "local" else f"the agent at {agent}"
     if run.agreement is None:
-        return Circumstances(name, run.alone, starting=run.late is not None, missing=run.missing)
+        return Circumstances(name, run.alone, starting=run.late, missing=run.missing)
     if isinstance(followed, LivePlan):
         offloads = followed.offloads
     else:

@@ -12,8 +12,8 @@ from sophon_loader.errors import PipelineError, SampleMissing, SampleOutsideExpo
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agreement import BUILD_S, Agreement
+from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.routes.state import FIRST_PAUSE_S, MAX_PAUSE_S
-from sophon_loader.workers.absence import Absence
 
 _ABOUT_THE_FILE = (SampleMissing, SampleOutsideExport, SampleUnreadable)
 """Refusals that are about the file, from an agent that serves."""
@@ -29,7 +29,7 @@ class Revival:
 
     Example:
         >>> revival = Revival()
-        >>> revival.look(run.agreement, statistics.absence)  # before each batch
+        >>> revival.look(run.agreement, route)  # before each batch
     """
 
     def __init__(self) -> None:
@@ -42,26 +42,26 @@ class Revival:
         self._built = False
         """Whether the trial has brought the pipeline; then it waits for the file."""
 
-    def look(self, agreement: Agreement | None, absence: Absence) -> None:
+    def look(self, agreement: Agreement | None, route: SharedRoute) -> None:
         """Try the agent if it is time, and see whether it has answered. Takes no time.
 
         Args:
             agreement: with the agent; None where there is none to try.
-            absence: what the workers have found out, and where they look whether the agent is back.
+            route: what the workers have found out, and where they look whether the agent is back.
         """
-        gone_s = absence.gone_s
+        gone_s = route.gone_s
         if not gone_s or agreement is None:
             self._due_s = None
             return
         if self._due_s is None:
-            if gone_s - absence.back_s > self._pause_s:
+            if gone_s - route.back_s > self._pause_s:
                 self._pause_s = FIRST_PAUSE_S  # it has been of use for longer than it was left alone
             self._due_s = gone_s + self._pause_s
         try:
             if self._connection is None and now_s() >= self._due_s:
                 self._ask(agreement)
             if self._connection is not None and self._answered(self._connection, agreement):
-                absence.back(self._began_s)
+                route.back(self._began_s)
                 self.close()
                 log.info(log_line("agent answers again", agent=agreement.terms.address))
         except SophonError as error:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.catalogue import PLAIN, missing
@@ -18,11 +17,11 @@ from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.pipeline.unknown import why_local
+from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
-from sophon_loader.workers.terms import SharedTerms
 
 _NOTE_ON_INFO = (
     "{} may look at a picture's metadata (EXIF, ICC profile), so metadata is sent with each picture, and no file is "
@@ -39,7 +38,7 @@ class Run:
         collate_fn: the user's.
         split: what of the pipelines runs with each sample, and what with whole batches.
         agreement: with the agent; None without one, and before it has answered.
-        late: where the workers find what is agreed on, with an agent that starts beside them or comes later; else None.
+        late: whether it has begun without an agent that starts beside it, or comes later.
         missing: what was got from an agent on another host when the run began without it; "" otherwise.
         alone: why there is no agent, if one was asked for; "" otherwise.
         profiler: measures this run.
@@ -54,7 +53,7 @@ class Run:
     agreement: Agreement | None
     profiler: Profiler
     seed: Seed
-    late: SharedTerms | None = None
+    late: bool = False
     missing: str = ""
     alone: str = ""
     software: dict[str, str] = field(default_factory=software)
@@ -71,7 +70,7 @@ class Run:
             alone: why there should be no agent; any other reason is as good.
         """
         same = self.collate_fn is collate_fn and self.seed == seed and bool(self.alone) == bool(alone)
-        if same and (self.agreement is not None or self.late is not None):
+        if same and (self.agreement is not None or self.late):
             same = self.software == software()  # a setting of torch's may have changed
         return same and all(map(same_pipeline, self.pipelines, pipelines))
 
@@ -87,7 +86,7 @@ class Run:
             notes.append(self.alone)
         elif self.missing and self.agreement is None:
             notes.append(f"files are read on this host until the agent comes: {self.missing}")
-        elif self.late is not None and self.agreement is None:
+        elif self.late and self.agreement is None:
             notes.append(
                 "the agent is starting, and until it answers the loader reads the files itself; for short epochs, "
                 "start one beforehand (sophon-agent serve) and give its address"
@@ -98,19 +97,20 @@ class Run:
             notes += self.agreement.notes
         return (*notes, *self.profiler.notes)
 
-    def dataset(self, plan: SharedPlan | None, statistics: Statistics, live: Live | None = None) -> OffloadedDataset:
+    def dataset(
+        self, plan: SharedPlan | None, statistics: Statistics, route: SharedRoute | None, live: Live | None = None
+    ) -> OffloadedDataset:
         """What the workers of this run shall use.
 
         Args:
             plan: that they follow; None where nothing is planned.
             statistics: that they count into.
+            route: to the agent; None where this run does without.
             live: what they follow where the agent chooses.
         """
-        agreement, late = self.agreement, self.late
-        reach = agreement.reach if agreement else [0] * len(self.pipelines)
         steps = [
-            Steps(chain, furthest, one.target_transform, len(one.chain))
-            for chain, furthest, one in zip(self.split.chains, reach, self.pipelines, strict=True)
+            Steps(chain, 0, one.target_transform, len(one.chain))
+            for chain, one in zip(self.split.chains, self.pipelines, strict=True)
         ]
         return OffloadedDataset(
             self.data,
@@ -118,8 +118,7 @@ class Run:
             plan,
             statistics,
             self.profiler.samples,
-            agreement.locations if agreement else Locations(self.data, late.proposed.address if late else None),
-            agreement.terms if agreement else late,
+            route,
             self.seed,
             live,
             self.pipelines,

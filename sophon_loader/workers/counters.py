@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
-from sophon_loader.workers.absence import Absence
 from sophon_loader.workers.said import Said
 
 _Key = TypeVar("_Key")
@@ -256,8 +255,6 @@ class Statistics:
         self._values, self.agent_cores, self.per_worker, self.shortest_net_s = SharedArray.together(
             np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)), np.zeros(rows), np.zeros(rows), np.full(rows, np.inf)
         )
-        self.absence = Absence(rows)
-        """Whether the agent is there; a worker that follows another in the next epoch need not find out again."""
         self.said = Said(rows)
         """Why samples did not cross as was asked for."""
 

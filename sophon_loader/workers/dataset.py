@@ -26,6 +26,7 @@ from sophon_loader.pipeline.randomness import Seed, in_main_thread
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import settings
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
@@ -37,7 +38,6 @@ from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.said import kept_here
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
-from sophon_loader.workers.terms import SharedTerms
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,8 @@ class OffloadedDataset(Dataset[Any]):
         plan: which choice each sample gets; None where nothing is planned.
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
-        locations: of the files.
-        terms: agreed on with the agent; None to read all files below the sources' roots. Shared ones are followed from
-            the first batch on that begins when they are agreed on; until then it is as with None.
+        route: to the agent, which is asked from the first batch on that begins when it has agreed; until then, and
+            without one, all files are read below the sources' roots.
         seed: of the run.
         live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
         pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
@@ -85,8 +84,7 @@ class OffloadedDataset(Dataset[Any]):
         plan: SharedPlan | None,
         statistics: Statistics,
         profile: SampleProfile,
-        locations: Locations,
-        terms: Terms | SharedTerms | None,
+        route: SharedRoute | None,
         seed: Seed,
         live: Live | None = None,
         pipelines: Sequence[Pipeline] = (),
@@ -97,16 +95,16 @@ class OffloadedDataset(Dataset[Any]):
         self._seed = seed
         self._live = live
         self.queued: QueuedTickets | None = None
-        self._locations = locations
+        self._locations = Locations(data, None if route is None else route.proposed.address)
         self._statistics = statistics
         self._process: tuple[int, Session | None, Row, Meter] | None = None
         self._mounted = False
         self._settings = settings()
         self._asked_ahead: dict[BatchId, Ticket] = {}
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
-        self._late = terms if isinstance(terms, SharedTerms) else None
-        self._following = Following(data, steps, pipelines)
-        self._terms = None if isinstance(terms, SharedTerms) else terms
+        self._route = route
+        self._terms: Terms | None = None
+        self._following = Following(data, self._joined(steps) or steps, pipelines)
         self._differing: list[str] = []
         self._take_up()
 
@@ -131,6 +129,15 @@ class OffloadedDataset(Dataset[Any]):
         here = self._terms is not None and self._terms.files_here
         self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
         self._finisher = Finisher(data, steps, locations, profile, self._terms, self._seed)
+
+    def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
+        """The steps as the agent has agreed to them, if it has done so just now; else []. It is asked from now on."""
+        agreed = None if self._route is None else self._route.agreed()
+        if agreed is None:
+            return []
+        self._terms, (folder, inner) = agreed.terms, agreed.place
+        self._locations = Locations(self._data, replace(self._terms.address, folder=folder), inner)
+        return [replace(one, reach=far) for one, far in zip(steps, agreed.reach, strict=True)]
 
     @property
     def as_agreed(self) -> bool:
@@ -224,22 +231,24 @@ class OffloadedDataset(Dataset[Any]):
             session.keep(behind)
             for one in self._asked_ahead.keys() - behind:
                 del self._asked_ahead[one]
-            self._statistics.absence.note(_worker(), session.gave_up_s, session.lost_s - lost_s)
+            if self._route is not None:
+                self._route.note(_worker(), session.gave_up_s, session.lost_s - lost_s)
         return samples
 
     def _trust(self, session: Session) -> None:
         """Expect of the agent what this worker, others before it and the main process have found out."""
-        absence, worker = self._statistics.absence, _worker()
-        if not self._mounted or self._terms is None:
+        route, worker = self._route, _worker()
+        if not self._mounted or route is None:
             session.trust(gone=False, left_s=math.inf)
             return
-        left_s = absence.left_s(worker, self._terms.options)
-        session.trust(gone=left_s <= 0 or absence.gone(worker), left_s=left_s)
+        left_s = route.left_s(worker)
+        session.trust(gone=left_s <= 0 or route.gone(worker), left_s=left_s)
 
     def _note(self, sample: Sample) -> None:
         """Keep what the agent said of itself."""
         worker = _worker()
-        self._statistics.absence.hear(worker)
+        if self._route is not None:
+            self._route.hear(worker)
         self._statistics.agent_cores.array[worker] = sample.cores
         self._statistics.per_worker.array[worker] = sample.per_worker
         if sample.offers and self._live is not None:
@@ -270,13 +279,9 @@ class OffloadedDataset(Dataset[Any]):
 
     def _of_this_process(self) -> tuple[Session | None, Row, Meter]:
         """This process's connection, counters and what counts; a forked copy of this object makes its own."""
-        agreed = None if self._late is None else self._late.agreed()
-        if agreed is not None:
-            self._late = self._process = None
-            self._terms, reach, (folder, inner) = agreed
-            self._locations = Locations(self._data, replace(self._terms.address, folder=folder), inner)
-            known = zip(self._following.agreed, reach, strict=True)
-            self._following.agree([replace(one, reach=far) for one, far in known])
+        if self._terms is None and (steps := self._joined(self._following.agreed)):
+            self._process = None
+            self._following.agree(steps)
             self._take_up()
             self._looked = 0, {}
         pid = os.getpid()

@@ -14,6 +14,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import OffloadedDataset
@@ -51,10 +52,17 @@ class Parts:
             self.plan,
             self.statistics,
             self.profile,
-            self.locations,
-            self.terms,
+            self.route,
             self.seed,
         )
+
+    @property
+    def route(self) -> SharedRoute | None:
+        if self.terms is None:
+            return None
+        route = SharedRoute(1, self.terms)
+        route.agree(Agreed(self.terms, tuple(one.reach for one in self.steps), self.locations.place))
+        return route
 
 
 def parts_of(dataset: Any, terms: Terms | None = None, reach: Sequence[int] | None = None) -> Parts:

@@ -11,9 +11,9 @@ import pytest
 from sophon_loader.host.system import now_s
 from sophon_loader.main import revival as module
 from sophon_loader.main.revival import Revival
+from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Pong, Register, Registered, Sample
-from sophon_loader.workers.absence import Absence
 from tests.support.agents import until
 from tests.unit.client.test_answers import Liar
 
@@ -65,19 +65,19 @@ def agreed(liar: Liar) -> Any:
 def test_one_that_is_there_is_not_asked(liar: Liar, agreed: Any) -> None:
     revival = Revival()
     for _ in range(3):
-        revival.look(agreed, Absence(1))
-        revival.look(None, Absence(1))
+        revival.look(agreed, SharedRoute(1, agreed.terms))
+        revival.look(None, SharedRoute(1, agreed.terms))
     assert revival._connection is None
 
 
 def test_it_is_of_use_once_it_builds_the_pipeline_and_sends_a_file(liar: Liar, agreed: Any) -> None:
     liar.answer = lambda message: framed(well(message))
-    absence, revival = Absence(1), Revival()
-    absence.note(0, gave_up_s=now_s(), lost_s=0.0)
+    route, revival = SharedRoute(1, agreed.terms), Revival()
+    route.note(0, gave_up_s=now_s(), lost_s=0.0)
 
     def back() -> bool:
-        revival.look(agreed, absence)
-        return not absence.gone(0)
+        revival.look(agreed, route)
+        return not route.gone(0)
 
     until(back, "it is of use again")
     assert {type(one) for one in liar.heard} == {Register, Fetch}
@@ -95,19 +95,19 @@ def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any
         return []
 
     liar.answer = forgets_the_first
-    absence, revival = Absence(1), Revival()
-    absence.note(0, gave_up_s=now_s(), lost_s=0.0)
+    route, revival = SharedRoute(1, agreed.terms), Revival()
+    route.note(0, gave_up_s=now_s(), lost_s=0.0)
     agreed.terms = replace(agreed.terms, options=replace(agreed.terms.options, heartbeat_s=50.0, dead_after_s=60.0))
 
     def looked(condition: Callable[[], bool]) -> bool:
-        revival.look(agreed, absence)
+        revival.look(agreed, route)
         return condition()
 
     for kind in (Register, Fetch):
         until(lambda kind=kind: looked(lambda: kind in forgotten), "it is asked")
         assert revival._connection is not None
         revival._connection.renew()
-    until(lambda: looked(lambda: not absence.gone(0)), "it is of use again")
+    until(lambda: looked(lambda: not route.gone(0)), "it is of use again")
 
 
 @pytest.mark.parametrize("what", ["silent", "busy", "pong", "no pipeline"])
@@ -119,17 +119,17 @@ def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, a
         "no pipeline": lambda message: framed(well(message) if isinstance(message, Fetch) else Pong("i")),
     }
     liar.answer = answers[what]
-    absence, revival = Absence(1), Revival()
-    absence.note(0, gave_up_s=now_s(), lost_s=0.0)
+    route, revival = SharedRoute(1, agreed.terms), Revival()
+    route.note(0, gave_up_s=now_s(), lost_s=0.0)
 
     def tried(pause_s: float) -> bool:
-        revival.look(agreed, absence)
+        revival.look(agreed, route)
         return revival._pause_s >= pause_s and any(isinstance(one, Register) for one in liar.heard)
 
     alive = what in ("pong", "no pipeline")
     until(lambda: tried(0.1 if alive else 0.2), "it is tried again")
     end_s = now_s() + 1.0
     while alive and now_s() < end_s:
-        revival.look(agreed, absence)
-    assert absence.gone(0) and revival._pause_s == (0.1 if alive else 0.2), "one that lives may have workers that start"
+        revival.look(agreed, route)
+    assert route.gone(0) and revival._pause_s == (0.1 if alive else 0.2), "one that lives may have workers that start"
     revival.close()

@@ -239,7 +239,7 @@ def test_what_the_agent_says_of_itself_is_noted(parts: Parts, session: SessionSt
     offers = [Offer(0, "file", 9000, 0.0, 0.5), Offer(2, "pixels", 900, 0.5, 0.125)]
     live = Live(SharedTariff(), SharedOffers(1, encoding_names()))
     dataset = OffloadedDataset(
-        parts.data, parts.steps, parts.plan, parts.statistics, parts.profile, parts.locations, parts.terms, parts.seed,
+        parts.data, parts.steps, parts.plan, parts.statistics, parts.profile, parts.route, parts.seed,
         live,
     )  # fmt: skip
     told = iter([[], offers, []])

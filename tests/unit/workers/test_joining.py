@@ -14,13 +14,10 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.session import Terms
-from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.wire.limits import MAX_OPS
+from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.workers import dataset as module
-from sophon_loader.workers.counters import MAX_ENCODINGS
 from sophon_loader.workers.dataset import OffloadedDataset
-from sophon_loader.workers.terms import SharedTerms
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
 from tests.support.workers import parts_of
@@ -49,30 +46,6 @@ def proposed(sources: int = 1) -> Terms:
     )
 
 
-def test_what_is_set_is_what_others_read() -> None:
-    early = proposed()
-    shared = SharedTerms(early)
-    assert shared.agreed() is None
-    agreed = replace(early, address=Address("tcp://127.0.0.1:7", "photos"), instance="i", allowed=("file", "webp"))
-    agreed = replace(agreed, options=replace(early.options, window=7))
-    shared.set(agreed, (3,), ("train", "inner/"))
-    assert shared.agreed() == (agreed, (3,), ("train", "inner/"))
-
-
-def test_the_longest_that_can_be_agreed_on_fits() -> None:
-    sources = 32_767
-    shared = SharedTerms(proposed(sources))
-    agreed = replace(
-        proposed(sources),
-        address=Address("tcp://[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535", "photos"),
-        instance="i" * 32,
-        allowed=tuple(f"{number:0200}" for number in range(MAX_ENCODINGS)),
-    )
-    place = ("f" * 4096, "i" * 4096)
-    shared.set(agreed, (MAX_OPS,) * sources, place)
-    assert shared.agreed() == (agreed, (MAX_OPS,) * sources, place)
-
-
 @pytest.mark.parametrize("sources", [1, 2])
 def test_a_worker_follows_them_from_its_next_batch_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: int
@@ -87,22 +60,21 @@ def test_a_worker_follows_them_from_its_next_batch_on(
 
     monkeypatch.setattr(module, "Session", session)
     early = proposed(sources)
-    shared = SharedTerms(early)
+    route = SharedRoute(1, early)
     dataset = OffloadedDataset(
         parts.data,
         parts.steps,
         parts.plan,
         parts.statistics,
         parts.profile,
-        Locations(parts.data, early.address),
-        shared,
+        route,
         parts.seed,
     )
     before = dataset.__getitems__(ticket(0, 3, 0))
     totals = parts.statistics.totals(1)
     assert (totals.samples, totals.fallbacks, sessions) == (2, 0, [])
     agreed = replace(early, address=Address("tcp://127.0.0.1:7", "photos"), instance="i", allowed=encoding_names())
-    shared.set(agreed, (4,) * sources)
+    route.agree(Agreed(agreed, (4,) * sources))
     after = dataset.__getitems__(ticket(0, 3, 0))
     assert sessions == [agreed]
     assert all(torch.equal(one[0], other[0]) for one, other in zip(before, after, strict=True))
