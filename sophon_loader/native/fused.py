@@ -1,0 +1,81 @@
+"""Pillow's resize in C of our own, equal to the installed Pillow in every bit.
+
+Where the extension was not built, `available` is False and functions return None: the caller asks Pillow.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+try:
+    import sophon_loader.native._resample as _resample
+except ImportError:  # not built: Pillow resizes
+    available: bool = False
+else:
+    available = True
+
+__all__ = ["available", "resize"]
+
+Pixels: TypeAlias = NDArray[np.uint8]
+Box: TypeAlias = tuple[float, float, float, float]
+
+_MAX_VALUES = 1 << 29
+"""In what is made here: larger results are Pillow's to make or to refuse."""
+
+
+def down_first(release: str = PIL.__version__) -> bool:
+    """Whether this release of Pillow may run the vertical pass of a resize first, as those since 13.0 do."""
+    major = release.partition(".")[0]
+    return major.isdecimal() and int(major) >= 13
+
+
+_DOWN_FIRST = down_first()
+
+
+def resize(
+    pixels: Pixels,
+    size: tuple[int, int],
+    box: Box | None = None,
+    filter: int = 2,
+    out: Pixels | None = None,
+    *,
+    plain: bool = False,
+) -> Pixels | None:
+    """What `Image.fromarray(pixels).resize(size, filter, box)` has.
+
+    Thread-safe; the GIL is released meanwhile. Memory besides the result: the weights, and as many rows as one row of
+    the result is made of.
+
+    Args:
+        pixels: [h, w, 1 or 3], C-contiguous.
+        size: (width, height) of the result, px.
+        box: (left, top, right, bottom), px of the picture, also fractions; None for all of it.
+        filter: number of Pillow's `Resampling`, 0 to 5.
+        out: [height, width, channels], C-contiguous, for the result; made if None. Must not overlap the pixels.
+        plain: use no instructions but those every processor has. The result is the same; for tests.
+
+    Returns:
+        The result; None if Pillow must make it: without the extension, and for sides, ratios and sizes out of bounds.
+
+    Raises:
+        ValueError: arguments that do not fit each other, or that Pillow refuses too.
+        MemoryError: no memory for the weights or the result.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or not pixels.flags.c_contiguous:
+        raise ValueError(f"pixels must be uint8 [h, w, c] and C-contiguous, got {pixels.dtype} {pixels.shape}")
+    height, width, channels = pixels.shape
+    shape = size[1], size[0], channels
+    if out is not None and (out.dtype != np.uint8 or out.shape != shape or not out.flags.c_contiguous):
+        raise ValueError(f"out must be uint8 {shape} and C-contiguous, got {out.dtype} {out.shape}")
+    if min(shape) < 1:
+        raise ValueError(f"size must be at least 1 px each way, got {size}")
+    if not available or max(height, width, *size) > _resample.MAX_SIDE or shape[0] * shape[1] * channels > _MAX_VALUES:
+        return None
+    made = np.empty(shape, np.uint8) if out is None else out
+    whole = (0, 0, width, height) if box is None else box
+    done = _resample.resize(pixels.data, pixels.shape, made.data, size, whole, filter, _DOWN_FIRST, plain)
+    return made if done else None
