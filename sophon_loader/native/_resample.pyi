@@ -1,4 +1,7 @@
 MAX_SIDE: int
+DOWN_FIRST_NEVER: int
+DOWN_FIRST_TALL: int
+DOWN_FIRST_CHEAPER: int
 instructions: str
 
 def resize(
@@ -8,7 +11,7 @@ def resize(
     size: tuple[int, int],
     box: tuple[float, float, float, float],
     filter: int,
-    down_first: bool,
+    order: int,
     plain: bool,
     /,
 ) -> bool: ...

@@ -27,13 +27,17 @@ _MAX_VALUES = 1 << 29
 """In what is made here: larger results are Pillow's to make or to refuse."""
 
 
-def down_first(release: str = PIL.__version__) -> bool:
-    """Whether this release of Pillow may run the vertical pass of a resize first, as those since 13.0 do."""
-    major = release.partition(".")[0]
-    return major.isdecimal() and int(major) >= 13
+_ORDERS = (((13, 0), "DOWN_FIRST_CHEAPER"), ((12, 2), "DOWN_FIRST_TALL"))
+"""From which releases of Pillow on a resize may run its vertical pass first, and when (resample.h)."""
 
 
-_DOWN_FIRST = down_first()
+def order_of(release: str) -> str:
+    """The rule by which a release of Pillow orders the two passes of a resize."""
+    major, minor = (int(part) if part.isdecimal() else 0 for part in (release + ".0").split(".")[:2])
+    return next((order for since, order in _ORDERS if (major, minor) >= since), "DOWN_FIRST_NEVER")
+
+
+_ORDER: int = getattr(_resample, order_of(PIL.__version__)) if available else 0
 
 
 def resize(
@@ -77,5 +81,5 @@ def resize(
         return None
     made = np.empty(shape, np.uint8) if out is None else out
     whole = (0, 0, width, height) if box is None else box
-    done = _resample.resize(pixels.data, pixels.shape, made.data, size, whole, filter, _DOWN_FIRST, plain)
+    done = _resample.resize(pixels.data, pixels.shape, made.data, size, whole, filter, _ORDER, plain)
     return made if done else None

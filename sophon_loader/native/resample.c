@@ -207,6 +207,18 @@ static void down_then_across(const passes *p)
     }
 }
 
+/* By the sides of the whole picture, not by those of the box. */
+static bool goes_down_first(const resample_job *job)
+{
+    const ptrdiff_t rows = (ptrdiff_t)job->height - (ptrdiff_t)job->out_height;
+    const ptrdiff_t columns = (ptrdiff_t)job->width - (ptrdiff_t)job->out_width;
+    switch (job->order) {
+    case RESAMPLE_DOWN_FIRST_TALL: return rows > 0 && job->height > 100 * job->width;
+    case RESAMPLE_DOWN_FIRST_CHEAPER: return rows > 0 && rows > 2 * columns;
+    default: return false;
+    }
+}
+
 static resample_status run(passes *p)
 {
     const resample_job *job = p->job;
@@ -214,8 +226,7 @@ static resample_status run(passes *p)
     const float *box = job->box;
     const bool horizontal = to_w != w || box[0] != 0 || box[2] != (float)to_w;
     const bool vertical = to_h != h || box[1] != 0 || box[3] != (float)to_h;
-    /* Sides of the whole picture, not of the box. */
-    const bool down_first = job->down_first && h > to_h && (ptrdiff_t)(h - to_h) > 2 * ((ptrdiff_t)w - (ptrdiff_t)to_w);
+    const bool down_first = goes_down_first(job);
 
     resample_status status = RESAMPLE_DONE;
     if (horizontal) status = axis_make(&p->across, job->filter, w, box[0], box[2], to_w);

@@ -34,12 +34,23 @@ typedef enum {
 } resample_status;
 
 /*
- * pixels:     height * width * channels values, rows from the top, those of a pixel side by side.
- * channels:   1 or 3.
- * box:        left, top, right, bottom, px of the picture; inside it.
- * down_first: whether the vertical pass goes first where the picture loses far more rows than columns, as Pillow has
- *             done since 13.0.
- * plain:      whether to use plain C where the processor could do better. The result is the same.
+ * When the vertical pass goes first: the order changes pixels, and it has changed with Pillow's releases.
+ *
+ * NEVER:   up to 12.1.
+ * TALL:    12.2 and 12.3: for pictures over 100 times as high as wide that lose rows.
+ * CHEAPER: since 13.0: where over twice as many rows are lost as columns.
+ */
+typedef enum {
+    RESAMPLE_DOWN_FIRST_NEVER,
+    RESAMPLE_DOWN_FIRST_TALL,
+    RESAMPLE_DOWN_FIRST_CHEAPER,
+} resample_order;
+
+/*
+ * pixels:   height * width * channels values, rows from the top, those of a pixel side by side.
+ * channels: 1 or 3.
+ * box:      left, top, right, bottom, px of the picture; inside it.
+ * plain:    whether to use plain C where the processor could do better. The result is the same.
  */
 typedef struct {
     const uint8_t *pixels;
@@ -47,7 +58,8 @@ typedef struct {
     float box[4];
     size_t out_width, out_height;
     int filter;
-    bool down_first, plain;
+    resample_order order;
+    bool plain;
 } resample_job;
 
 /* Writes out_height * out_width * channels values to `out`, which does not overlap the pixels; all of them or, unless the

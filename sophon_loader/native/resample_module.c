@@ -26,17 +26,17 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Py_buffer pixels, out;
     Py_ssize_t width, height, channels, out_width, out_height;
-    int down_first, plain;
+    int order, plain;
     resample_job job = {0};
-    if (!PyArg_ParseTuple(args, "y*(nnn)w*(nn)(ffff)ipp:resize", &pixels, &height, &width, &channels, &out,
+    if (!PyArg_ParseTuple(args, "y*(nnn)w*(nn)(ffff)iip:resize", &pixels, &height, &width, &channels, &out,
                           &out_width, &out_height, &job.box[0], &job.box[1], &job.box[2], &job.box[3],
-                          &job.filter, &down_first, &plain))
+                          &job.filter, &order, &plain))
         return NULL;
 
     job.pixels = pixels.buf;
     job.width = (size_t)width, job.height = (size_t)height, job.channels = (size_t)channels;
     job.out_width = (size_t)out_width, job.out_height = (size_t)out_height;
-    job.down_first = down_first != 0, job.plain = plain != 0;
+    job.order = (resample_order)order, job.plain = plain != 0;
     const char *fault = fault_of(&job, &pixels, &out);
     resample_status status = RESAMPLE_BAD;
     if (!fault) {
@@ -57,13 +57,17 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef methods[] = {
     {"resize", resize, METH_VARARGS,
-     "resize(pixels, (height, width, channels), out, (width, height), box, filter, down_first, plain) -> bool"},
+     "resize(pixels, (height, width, channels), out, (width, height), box, filter, order, plain) -> bool"},
     {NULL, NULL, 0, NULL},
 };
 
 static int add_constants(PyObject *module)
 {
-    if (PyModule_AddIntConstant(module, "MAX_SIDE", RESAMPLE_MAX_SIDE)) return -1;
+    if (PyModule_AddIntConstant(module, "MAX_SIDE", RESAMPLE_MAX_SIDE) ||
+        PyModule_AddIntConstant(module, "DOWN_FIRST_NEVER", RESAMPLE_DOWN_FIRST_NEVER) ||
+        PyModule_AddIntConstant(module, "DOWN_FIRST_TALL", RESAMPLE_DOWN_FIRST_TALL) ||
+        PyModule_AddIntConstant(module, "DOWN_FIRST_CHEAPER", RESAMPLE_DOWN_FIRST_CHEAPER))
+        return -1;
     return PyModule_AddStringConstant(module, "instructions", resample_instructions());
 }
 

@@ -75,7 +75,9 @@ def test_it_is_pillows(
     [
         ((375, 500), (224, 224), None),
         ((500, 375), (224, 224), None),
-        ((900, 400), (224, 224), None),  # the vertical pass first, since Pillow 13
+        ((900, 400), (224, 224), None),  # the vertical pass goes first since Pillow 13
+        ((820, 8), (9, 30), None),  # first since Pillow 12.2
+        ((820, 8), (200, 30), (0.5, 3, 7, 700)),  # first in 12.2 and 12.3 alone
         ((300, 224), (224, 224), None),  # one pass
         ((224, 300), (224, 224), None),
         ((224, 224), (224, 224), None),  # none
@@ -98,6 +100,22 @@ def test_shapes_that_take_another_way(
 ) -> None:
     for channels in (1, 3):
         assert_pillows(picture(*shape, channels, seed=7), size, box, filter)
+
+
+@pytest.mark.parametrize(
+    ("release", "order"),
+    [
+        ("13.0.0", "DOWN_FIRST_CHEAPER"),
+        ("14", "DOWN_FIRST_CHEAPER"),
+        ("13.1.0.dev0", "DOWN_FIRST_CHEAPER"),
+        ("12.3.0", "DOWN_FIRST_TALL"),
+        ("12.2.0", "DOWN_FIRST_TALL"),
+        ("12.1.1", "DOWN_FIRST_NEVER"),
+        ("9.5.0.post2", "DOWN_FIRST_NEVER"),
+    ],
+)
+def test_the_order_of_the_passes_goes_by_the_release(release: str, order: str) -> None:
+    assert fused.order_of(release) == order
 
 
 @pytest.mark.parametrize("filter", FILTERS)
