@@ -27,6 +27,6 @@ setup(
     ext_modules=[
         extension("_jpegcrop", "module", "jpegcrop", "frame", "metadata", "huffman", "scan", "emit"),
         extension("_table", "table_module", "table"),
-        extension("_resample", "resample_module", "resample", "resample_rows"),
+        extension("_resample", "resample_module", "resample", "resample_rows", "finish"),
     ]
 )

@@ -1,3 +1,5 @@
+from typing import Any
+
 MAX_SIDE: int
 DOWN_FIRST_NEVER: int
 DOWN_FIRST_TALL: int
@@ -15,3 +17,15 @@ def resize(
     plain: bool,
     /,
 ) -> bool: ...
+def finish(
+    pixels: bytes | bytearray | memoryview,
+    shape: tuple[int, int, int],
+    table: bytes | bytearray | memoryview | None,
+    out: Any,
+    offset: tuple[int, int],
+    fill: bytes,
+    flip_horizontal: bool,
+    flip_vertical: bool,
+    transpose: bool,
+    /,
+) -> None: ...

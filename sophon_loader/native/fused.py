@@ -1,11 +1,11 @@
-"""Pillow's resize in C of our own, equal to the installed Pillow in every bit.
+"""Pillow's resize in C of our own, equal to the installed Pillow in every bit, and the end of a chain.
 
-Where the extension was not built, `available` is False and functions return None: the caller asks Pillow.
+Where the extension was not built, `available` is False and nothing is done: the caller asks Pillow.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import PIL
@@ -18,7 +18,7 @@ except ImportError:  # not built: Pillow resizes
 else:
     available = True
 
-__all__ = ["available", "resize"]
+__all__ = ["available", "finish", "resize"]
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Box: TypeAlias = tuple[float, float, float, float]
@@ -83,3 +83,50 @@ def resize(
     whole = (0, 0, width, height) if box is None else box
     done = _resample.resize(pixels.data, pixels.shape, made.data, size, whole, filter, _ORDER, plain)
     return made if done else None
+
+
+def finish(
+    pixels: Pixels,
+    table: NDArray[Any] | None,
+    out: NDArray[Any],
+    *,
+    left: int = 0,
+    top: int = 0,
+    fill: bytes | None = None,
+    transpose: bool = False,
+    flip_horizontal: bool = False,
+    flip_vertical: bool = False,
+) -> bool:
+    """Writes a window of the picture, turned and mirrored and looked up in a table, to memory of any strides.
+
+    The window is as large as `out`, and begins at (left, top) of the picture; what lies outside is filled. It is
+    transposed first, if so wanted, and then mirrored.
+
+    Thread-safe; the GIL is released meanwhile.
+
+    Args:
+        pixels: [h, w, c], C-contiguous; 1 to 4 channels.
+        table: float32 or uint8 [c, 256]: what each value becomes; None for the value itself.
+        out: of the table's dtype [c, height, width], with the strides wanted; must not overlap the pixels.
+        fill: a value for each channel, which is looked up too; None for zeros.
+
+    Returns:
+        Whether it is done: False without the extension.
+
+    Raises:
+        ValueError: arguments that do not fit each other.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or not pixels.flags.c_contiguous:
+        raise ValueError(f"pixels must be uint8 [h, w, c] and C-contiguous, got {pixels.dtype} {pixels.shape}")
+    dtype = np.dtype(np.uint8) if table is None else table.dtype
+    if out.dtype != dtype or dtype not in (np.uint8, np.float32):
+        raise ValueError(f"out and table must both be uint8 or float32, got {out.dtype} and {dtype}")
+    if table is not None and (table.shape != (pixels.shape[2], 256) or not table.flags.c_contiguous):
+        raise ValueError(f"table must be [{pixels.shape[2]}, 256] and C-contiguous, got {table.shape}")
+    if not available:
+        return False
+    around = bytes(pixels.shape[2]) if fill is None else fill
+    offset, looked = (left, top), None if table is None else table.data
+    shape = pixels.shape
+    _resample.finish(pixels.data, shape, looked, out, offset, around, flip_horizontal, flip_vertical, transpose)
+    return True
