@@ -4,30 +4,32 @@
 
 enum {
     VALUES = 256,
-    /* Px of a row that are written before the next row's: where neighbours in a row lie far apart in the result, as they do
-       when it is transposed, the lines of the cache that they lie in are still there for the next row's. */
+    /* Px of a row that are written before the next row's: where neighbours in a row lie far apart
+       in the result, as they do when it is transposed, the lines of the cache that they lie in are
+       still there for the next row's. */
     STRETCH = 16,
 };
 
 /* `count` px of one row; three channels go side by side (see table.c). */
-#define DEFINE_LOOK_UP(name, item)                                                                 \
-    static void name(const uint8_t *pixels, size_t count, size_t channels, const item *table,      \
-                     item *out, ptrdiff_t plane, ptrdiff_t step)                                   \
-    {                                                                                              \
-        if (channels == 3) {                                                                       \
-            const item *green = table + VALUES, *blue = table + 2 * VALUES;                        \
-            for (size_t i = 0; i < count; i++, pixels += 3, out += step) {                         \
-                out[0] = table[pixels[0]];                                                         \
-                out[plane] = green[pixels[1]];                                                     \
-                out[2 * plane] = blue[pixels[2]];                                                  \
-            }                                                                                      \
-            return;                                                                                \
-        }                                                                                          \
-        for (size_t c = 0; c < channels; c++) {                                                    \
-            const item *values = table + c * VALUES;                                               \
-            for (size_t i = 0; i < count; i++)                                                     \
-                out[(ptrdiff_t)c * plane + (ptrdiff_t)i * step] = values[pixels[i * channels + c]];\
-        }                                                                                          \
+#define DEFINE_LOOK_UP(name, item) \
+    static void name(const uint8_t *pixels, size_t count, size_t channels, const item *table, \
+                     item *out, ptrdiff_t plane, ptrdiff_t step) \
+    { \
+        if (channels == 3) { \
+            const item *green = table + VALUES, *blue = table + 2 * VALUES; \
+            for (size_t i = 0; i < count; i++, pixels += 3, out += step) { \
+                out[0] = table[pixels[0]]; \
+                out[plane] = green[pixels[1]]; \
+                out[2 * plane] = blue[pixels[2]]; \
+            } \
+            return; \
+        } \
+        for (size_t c = 0; c < channels; c++) { \
+            const item *values = table + c * VALUES; \
+            for (size_t i = 0; i < count; i++) \
+                out[(ptrdiff_t)c * plane + (ptrdiff_t)i * step] = \
+                    values[pixels[i * channels + c]]; \
+        } \
     }
 
 DEFINE_LOOK_UP(look_up_8, uint8_t)
@@ -45,18 +47,21 @@ static void copy(const uint8_t *pixels, size_t count, size_t channels, uint8_t *
         for (size_t c = 0; c < channels; c++) out[(ptrdiff_t)c * plane] = *pixels++;
 }
 
-static void put(const finish_job *job, const uint8_t *pixels, size_t count, char *out, ptrdiff_t step)
+static void put(const finish_job *job, const uint8_t *pixels, size_t count, char *out,
+                ptrdiff_t step)
 {
     const ptrdiff_t plane = job->strides[0];
     if (!job->table) copy(pixels, count, job->channels, (uint8_t *)out, plane, step);
-    else if (job->item_nbytes == 1) look_up_8(pixels, count, job->channels, job->table, (uint8_t *)out, plane, step);
+    else if (job->item_nbytes == 1)
+        look_up_8(pixels, count, job->channels, job->table, (uint8_t *)out, plane, step);
     else look_up_32(pixels, count, job->channels, job->table, (uint32_t *)out, plane, step);
 }
 
 /* `count` px of the fill. */
 static void put_fill(const finish_job *job, size_t count, char *out, ptrdiff_t step)
 {
-    for (size_t i = 0; i < count; i++, out += step * (ptrdiff_t)job->item_nbytes) put(job, job->fill, 1, out, step);
+    for (size_t i = 0; i < count; i++, out += step * (ptrdiff_t)job->item_nbytes)
+        put(job, job->fill, 1, out, step);
 }
 
 /* How many of `length` positions from `at` on lie before 0, and where those before `side` end. */
@@ -69,18 +74,23 @@ static void inside(ptrdiff_t at, size_t length, size_t side, size_t *first, size
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-static size_t within(size_t at, size_t low, size_t high) { return at < low ? low : at > high ? high : at; }
+static size_t within(size_t at, size_t low, size_t high)
+{
+    return at < low ? low : at > high ? high : at;
+}
 
 void finish(const finish_job *job, void *out)
 {
-    /* Strides along the window's own rows and columns. A flip begins at the other end and goes backwards. */
+    /* Strides along the window's own rows and columns. A flip begins at the other end and goes
+     * backwards. */
     ptrdiff_t down = job->strides[1], across = job->strides[2];
     const ptrdiff_t rows = (ptrdiff_t)(job->transpose ? job->width : job->height);
     const ptrdiff_t columns = (ptrdiff_t)(job->transpose ? job->height : job->width);
     ptrdiff_t start = 0;
     if (job->flip_vertical) start += (rows - 1) * down, down = -down;
     if (job->flip_horizontal) start += (columns - 1) * across, across = -across;
-    const ptrdiff_t by_row = job->transpose ? across : down, by_column = job->transpose ? down : across;
+    const ptrdiff_t by_row = job->transpose ? across : down,
+                    by_column = job->transpose ? down : across;
 
     const ptrdiff_t item = (ptrdiff_t)job->item_nbytes;
     char *first_item = (char *)out + start * item;
@@ -102,7 +112,8 @@ void finish(const finish_job *job, void *out)
             }
             put_fill(job, from - x, at, by_column);
             if (to > from) {
-                const size_t in_y = (size_t)(job->top + (ptrdiff_t)y), in_x = (size_t)(job->left + (ptrdiff_t)from);
+                const size_t in_y = (size_t)(job->top + (ptrdiff_t)y),
+                             in_x = (size_t)(job->left + (ptrdiff_t)from);
                 const uint8_t *pixels = job->pixels + (in_y * job->in_width + in_x) * job->channels;
                 put(job, pixels, to - from, row + (ptrdiff_t)from * by_column * item, by_column);
             }

@@ -1,7 +1,7 @@
 """Pillow's resize in C of our own, equal to the installed Pillow in every bit, and the end of a chain.
 
-Where the extension was not built, `available` is False and nothing is done: the caller asks Pillow. The same goes for
-what does not give what the installed Pillow gives, which is seen once in each process, on small pictures.
+Where the extension was not built, `available` is False and nothing is done: the caller asks Pillow. What differs from
+the installed Pillow is not done either; each process compares once, on small pictures.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 /* M_PI is no part of C11. */
 #define PI 3.14159265358979323846
 
-/* 4 px of slack behind a row that is ours, and behind which nothing is read. */
+/* Bytes that are there behind each row, since instructions that take several px read past its end. */
 enum { SLACK = 32 };
 
 /* --- weights ---------------------------------------------------------------------------------- */
@@ -51,10 +51,7 @@ static double sinc(double x)
     return sin(x) / x;
 }
 
-static double lanczos_at(double x)
-{
-    return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
-}
+static double lanczos_at(double x) { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
 
 static const struct {
     double (*at)(double);
@@ -72,7 +69,8 @@ static void axis_free(axis_weights *axis)
     free(axis->split);
 }
 
-/* The weights of one output px: `n` of them, from input px `first` on. False if their sums could overflow. */
+/* The weights of one output px: `n` of them, from input px `first` on. False if their sums could
+ * overflow. */
 static bool weigh(double (*at)(double), double center, double shrink, size_t first, size_t n,
                   double *weights, int32_t *k)
 {
@@ -119,7 +117,8 @@ static resample_status axis_make(axis_weights *axis, int filter, size_t in, floa
         const size_t stop = to < 0 ? 0 : (size_t)to > in ? in : (size_t)to;
         /* Pillow's rounding leaves none out of order; what follows relies on it. */
         if (first > stop || stop - first > most) goto end;
-        if (i && (first < axis->first[i - 1] || stop < axis->first[i - 1] + axis->count[i - 1])) goto end;
+        if (i && (first < axis->first[i - 1] || stop < axis->first[i - 1] + axis->count[i - 1]))
+            goto end;
         axis->first[i] = (uint32_t)first;
         axis->count[i] = (uint32_t)(stop - first);
         int32_t *k = axis->k + i * groups * TAPS;
@@ -139,7 +138,8 @@ end:
 
 /* --- the two passes --------------------------------------------------------------------------- */
 
-/* What both passes need. A row of the result is made of a few rows of the picture, so no picture lies between the two. */
+/* What both passes need. A row of the result is made of a few rows of the picture, so no picture
+ * lies between the two. */
 typedef struct {
     const resample_job *job;
     uint8_t *out;
@@ -147,10 +147,10 @@ typedef struct {
     axis_weights across, down;
     row_across *row_across;
     row_down *row_down;
-    uint8_t *line;          /* a row of the picture, with slack */
-    uint8_t *ring;          /* rows that have been made narrower, or wider, with slack */
-    size_t held;            /* how many it holds: as many as a row of the result is made of */
-    const uint8_t **rows;   /* those that make up a row of the result */
+    uint8_t *line;        /* a row of the picture, with slack */
+    uint8_t *ring;        /* rows that have been made narrower, or wider, with slack */
+    size_t held;          /* how many it holds: as many as a row of the result is made of */
+    const uint8_t **rows; /* those that make up a row of the result */
 } passes;
 
 static const uint8_t *row_of(const passes *p, size_t y) { return p->job->pixels + y * p->in_row; }
@@ -159,7 +159,7 @@ static const uint8_t *row_of(const passes *p, size_t y) { return p->job->pixels 
 static void across(const passes *p, size_t y, uint8_t *out)
 {
     const uint8_t *row = row_of(p, y);
-    /* Instructions that take several px at once read past the row's end, which at the picture's end is not ours. */
+    /* At the picture's end, what lies behind the row is not ours. */
     if ((p->job->height - 1 - y) * p->in_row < SLACK) {
         memcpy(p->line, row, p->in_row);
         row = p->line;
@@ -233,7 +233,8 @@ static resample_status run(passes *p)
     if (vertical && !status) status = axis_make(&p->down, job->filter, h, box[1], box[3], to_h);
     if (status) return status;
 
-    for (size_t y = 0; vertical && y < to_h; y++) p->held = p->down.count[y] > p->held ? p->down.count[y] : p->held;
+    for (size_t y = 0; vertical && y < to_h; y++)
+        p->held = p->down.count[y] > p->held ? p->down.count[y] : p->held;
     const size_t rows = horizontal && vertical && !down_first ? p->held : 0;
     if (rows > RESAMPLE_MAX_ROWS_NBYTES / (p->out_row + SLACK)) return RESAMPLE_REFUSED;
     p->line = calloc(p->in_row + SLACK, 1);
@@ -253,16 +254,20 @@ static resample_status run(passes *p)
 static void crop(const resample_job *job, uint8_t *out)
 {
     const size_t nbytes = job->out_width * job->channels, in_row = job->width * job->channels;
-    const uint8_t *from = job->pixels + (size_t)job->box[1] * in_row + (size_t)job->box[0] * job->channels;
-    for (size_t y = 0; y < job->out_height; y++) memcpy(out + y * nbytes, from + y * in_row, nbytes);
+    const uint8_t *from =
+        job->pixels + (size_t)job->box[1] * in_row + (size_t)job->box[0] * job->channels;
+    for (size_t y = 0; y < job->out_height; y++)
+        memcpy(out + y * nbytes, from + y * in_row, nbytes);
 }
 
-/* Positions are summed up step by step, with the rounding that this has in Pillow. What lies outside is 0. */
+/* Positions are summed up step by step, with the rounding that this has in Pillow. What lies
+ * outside is 0. */
 static resample_status nearest(const resample_job *job, uint8_t *out)
 {
     const float *box = job->box, wide = box[2] - box[0], high = box[3] - box[1];
     const size_t channels = job->channels, to_w = job->out_width, nbytes = to_w * channels;
-    const double step_x = (double)wide / (double)to_w, step_y = (double)high / (double)job->out_height;
+    const double step_x = (double)wide / (double)to_w,
+                 step_y = (double)high / (double)job->out_height;
     size_t *columns = malloc(to_w * sizeof *columns);
     if (!columns) return RESAMPLE_NO_MEMORY;
     double at = (double)box[0] + step_x * 0.5;
@@ -293,16 +298,19 @@ resample_status resample(const resample_job *job, uint8_t *out)
 {
     const float *box = job->box, wide = box[2] - box[0], high = box[3] - box[1];
     if (!job->width || !job->height || !job->out_width || !job->out_height) return RESAMPLE_BAD;
-    if ((job->channels != 1 && job->channels != 3) || job->filter < 0 || job->filter >= RESAMPLE_FILTERS)
+    if ((job->channels != 1 && job->channels != 3) || job->filter < 0 ||
+        job->filter >= RESAMPLE_FILTERS)
         return RESAMPLE_BAD;
-    if (!is_side(job->width) || !is_side(job->height) || !is_side(job->out_width) || !is_side(job->out_height))
+    if (!is_side(job->width) || !is_side(job->height) || !is_side(job->out_width) ||
+        !is_side(job->out_height))
         return RESAMPLE_REFUSED;
     /* So said that a number that is none is bad too. */
-    if (!(box[0] >= 0 && box[1] >= 0 && box[2] <= (float)job->width && box[3] <= (float)job->height && wide >= 0 &&
-          high >= 0))
+    if (!(box[0] >= 0 && box[1] >= 0 && box[2] <= (float)job->width &&
+          box[3] <= (float)job->height && wide >= 0 && high >= 0))
         return RESAMPLE_BAD;
 
-    if (is_whole(box[0]) && is_whole(box[1]) && wide == (float)job->out_width && high == (float)job->out_height) {
+    if (is_whole(box[0]) && is_whole(box[1]) && wide == (float)job->out_width &&
+        high == (float)job->out_height) {
         crop(job, out);
         return RESAMPLE_DONE;
     }
@@ -325,4 +333,7 @@ resample_status resample(const resample_job *job, uint8_t *out)
     return status;
 }
 
-const char *resample_instructions(void) { return row_down_best() == row_down_plain ? "plain" : "avx2"; }
+const char *resample_instructions(void)
+{
+    return row_down_best() == row_down_plain ? "plain" : "avx2";
+}

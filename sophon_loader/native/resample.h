@@ -1,6 +1,7 @@
 /*
- * Pillow's Image.resize for pictures of 8 bits a channel, equal to it in every bit: the same fixed-point weights, the same
- * order of the two passes, the same rounding between them (src/libImaging/Resample.c in Pillow).
+ * Pillow's Image.resize for pictures of 8 bits a channel, equal to it in every bit: the same
+ * fixed-point weights, the same order of the two passes, the same rounding between them
+ * (src/libImaging/Resample.c in Pillow).
  *
  * Knows no Python. Thread-safe: keeps nothing.
  */
@@ -22,19 +23,24 @@ enum {
     RESAMPLE_FILTERS,
 };
 
-/* Bounds, checked before memory is taken: px of a side, weights of one axis (8 bytes each), and the rows between the two
-   passes. */
-enum { RESAMPLE_MAX_SIDE = 65535, RESAMPLE_MAX_WEIGHTS = 1 << 23, RESAMPLE_MAX_ROWS_NBYTES = 1 << 28 };
+/* Bounds, checked before memory is taken: px of a side, weights of one axis (8 bytes each), and the
+   rows between the two passes. */
+enum {
+    RESAMPLE_MAX_SIDE = 65535,
+    RESAMPLE_MAX_WEIGHTS = 1 << 23,
+    RESAMPLE_MAX_ROWS_NBYTES = 1 << 28
+};
 
 typedef enum {
     RESAMPLE_DONE,
-    RESAMPLE_BAD,       /* sides, channels, box or filter that Pillow refuses too */
-    RESAMPLE_REFUSED,   /* beyond the bounds, or weights so odd that sums could overflow */
+    RESAMPLE_BAD,     /* sides, channels, box or filter that Pillow refuses too */
+    RESAMPLE_REFUSED, /* beyond the bounds, or weights so odd that sums could overflow */
     RESAMPLE_NO_MEMORY,
 } resample_status;
 
 /*
- * When the vertical pass goes first: the order changes pixels, and it has changed with Pillow's releases.
+ * When the vertical pass goes first: the order changes pixels, and it has changed with Pillow's
+ * releases.
  *
  * NEVER:   up to 12.1.
  * TALL:    12.2 and 12.3: for pictures over 100 times as high as wide that lose rows.
@@ -62,8 +68,9 @@ typedef struct {
     bool plain;
 } resample_job;
 
-/* Writes out_height * out_width * channels values to `out`, which does not overlap the pixels; all of them or, unless the
-   status is RESAMPLE_DONE, none. Takes memory for the weights and for the rows that one row of the result is made of. */
+/* Writes out_height * out_width * channels values to `out`, which does not overlap the pixels; all
+   of them or, unless the status is RESAMPLE_DONE, none. Takes memory for the weights and for the
+   rows that one row of the result is made of. */
 resample_status resample(const resample_job *job, uint8_t *out);
 
 /* The instructions used where `plain` is false: "avx2" or "plain". */

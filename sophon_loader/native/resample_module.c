@@ -1,5 +1,6 @@
 /*
- * sophon_loader.native._resample: resample.h and finish.h for Python. The GIL is released during the work.
+ * sophon_loader.native._resample: resample.h and finish.h for Python. The GIL is released during
+ * the work.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,7 +11,8 @@
 /* What is wrong with the sizes; NULL if nothing is. No product here can overflow. */
 static const char *fault_of(const resample_job *job, const Py_buffer *pixels, const Py_buffer *out)
 {
-    const size_t most = RESAMPLE_MAX_SIDE, sides[] = {job->width, job->height, job->out_width, job->out_height};
+    const size_t most = RESAMPLE_MAX_SIDE,
+                 sides[] = {job->width, job->height, job->out_width, job->out_height};
     for (int i = 0; i < 4; i++)
         if (sides[i] < 1 || sides[i] > most) return "sides must be 1 to 65535 px";
     if (job->channels != 1 && job->channels != 3) return "channels must be 1 or 3";
@@ -29,9 +31,9 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args)
     Py_ssize_t width, height, channels, out_width, out_height;
     int order, plain;
     resample_job job = {0};
-    if (!PyArg_ParseTuple(args, "y*(nnn)w*(nn)(ffff)iip:resize", &pixels, &height, &width, &channels, &out,
-                          &out_width, &out_height, &job.box[0], &job.box[1], &job.box[2], &job.box[3],
-                          &job.filter, &order, &plain))
+    if (!PyArg_ParseTuple(args, "y*(nnn)w*(nn)(ffff)iip:resize", &pixels, &height, &width,
+                          &channels, &out, &out_width, &out_height, &job.box[0], &job.box[1],
+                          &job.box[2], &job.box[3], &job.filter, &order, &plain))
         return NULL;
 
     job.pixels = pixels.buf;
@@ -41,10 +43,9 @@ static PyObject *resize(PyObject *Py_UNUSED(module), PyObject *args)
     const char *fault = fault_of(&job, &pixels, &out);
     resample_status status = RESAMPLE_BAD;
     if (!fault) {
-        Py_BEGIN_ALLOW_THREADS
-        status = resample(&job, out.buf);
-        Py_END_ALLOW_THREADS
-        if (status == RESAMPLE_BAD) fault = "box must lie inside the picture, and filter be one of Pillow's";
+        Py_BEGIN_ALLOW_THREADS status = resample(&job, out.buf);
+        Py_END_ALLOW_THREADS if (status == RESAMPLE_BAD) fault =
+            "box must lie inside the picture, and filter be one of Pillow's";
     }
     PyBuffer_Release(&pixels);
     PyBuffer_Release(&out);
@@ -64,15 +65,17 @@ static const char *fault_of_out(const Py_buffer *out, Py_ssize_t channels)
     if (out->shape[0] != channels) return "out must have as many channels as the pixels";
     if ((uintptr_t)out->buf % (size_t)out->itemsize) return "out must be aligned to its items";
     for (int i = 0; i < 3; i++) {
-        if (out->shape[i] < 1 || out->shape[i] > RESAMPLE_MAX_SIDE) return "sides must be 1 to 65535 px";
+        if (out->shape[i] < 1 || out->shape[i] > RESAMPLE_MAX_SIDE)
+            return "sides must be 1 to 65535 px";
         if (out->strides[i] % out->itemsize) return "out must have strides of whole items";
     }
     return NULL;
 }
 
 /* No product here can overflow. */
-static const char *fault_of_finish(const finish_job *job, const Py_buffer *pixels, const Py_buffer *table,
-                                   const Py_buffer *out, const Py_buffer *fill)
+static const char *fault_of_finish(const finish_job *job, const Py_buffer *pixels,
+                                   const Py_buffer *table, const Py_buffer *out,
+                                   const Py_buffer *fill)
 {
     const size_t most = RESAMPLE_MAX_SIDE;
     if (job->in_width < 1 || job->in_width > most || job->in_height < 1 || job->in_height > most ||
@@ -81,12 +84,13 @@ static const char *fault_of_finish(const finish_job *job, const Py_buffer *pixel
     if ((size_t)pixels->len != job->in_width * job->in_height * job->channels)
         return "pixels must have height * width * channels values";
     if ((size_t)fill->len != job->channels) return "fill must have a value for each channel";
-    if (job->left < -(ptrdiff_t)most || job->left > (ptrdiff_t)most || job->top < -(ptrdiff_t)most ||
-        job->top > (ptrdiff_t)most)
+    if (job->left < -(ptrdiff_t)most || job->left > (ptrdiff_t)most ||
+        job->top < -(ptrdiff_t)most || job->top > (ptrdiff_t)most)
         return "left and top must be at most 65535 px";
     const char *fault = fault_of_out(out, (Py_ssize_t)job->channels);
     if (fault) return fault;
-    if (!table->buf) return out->itemsize == 1 ? NULL : "out must have items of 1 byte where there is no table";
+    if (!table->buf)
+        return out->itemsize == 1 ? NULL : "out must have items of 1 byte where there is no table";
     if (table->len != (Py_ssize_t)(job->channels * 256) * out->itemsize)
         return "table must have 256 of the result's items for each channel";
     if ((uintptr_t)table->buf % (size_t)out->itemsize) return "table must be aligned to its items";
@@ -99,8 +103,9 @@ static PyObject *py_finish(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *out_object;
     Py_ssize_t width, height, channels, left, top;
     int flip_horizontal, flip_vertical, transpose;
-    if (!PyArg_ParseTuple(args, "y*(nnn)z*O(nn)y*ppp:finish", &pixels, &height, &width, &channels, &table,
-                          &out_object, &left, &top, &fill, &flip_horizontal, &flip_vertical, &transpose))
+    if (!PyArg_ParseTuple(args, "y*(nnn)z*O(nn)y*ppp:finish", &pixels, &height, &width, &channels,
+                          &table, &out_object, &left, &top, &fill, &flip_horizontal, &flip_vertical,
+                          &transpose))
         return NULL;
 
     const char *fault = NULL;
@@ -122,10 +127,10 @@ static PyObject *py_finish(PyObject *Py_UNUSED(module), PyObject *args)
         };
         fault = fault_of_finish(&job, &pixels, &table, &out, &fill);
         if (!fault) {
-            job.height = (size_t)out.shape[transpose ? 2 : 1], job.width = (size_t)out.shape[transpose ? 1 : 2];
+            job.height = (size_t)out.shape[transpose ? 2 : 1],
+            job.width = (size_t)out.shape[transpose ? 1 : 2];
             for (int i = 0; i < 3; i++) job.strides[i] = out.strides[i] / out.itemsize;
-            Py_BEGIN_ALLOW_THREADS
-            finish(&job, out.buf);
+            Py_BEGIN_ALLOW_THREADS finish(&job, out.buf);
             Py_END_ALLOW_THREADS
         }
         PyBuffer_Release(&out);
@@ -140,9 +145,11 @@ static PyObject *py_finish(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef methods[] = {
     {"resize", resize, METH_VARARGS,
-     "resize(pixels, (height, width, channels), out, (width, height), box, filter, order, plain) -> bool"},
+     "resize(pixels, (height, width, channels), out, (width, height), box, filter, order, plain) "
+     "-> bool"},
     {"finish", py_finish, METH_VARARGS,
-     "finish(pixels, (height, width, channels), table, out, (left, top), fill, flip_horizontal, flip_vertical, transpose)"},
+     "finish(pixels, (height, width, channels), table, out, (left, top), fill, flip_horizontal, "
+     "flip_vertical, transpose)"},
     {NULL, NULL, 0, NULL},
 };
 

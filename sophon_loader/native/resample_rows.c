@@ -9,7 +9,8 @@ static uint8_t clipped(int32_t sum)
 
 static const int32_t HALF = 1 << (WEIGHT_BITS - 1);
 
-void row_across_plain(const axis_weights *axis, const uint8_t *row, size_t channels, size_t width, uint8_t *out)
+void row_across_plain(const axis_weights *axis, const uint8_t *row, size_t channels, size_t width,
+                      uint8_t *out)
 {
     const int32_t *k = axis->k;
     for (size_t x = 0; x < width; x++, k += axis->groups * TAPS) {
@@ -24,8 +25,8 @@ void row_across_plain(const axis_weights *axis, const uint8_t *row, size_t chann
 }
 
 /* The bytes from `from` on. */
-static void down_from(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t from, size_t nbytes,
-                      uint8_t *out)
+static void down_from(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t from,
+                      size_t nbytes, uint8_t *out)
 {
     enum { STRETCH = 64 };
     const int32_t *k = axis->k + y * axis->groups * TAPS;
@@ -42,7 +43,8 @@ static void down_from(const axis_weights *axis, size_t y, const uint8_t *const *
     }
 }
 
-void row_down_plain(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t nbytes, uint8_t *out)
+void row_down_plain(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t nbytes,
+                    uint8_t *out)
 {
     down_from(axis, y, rows, 0, nbytes, out);
 }
@@ -55,20 +57,22 @@ void row_down_plain(const axis_weights *axis, size_t y, const uint8_t *const *ro
 #define AVX2 __attribute__((target("avx2")))
 
 /*
- * A weight has more bits than a factor of a 16-bit multiplication, so its two parts are multiplied apart. Each instruction
- * adds up two products of 16 bits, in 32: exact.
+ * A weight has more bits than a factor of a 16-bit multiplication, so its two parts are multiplied
+ * apart. Each instruction adds up two products of 16 bits, in 32: exact.
  *
- * Four px side by side become, per channel, two pairs: those of the first two px in the lower half, the others' above.
+ * Four px side by side become, per channel, two pairs: those of the first two px in the lower half,
+ * the others' above.
  */
-AVX2 static void row_across_avx2(const axis_weights *axis, const uint8_t *row, size_t channels, size_t width,
-                                 uint8_t *out)
+AVX2 static void row_across_avx2(const axis_weights *axis, const uint8_t *row, size_t channels,
+                                 size_t width, uint8_t *out)
 {
     if (channels != 3) {
         row_across_plain(axis, row, channels, width, out);
         return;
     }
-    const __m256i pairs = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
-                                           -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    const __m256i pairs =
+        _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 6, -1, 9, -1, 7,
+                         -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
     const __m256i low_parts = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     const __m256i high_parts = _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3);
     const __m128i half = _mm_set1_epi32(HALF);
@@ -80,9 +84,12 @@ AVX2 static void row_across_avx2(const axis_weights *axis, const uint8_t *row, s
         for (size_t i = 0; i < n; i += TAPS, pixels += 3 * TAPS) {
             const __m128i four = _mm_loadu_si128((const __m128i *)pixels);
             const __m256i values = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(four), pairs);
-            const __m256i k = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(split + 2 * i)));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(values, _mm256_permutevar8x32_epi32(k, low_parts)));
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(values, _mm256_permutevar8x32_epi32(k, high_parts)));
+            const __m256i k =
+                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(split + 2 * i)));
+            low = _mm256_add_epi32(
+                low, _mm256_madd_epi16(values, _mm256_permutevar8x32_epi32(k, low_parts)));
+            high = _mm256_add_epi32(
+                high, _mm256_madd_epi16(values, _mm256_permutevar8x32_epi32(k, high_parts)));
         }
         low = _mm256_add_epi32(low, _mm256_slli_epi32(high, LOW_BITS));
         __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
@@ -98,14 +105,15 @@ AVX2 static void row_across_avx2(const axis_weights *axis, const uint8_t *row, s
 }
 
 /* Sums of two rows' products, for 8 of the 32 columns: `values` are pairs, one of each row. */
-#define ADD_PRODUCTS(j, values)                                                                    \
-    do {                                                                                           \
-        const __m256i both = (values);                                                             \
-        low[j] = _mm256_add_epi32(low[j], _mm256_madd_epi16(both, k_low));                         \
-        high[j] = _mm256_add_epi32(high[j], _mm256_madd_epi16(both, k_high));                      \
+#define ADD_PRODUCTS(j, values) \
+    do { \
+        const __m256i both = (values); \
+        low[j] = _mm256_add_epi32(low[j], _mm256_madd_epi16(both, k_low)); \
+        high[j] = _mm256_add_epi32(high[j], _mm256_madd_epi16(both, k_high)); \
     } while (0)
 
-AVX2 static void down_32(const int16_t *split, size_t n, const uint8_t *const *rows, size_t at, uint8_t *out)
+AVX2 static void down_32(const int16_t *split, size_t n, const uint8_t *const *rows, size_t at,
+                         uint8_t *out)
 {
     const __m256i none = _mm256_setzero_si256();
     __m256i low[4], high[4];
@@ -126,13 +134,15 @@ AVX2 static void down_32(const int16_t *split, size_t n, const uint8_t *const *r
         ADD_PRODUCTS(3, _mm256_unpackhi_epi8(right, none));
     }
     for (int j = 0; j < 4; j++)
-        low[j] = _mm256_srai_epi32(_mm256_add_epi32(low[j], _mm256_slli_epi32(high[j], LOW_BITS)), WEIGHT_BITS);
-    const __m256i left = _mm256_packs_epi32(low[0], low[1]), right = _mm256_packs_epi32(low[2], low[3]);
+        low[j] = _mm256_srai_epi32(_mm256_add_epi32(low[j], _mm256_slli_epi32(high[j], LOW_BITS)),
+                                   WEIGHT_BITS);
+    const __m256i left = _mm256_packs_epi32(low[0], low[1]),
+                  right = _mm256_packs_epi32(low[2], low[3]);
     _mm256_storeu_si256((__m256i *)(out + at), _mm256_packus_epi16(left, right));
 }
 
-AVX2 static void row_down_avx2(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t nbytes,
-                               uint8_t *out)
+AVX2 static void row_down_avx2(const axis_weights *axis, size_t y, const uint8_t *const *rows,
+                               size_t nbytes, uint8_t *out)
 {
     enum { AT_ONCE = 32 };
     const int16_t *split = axis->split + y * axis->groups * TAPS * 2;
@@ -146,8 +156,14 @@ AVX2 static void row_down_avx2(const axis_weights *axis, size_t y, const uint8_t
     if (at < nbytes) down_32(split, n, rows, nbytes - AT_ONCE, out); /* some columns once more */
 }
 
-row_across *row_across_best(void) { return __builtin_cpu_supports("avx2") ? row_across_avx2 : row_across_plain; }
-row_down *row_down_best(void) { return __builtin_cpu_supports("avx2") ? row_down_avx2 : row_down_plain; }
+row_across *row_across_best(void)
+{
+    return __builtin_cpu_supports("avx2") ? row_across_avx2 : row_across_plain;
+}
+row_down *row_down_best(void)
+{
+    return __builtin_cpu_supports("avx2") ? row_down_avx2 : row_down_plain;
+}
 
 #else
 

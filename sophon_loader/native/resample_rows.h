@@ -1,6 +1,6 @@
 /*
- * One row of a resize, in plain C and with AVX2: what resample.c is made of, and nobody else needs. All sums are exact, so
- * the order of adding does not matter, and each of the ways gives the same.
+ * One row of a resize, in plain C and with AVX2: what resample.c is made of, and nobody else needs.
+ * All sums are exact, so the order of adding does not matter, and each of the ways gives the same.
  */
 #ifndef SOPHON_RESAMPLE_ROWS_H
 #define SOPHON_RESAMPLE_ROWS_H
@@ -29,10 +29,12 @@ typedef struct {
 } axis_weights;
 
 /* Makes `width` px of a row. Up to 16 bytes behind the last px that is needed are read. */
-typedef void row_across(const axis_weights *axis, const uint8_t *row, size_t channels, size_t width, uint8_t *out);
+typedef void row_across(const axis_weights *axis, const uint8_t *row, size_t channels, size_t width,
+                        uint8_t *out);
 
 /* Makes row `y` of the output, `nbytes` long, of as many rows. */
-typedef void row_down(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t nbytes, uint8_t *out);
+typedef void row_down(const axis_weights *axis, size_t y, const uint8_t *const *rows, size_t nbytes,
+                      uint8_t *out);
 
 row_across row_across_plain;
 row_down row_down_plain;
