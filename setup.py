@@ -12,12 +12,13 @@ NATIVE = "sophon_loader/native"
 REQUIRED = os.environ.get("SOPHON_NATIVE") == "required"
 
 
-def extension(name: str, module: str, *parts: str) -> Extension:
+def extension(name: str, module: str, *parts: str, libraries: tuple[str, ...] = ()) -> Extension:
     """One that is made of `module`.c and, for each part, a .c and a .h file."""
     return Extension(
         f"sophon_loader.native.{name}",
         sources=[f"{NATIVE}/{part}.c" for part in (module, *parts)],
         depends=[f"{NATIVE}/{part}.h" for part in parts],
+        libraries=list(libraries),
         extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
         optional=not REQUIRED,
     )
@@ -27,6 +28,6 @@ setup(
     ext_modules=[
         extension("_jpegcrop", "module", "jpegcrop", "frame", "metadata", "huffman", "scan", "emit"),
         extension("_table", "table_module", "table"),
-        extension("_resample", "resample_module", "resample", "resample_rows", "finish"),
+        extension("_resample", "resample_module", "resample", "resample_rows", "finish", libraries=("m",)),
     ]
 )

@@ -1,50 +1,46 @@
-"""Replay the fuzzer's seeds, each under 400 mutations, with the address and undefined-behaviour sanitizers."""
+"""Our C under the address and undefined-behaviour sanitizers: the fuzzer's seeds, each under 400 mutations, and drawn
+resizes."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from tests.native.conftest import SANITIZE
 from tests.native.fuzz.make_corpus import CORPUS, RECTANGLES, seeds
 from tests.native.make_jpeg import LAYOUTS
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "sophon_loader" / "native"
-FLAGS = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-DREPLAY", f"-I{NATIVE}"]
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+FLAGS = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
+RESAMPLE_CASES = 4000
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A compiler whose programs run under both sanitizers, or a skip."""
-    path = shutil.which("gcc") or shutil.which("clang")
-    if path is None:
-        pytest.skip("neither gcc nor clang is installed")
-    folder = tmp_path_factory.mktemp("probe")
-    (folder / "probe.c").write_text("int main(void) { return 0; }\n")
-    command = [path, *SANITIZE, "probe.c", "-o", "probe"]
-    if subprocess.run(command, cwd=folder, capture_output=True).returncode:
-        pytest.skip(f"{path} lacks the address or undefined-behaviour sanitizer")
-    if subprocess.run([folder / "probe"], capture_output=True).returncode:
-        pytest.skip("programs built with the sanitizers do not run here")
-    return path
+def built(compiler: str, folder: Path, target: str, *flags: str) -> Path:
+    """A program made of a target and of all our C that knows no Python, under the sanitizers."""
+    sources = [Path(__file__).parent / "fuzz" / target]
+    sources += sorted(path for path in NATIVE.glob("*.c") if not path.name.endswith("module.c"))
+    program = folder / "program"
+    subprocess.run([compiler, *FLAGS, *flags, *SANITIZE, *sources, "-lm", "-o", program], check=True, timeout=120)
+    return program
 
 
 def test_replay(compiler: str, tmp_path: Path) -> None:
-    program = tmp_path / "replay"
-    sources = [Path(__file__).parent / "fuzz" / "fuzz_jpegcrop.c"]
-    sources += sorted(path for path in NATIVE.glob("*.c") if not path.name.endswith("module.c"))
-    subprocess.run([compiler, *FLAGS, *SANITIZE, *sources, "-o", program], check=True, timeout=120)
+    program = built(compiler, tmp_path, "fuzz_jpegcrop.c", "-DREPLAY")
     corpus = sorted(CORPUS.glob("*.bin"))
     # contexts are static in the target, so a leak at exit would be no finding
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run([program, *corpus], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip() == f"{len(corpus)} files, {len(corpus) * 401} inputs"
+
+
+def test_resizes_and_finishes_stay_in_their_memory(compiler: str, tmp_path: Path) -> None:
+    program = built(compiler, tmp_path, "random_resample.c")
+    done = subprocess.run([program, "1", str(RESAMPLE_CASES)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip() == f"{RESAMPLE_CASES} cases"
 
 
 def test_the_corpus_is_what_its_script_makes_and_small() -> None:

@@ -41,7 +41,7 @@ def main() -> int:
     program = FOUND / "fuzz_jpegcrop"
     parts = (one for one in NATIVE.glob("*.c") if not one.name.endswith("module.c"))
     sources = [CORPUS.parent / "fuzz_jpegcrop.c", *parts]
-    subprocess.run([clang, *FLAGS, *sources, "-o", program], check=True)
+    subprocess.run([clang, *FLAGS, *sources, "-lm", "-o", program], check=True)
     limits = (f"-max_total_time={max(1, round(60 * asked.minutes))}", "-timeout=10", "-max_len=65536")
     output = f"-artifact_prefix={FOUND / 'jpegcrop.failed-'}"
     # Contexts are static in the target, so a leak at exit would be no finding.
