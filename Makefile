@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
 MINUTES ?= 5
-# Other releases of Pillow for which `make long` holds programs to what Pillow does.
-PILLOWS ?= 11.0.0 11.3.0 12.3.0
+# Other releases of Pillow for which `make long` holds programs and our C to what Pillow does.
+PILLOWS ?= 11.0.0 11.3.0 12.1.1 12.3.0
 # Test processes: one more than cores, since much of what starts agents and workers waits for them.
 JOBS ?= 3
 # What starts no agent, and what starts many processes. Each test process runs one thread: there are more than cores.
@@ -58,7 +58,7 @@ long: $(VENV)/.built
 	HYPOTHESIS_PROFILE=full HELD_BATCHES=1000 FAULT_SEEDS=200 $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone and not bed" \
 		tests/property/test_held_batches.py tests/faults/test_seeds.py tests/e2e
 	for one in $(PILLOWS); do $(BIN)/pip install --quiet --no-deps --target build/pillow-$$one pillow==$$one && \
-		PYTHONPATH=$(CURDIR)/build/pillow-$$one $(PYTEST) tests/unit/kinds tests/property/test_programs.py \
+		PYTHONPATH=$(CURDIR)/build/pillow-$$one $(PYTEST) tests/unit/kinds tests/unit/native tests/property/test_programs.py \
 		tests/property/test_deferred.py || exit 1; done
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.fuzz --minutes 1

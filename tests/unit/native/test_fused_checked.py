@@ -18,7 +18,7 @@ from sophon_loader.native import fused
 
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = FILTERS = range(6)
 PIXELS = np.zeros((10, 10, 3), np.uint8)
-built = pytest.mark.skipif(not fused.available, reason="the C extension is not built")
+built = pytest.mark.skipif(not fused.available or not fused.EXACT, reason="the C extension is not built, or not used")
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +84,14 @@ def test_a_finish_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     out = np.full((3, 10, 10), 7, np.uint8)
     assert not fused.finish(PIXELS, None, out)
     assert (out == 7).all()
+
+
+@built
+def test_on_other_processors_pillow_resizes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(fused, "EXACT", False)
+    assert fused.checked() == {fused.FINISH}
+    assert fused.resize(PIXELS, (5, 5)) is None
+    assert not caplog.records
 
 
 @built
