@@ -8,6 +8,7 @@ from pathlib import Path
 
 _LONG = ("--policies", "no-off", "sophon", "auto")
 _FREE = ("--link-mbit", "0", "--policies", "torch", "no-off", "auto")
+_FAR = ("--parts", "pictures", "--workers", "1", "4", "--round-trips-ms", "0", "30", "100", "--peers")
 
 
 @dataclass(frozen=True)
@@ -166,10 +167,30 @@ BENCHES = (
         "latency",
         "bench.latency",
         "What does a long way to the agent cost, up to 100 ms there and back?",
-        "0.97 of the images/s without a delay",
+        "0.95 of the images/s without a delay, where the wire limits",
         16,
         (),
         ("--parts", "pictures", "--round-trips-ms", "0", "100", "--rounds", "1", "--repeat", "1", "--peers"),
+        "first",
+    ),
+    Bench(
+        "look-ahead",
+        "bench.latency",
+        "How far does the loader look ahead by itself, against two batches per worker, and in how much memory?",
+        "0.95 of the images/s without a delay, where the wire limits; no more memory",
+        22,
+        (*_FAR, "--prefetch", "none", "2", "--repeat", "3"),
+        None,
+        "first",
+    ),
+    Bench(
+        "look-ahead-large",
+        "bench.latency",
+        "The same with batches of 256",
+        "0.95 of the images/s without a delay, where the wire limits",
+        22,
+        (*_FAR, "--batch-size", "256"),
+        None,
         "first",
     ),
     Bench(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
@@ -95,6 +98,42 @@ def worker_pss_mb() -> list[float]:
     """Proportional set size, in MB, of this process's children that are DataLoader workers."""
     pids = [child.pid for child in multiprocessing.active_children()]
     return [psutil.Process(pid).memory_full_info().pss / 1e6 for pid in pids if pid is not None]
+
+
+MEMORY = ("pss_mb", "private_mb", "shm_mb")
+READ_EVERY_S = 0.05
+
+
+def memory_peaks(run: Callable[[], Any]) -> dict[str, float]:
+    """The most memory, in MB, that this process and its children have at the same time while something runs: their
+    proportional set sizes and their private pages; and by how much /dev/shm grows, whoever writes to it.
+
+    Args:
+        run: what uses memory.
+    """
+    most, ended = np.zeros(len(MEMORY)), threading.Event()
+    before_nbytes = _shm_nbytes()
+
+    def read() -> None:
+        while not ended.wait(READ_EVERY_S):
+            this = psutil.Process()
+            sizes = [one.memory_full_info() for one in (this, *this.children(recursive=True))]
+            used = sum(one.pss for one in sizes), sum(one.uss for one in sizes), _shm_nbytes() - before_nbytes
+            np.maximum(most, used, out=most)
+
+    reader = threading.Thread(target=read, name="memory-peaks")
+    reader.start()
+    try:
+        run()
+    finally:
+        ended.set()
+        reader.join()
+    return dict(zip(MEMORY, (most / 1e6).tolist(), strict=True))
+
+
+def _shm_nbytes() -> int:
+    found = os.statvfs("/dev/shm")
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 def quiet() -> None:

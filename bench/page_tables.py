@@ -170,20 +170,30 @@ def steadiness(result: Result) -> str:
     return table(("what", "figure"), rows)
 
 
-@of_file("latency")
 def latency(result: Result) -> str:
-    """Images per second by round trip."""
-    summary = result.rows["summary"]
+    """Images per second by round trip, and memory where it was measured."""
+    before = {"workers": 1, **result.rows["settings"]}  # in files of one batch size and one number ahead
+    summary = [before | ({} if "choices" in one else {"prefetch": ""}) | one for one in result.rows["summary"]]
     round_trips = sorted({entry["round_trip_ms"] for entry in summary})
+    about = ("part", "link_mbit", "batch_size", "workers", "system", "prefetch")
+    lines: dict[tuple[Any, ...], dict[float, Any]] = {}
+    for entry in summary:
+        lines.setdefault(tuple(entry[name] for name in about), {})[entry["round_trip_ms"]] = entry
+    weighed = [name for name in MEMORY if any(name in entry for entry in summary)]
     rows = []
-    for part, link_mbit, system in dict.fromkeys((e["part"], e["link_mbit"], e["system"]) for e in summary):
-        found = {one["round_trip_ms"]: one for one in summary if (one["part"], one["system"]) == (part, system)}
+    for (part, link_mbit, *rest), found in lines.items():
         cells = [middle(found[0.0]["images_per_s"], 0)]
         cells += [spread(found[one]["ratio"], 3) if one in found else "" for one in round_trips if one]
-        rows.append((part, f"{link_mbit:g}", system, *cells))
-    columns = ("samples", "link, Mbit/s", "system", "images/s at 0 ms", *(f"{one:g} ms" for one in round_trips if one))
+        cells += [middle(found[0.0][name], 0) if name in found[0.0] else "" for name in weighed]
+        rows.append((part, f"{link_mbit:g}", *map(str, rest), *cells))
+    shape = ("samples", "link, Mbit/s", "batches of", "workers", "system", "prefetch_factor", "images/s at 0 ms")
+    columns = (*shape, *(f"{one:g} ms" for one in round_trips if one), *(MEMORY[name] for name in weighed))
     missing = [f"{name}: not available: {reason}." for name, reason in result.rows["unavailable"].items()]
     return "\n\n".join([table(columns, rows), *missing])
+
+
+MEMORY = {"pss_mb": "PSS, MB", "private_mb": "private, MB", "shm_mb": "/dev/shm, MB"}
+"""What a loader's processes have at 0 ms, at most."""
 
 
 def overhead(results: Results) -> str:
@@ -463,7 +473,9 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "link": link,
     "live": live,
     "steadiness": steadiness,
-    "latency": latency,
+    "latency": of_file("latency")(latency),
+    "look-ahead": of_file("look-ahead")(latency),
+    "look-ahead-large": of_file("look-ahead-large")(latency),
     "overhead": overhead,
     "start-and-growth": start_and_growth,
     "hotpath": hotpath,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import against, record, tables
+from bench import against, latency, loading, record, tables
 from bench.catalogue import BENCHES, named, runs
 from bench.markdown import MISSING, Results
 from bench.page_tables import TABLES
@@ -101,6 +103,56 @@ def test_a_fault_that_changes_samples_is_told(tmp_path: Path) -> None:
     text = TABLES["faults"](written(tmp_path, "faults", {"summary": kinds}))
     assert "| killed | yes | +0.20 (-0.10 to +1.25) |" in text
     assert "| cut | no |" in text
+
+
+def test_look_ahead_is_told_beside_a_prefetch_factor_with_the_memory_of_both(tmp_path: Path) -> None:
+    def line(prefetch: str | int, round_trip_ms: float, ratio: float) -> dict[str, Any]:
+        about = {
+            "part": "pictures",
+            "link_mbit": 100.0,
+            "batch_size": 16,
+            "workers": 4,
+            "system": "auto",
+            "choices": {},
+        }
+        figures = {"images_per_s": one(280.0), "ratio": one(ratio)}
+        weight = {} if round_trip_ms else {"pss_mb": one(700.0), "private_mb": one(310.0), "shm_mb": one(38.5)}
+        return {**about, "prefetch": prefetch, "round_trip_ms": round_trip_ms, **figures, **weight}
+
+    def one(value: float) -> dict[str, float]:
+        return {"min": value, "median": value, "max": value}
+
+    lines = [line(2, 0.0, 1.0), line(2, 100.0, 0.6), line("none", 0.0, 1.0), line("none", 100.0, 0.97)]
+    rows = {"settings": {"data": "imagenet"}, "summary": lines, "unavailable": {}}
+    text = TABLES["look-ahead"](written(tmp_path, "look-ahead", rows))
+    assert "| pictures | 100 | 16 | 4 | auto | 2 | 280 | 0.600 (0.600-0.600) | 700 | 310 | 38 |" in text
+    assert "| none | 280 | 0.970 (0.970-0.970) |" in text
+
+
+def test_an_epoch_is_long_beside_what_is_handed_out_at_its_start(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / "class").mkdir(exist_ok=True)
+        (tmp_path / "class" / f"{number}.jpg").touch()
+    given = ["--data", str(tmp_path), "--parts", "pictures", "--batch-size", "16", "256", "--workers", "1", "4"]
+    parts = latency.parts_of(latency.parser().parse_args(given), tmp_path)
+    assert [(part.batch_size, part.workers, part.repeat) for part in parts] == [
+        (16, 1, 4),
+        (16, 4, 4),
+        (256, 1, 11),
+        (256, 4, 41),
+    ]
+
+
+def test_the_most_memory_is_that_of_the_whole_time() -> None:
+    def run() -> None:
+        held = bytearray(b"x" * 100_000_000)
+        time.sleep(0.3)
+        del held
+        time.sleep(0.1)
+
+    assert (
+        loading.memory_peaks(run)["private_mb"] >= 100 + loading.memory_peaks(lambda: time.sleep(0.2))["private_mb"] / 2
+    )
 
 
 def test_the_slowest_client_and_each_attacker_are_told(tmp_path: Path) -> None:
