@@ -11,8 +11,8 @@ at 0 ms, too, so that all pay for the relay's copying. The relays run on the age
 one batch size and number of workers take turns, epoch by epoch, in an order that rotates every round; a figure is the
 ratio to the same loader at 0 ms in the same round. Bar, where the wire limits at 0 ms: >= 0.95.
 
-Images per second are those from the first batch's arrival to the last one's. The time to the first batch, which a round
-trip or two belongs to whatever anybody does, is told beside it.
+Images per second are those of an epoch less one round trip, which the first reply takes whatever anybody does. From the
+first batch on they would be too many: several workers have most of their first ones by then.
 
 Two parts. `pictures`: the usual training pipeline at 100 Mbit/s, beside what peers do over the same way (`bench/peers`;
 they are made ready on demand, and listed with the reason where that cannot be done). `trivial`: 1 Gbit/s and
@@ -21,13 +21,15 @@ uncompressed pictures of 108 KB, as in bench.link.
 With `--prefetch none`, ours are given no `prefetch_factor` and look ahead by themselves. With a number, what is on
 its way to a worker lies in batches that torch has handed to it, so `--batch-size` times the number must cover it:
 1 Gbit/s over 100 ms takes 116 samples of 108 KB. A loader whose `report()` says that they do not is marked. With
-several, ours run another epoch at 0 ms after each round, in which the memory of the loader's processes is read all the
-time: the most of their proportional and of their private share, and by how much /dev/shm has grown.
+several, ours run another epoch at 0 ms after each of those in a round, in which the memory of the loader's processes is
+read all the time: the most of their proportional sizes, of their private pages, and of what they hold in /dev/shm.
+Policies take turns only where peers do, too: idle workers keep shared memory, and less of it where it is scarce.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 import tempfile
@@ -70,15 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         for part in parts_of(options, Path(temporary)):
             peers = ready if part.name == "pictures" else []
-            cases = [
-                Case(policy, prefetch, round_trip_ms)
-                for policy in options.policies
-                for prefetch in options.prefetch
-                for round_trip_ms in round_trips
-            ]
-            measured = rows_of(part, cases, peers, round_trips, options.rounds, unavailable)
-            rows += measured
-            summary += summarise(part, measured)
+            for together in [options.policies] if peers else [[policy] for policy in options.policies]:
+                cases = [Case(*case) for case in itertools.product(together, options.prefetch, round_trips)]
+                measured = rows_of(part, cases, peers, round_trips, options.rounds, unavailable)
+                rows += measured
+                summary += summarise(part, measured)
     show(summary, unavailable)
     found = {
         "settings": {"data": options.data.name},
@@ -201,10 +199,10 @@ def rows_of(
             for name in record.in_turns(list(loaders), number):
                 case, loader = loaders[name]
                 row = loader.order(f"epoch {number}")
-                later = (row["samples"] - part.batch_size) / (row["seconds"] - row["first_batch_s"])
-                row |= {"round": number, "part": part.name, **asdict(case), "images_per_s": later}
+                images_per_s = row["samples"] / (row["seconds"] - case.round_trip_ms / 1000)
+                row |= {"round": number, "part": part.name, **asdict(case), "images_per_s": images_per_s}
                 rows.append(row | (loader.order(f"memory {number}") if name in near else {}))
-                tqdm.write(f"  {part.title}, {name}: {later:.1f} images/s", file=sys.stderr)
+                tqdm.write(f"  {part.title}, {name}: {images_per_s:.1f} images/s", file=sys.stderr)
         return rows
 
 
