@@ -6,7 +6,8 @@
 
 Each checkout runs its own `bench` and packages, with this Python; the C extension must have been built in both
 (`python setup.py build_ext --inplace`). A figure's name is its path in the bench's JSON, where the entries of a list
-are named by the words they hold. The ratio is new / old.
+are named by the words they hold. The ratio is new / old. The old checkout may be this commit with one thing undone by
+hand; the JSON then calls it dirty.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ratios = {path: record.spread([one["new"][path] / one["old"][path] for one in rounds]) for path in common(rounds)}
     for path, ratio in ratios.items():
         print(f"{path}: new / old {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})", flush=True)
-    old = subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees["old"], capture_output=True, text=True, check=False)
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    old = subprocess.run(describe, cwd=trees["old"], capture_output=True, text=True, check=False)
     ran = record.short_command(module, command)
     rows = {"bench": ran, "old": old.stdout.strip() or record.UNKNOWN, "ratios": ratios, "rounds": rounds}
     record.write(options.output, rows)

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 from tqdm import tqdm
 
 from bench import arguments, record
 from bench.children import alone, local_agent
-from bench.loading import epoch, folder, our_loader, torch_loader, worker_pss_mb
+from bench.loading import epoch, folder, our_loader, torch_loader, tree_cpu_s, worker_pss_mb
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
@@ -148,12 +147,6 @@ def worker_mb(name: str, data: str) -> float:
     if isinstance(loader, OffloadingDataLoader):
         loader.close()
     return used
-
-
-def tree_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its children."""
-    root = psutil.Process(pid)
-    return sum(sum(process.cpu_times()[:2]) for process in [root, *root.children(recursive=True)])
 
 
 if __name__ == "__main__":

@@ -57,10 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         index = indexing(Path(made), options.samples)
     summary = summarise(loaded)
     for row in summary:
-        ratio = row["ratio"]
-        verdict = "ok" if ratio["median"] >= BAR else "below"
-        print(f"{row['policy']} at {row['link_mbit']:g} Mbit/s, {row['export']} / folder: {ratio['median']:.3f} "
-              f"({ratio['min']:.3f} to {ratio['max']:.3f}) (bar >= {BAR}: {verdict})")  # fmt: skip
+        what = f"{row['policy']} at {row['link_mbit']:g} Mbit/s, {row['export']} / folder"
+        print(record.judged(what, row["ratio"], BAR))
     for name, value in index.items():
         print(f"index, {name}: {value:.4g}")
     record.write(options.output, {"loaders": loaded, "summary": summary, "index": index, "bar": BAR})

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from rich.console import Console
 from rich.table import Table
 from torch.utils.data import ConcatDataset, DataLoader
@@ -41,7 +40,7 @@ from bench.bed import Bed, open_testbed
 from bench.children import LOADER_CORE, Orders, agent_address, child, start_agent
 from bench.epochs import orders_of, warm_up
 from bench.link import WARM_EPOCHS, one_epoch
-from bench.loading import folder, our_loader, quiet, torch_loader
+from bench.loading import cpu_s, folder, our_loader, quiet, torch_loader, tree_cpu_s
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.deferred import Node
 from sophon_loader.kinds.image.source import Held, Source
@@ -210,11 +209,6 @@ def worker_cpu_s() -> tuple[float, float]:
     return sum(map(cpu_s, pids)), sum(map(io_cpu_s, pids))
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process, by the kernel's clock of it (psutil counts in ticks of 10 ms)."""
-    return time.clock_gettime(~pid << 3 | 2)
-
-
 def io_cpu_s(pid: int) -> float:
     """CPU seconds of a process's ZeroMQ threads, which move bytes between sockets and messages."""
     tasks = [task for task in Path(f"/proc/{pid}/task").iterdir() if (task / "comm").read_text().startswith("ZMQbg")]
@@ -250,11 +244,6 @@ def compared(bed: Bed, policies: list[str], settings: dict[str, Any], rounds: in
                 row |= {"agent_s": tree_cpu_s(agent.pid) - before_s, "agent_io_s": io_cpu_s(agent.pid) - before_io_s}
                 rows.append({"round": number, **row, **per_sample(row)})
         return rows
-
-
-def tree_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its descendants."""
-    return cpu_s(pid) + sum(cpu_s(child.pid) for child in psutil.Process(pid).children(recursive=True))
 
 
 def per_sample(row: dict[str, Any]) -> dict[str, float]:

@@ -1,13 +1,15 @@
 """What keys cost: throughput with them against throughput without, over loopback.
 
     python -m bench.keys --json keys.json
+    python -m bench.keys --policies --mb 1500       the streams alone
 
 Two agents of one worker each serve the same pictures, one with keys. Loaders of one worker each take turns, epoch by
 epoch, and which goes first changes every round; a round's figure is the ratio of their samples per second. `no-off`:
 files cross, `resize-off`: crops and whatever is smaller. Bar: median >= 0.95.
 
 `stream`: one connection asks for files and throws them away, as in bench.agent. Nothing but the wire takes time there,
-so that shows what a byte costs to seal and open: CPU seconds per GB, of both ends together and of the agent. No bar.
+so that shows what a byte costs to seal and open: CPU seconds per GB, of both ends together and of the agent, and
+microseconds of the agent's processes per file. No bar.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from typing import Any
 from tqdm import tqdm
 
 from bench import arguments, record
-from bench.agent import stream, tree_cpu_s
+from bench.agent import stream
 from bench.children import local_agent
-from bench.loading import folder, our_loader, quiet, samples_per_s
+from bench.loading import folder, our_loader, quiet, samples_per_s, tree_cpu_s
 from sophon_loader import OffloadOptions
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
@@ -35,6 +37,7 @@ from storage_agent.keys import FIRST, KeyFolder
 BAR = 0.95
 POLICIES = ("no-off", "resize-off")
 SIDES = ("with", "without")
+STREAMS = ("mb_s", "cpu_s_per_gb", "agent_cpu_s_per_gb", "agent_us_per_file")
 WINDOW = 64
 WARM_MB = 100
 
@@ -58,21 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         streamed = streams(options.data, agents, token, options.rounds, options.mb)
     summary = summarise(loaded)
     for row in summary:
-        ratio = row["ratio"]
-        verdict = "ok" if ratio["median"] >= BAR else "below"
-        print(f"{row['policy']}, with keys / without: {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f}) "
-              f"(bar >= {BAR}: {verdict})")  # fmt: skip
-    agents_costs = {
-        side: record.spread([row["agent_cpu_s_per_gb"] for row in streamed if row["keys"] == side]) for side in SIDES
+        print(record.judged(f"{row['policy']}, with keys / without", row["ratio"], BAR))
+    spreads = {
+        name: {side: record.spread([row[name] for row in streamed if row["keys"] == side]) for side in SIDES}
+        for name in STREAMS
     }
-    costs = {side: record.spread([row["cpu_s_per_gb"] for row in streamed if row["keys"] == side]) for side in SIDES}
-    rates = {side: record.spread([row["mb_s"] for row in streamed if row["keys"] == side]) for side in SIDES}
     for side in SIDES:
-        print(f"stream {side} keys: {rates[side]['median']:.0f} MB/s, {costs[side]['median']:.2f} CPU seconds per GB, "
-              f"{agents_costs[side]['median']:.2f} of them the agent's")  # fmt: skip
+        rate, costs, agents_costs, per_file = (spreads[name][side]["median"] for name in STREAMS)
+        print(f"stream {side} keys: {rate:.0f} MB/s, {costs:.2f} CPU seconds per GB, {agents_costs:.2f} of them "
+              f"the agent's, {per_file:.0f} us per file")  # fmt: skip
     found = {"loaders": loaded, "summary": summary, "streams": streamed, "bar": BAR}
-    streams_costs = {"stream_cpu_s_per_gb": costs, "stream_agent_cpu_s_per_gb": agents_costs}
-    record.write(options.output, {**found, "stream_mb_s": rates, **streams_costs})
+    record.write(options.output, found | {f"stream_{name}": spread for name, spread in spreads.items()})
     return 0
 
 
@@ -80,9 +79,9 @@ def parser() -> arguments.Parser:
     """The command line."""
     parser = arguments.Parser("bench.keys", __doc__, pictures=True)
     add = parser.add_argument
-    add(
-        "--policies", type=arguments.policy(), nargs="+", default=list(POLICIES), action=arguments.Distinct, metavar="P"
-    )
+    what = "The policies that are compared; none may be named, for the streams alone."
+    policies: dict[str, Any] = {"type": arguments.policy(), "action": arguments.Distinct, "metavar": "P"}
+    add("--policies", nargs="*", default=list(POLICIES), help=what, **policies)
     add("--rounds", type=arguments.count(), default=5)
     add("--repeat", type=arguments.count(), default=4)
     add("--mb", type=arguments.count(), default=500, help="Megabytes of files that a round streams.")
@@ -129,6 +128,7 @@ def streams(data: Path, agents: dict[str, tuple[str, int]], token: str, rounds: 
         mb: megabytes per round.
     """
     files = sorted(str(path.relative_to(data)) for path in data.glob("*/*"))
+    file_nbytes = sum((data / name).stat().st_size for name in files) / len(files)
     open_by = {"with": token, "without": None}
     connections = {}
     for side in SIDES:
@@ -145,6 +145,7 @@ def streams(data: Path, agents: dict[str, tuple[str, int]], token: str, rounds: 
             agent_s = tree_cpu_s(pid) - agent_s
             cpu_s = agent_s + sum(os.times()[:2]) - client_s
             costs = {"cpu_s_per_gb": cpu_s / nbytes * 1e9, "agent_cpu_s_per_gb": agent_s / nbytes * 1e9}
+            costs["agent_us_per_file"] = agent_s / nbytes * file_nbytes * 1e6
             rows.append({"round": number, "keys": side, "mb_s": nbytes / 1e6 / seconds, **costs})
     for connection in connections.values():
         connection.close()

@@ -130,6 +130,22 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "median": median(values), "max": max(values)}
 
 
+def judged(what: str, ratio: dict[str, float], bar: float) -> str:
+    """A line of a bench's output: a ratio, and whether it keeps its bar.
+
+    Args:
+        what: was compared.
+        ratio: as by `spread`.
+        bar: for the median, which must not be below it.
+
+    Example:
+        >>> judged("new / old", spread([0.97, 0.95]), 0.95)
+        'new / old: 0.960 (0.950 to 0.970) (bar >= 0.95: ok)'
+    """
+    middle, verdict = ratio["median"], "ok" if ratio["median"] >= bar else "below"
+    return f"{what}: {middle:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f}) (bar >= {bar:g}: {verdict})"
+
+
 def in_turns(names: Sequence[str], number: int) -> list[str]:
     """The names, another one first in every round.
 
