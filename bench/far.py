@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from bench.peers.environments import Installed
 from bench.peers.process import run_epoch
 from bench.peers.systems import SYSTEMS, Client, Settings
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main.epoch import STARVED_NOTE
+from sophon_loader.main.epoch import AHEAD_NOTE, STARVED_NOTE
 
 PEER_PORT, PORTS_EACH = 7000, 10
 NONE = "none"
@@ -124,11 +124,19 @@ def loader_far_away(address: str, part: dict[str, Any], case: dict[str, Any]) ->
 
     def measure() -> dict[str, Any]:
         measured = run_epoch(client, "epoch", 0, time.perf_counter())
-        return {**measured, **told_by(loader), "starved": STARVED_NOTE in loader.report().notes}
+        notes = loader.report().notes
+        return {**measured, **told_by(loader), "starved": STARVED_NOTE in notes, "ahead": looked_ahead(notes)}
 
     orders = orders_of(loader, measure)
     yield {**orders, "memory": lambda number: memory_peaks(lambda: orders["epoch"](number))}
     loader.close()
+
+
+def looked_ahead(notes: Sequence[str]) -> int:
+    """How many batches further than torch a loader has looked ahead by itself, as a report's notes say."""
+    before, _, behind = AHEAD_NOTE.partition("{}")
+    found = [note.removeprefix(before).removesuffix(behind) for note in notes if note.startswith(before)]
+    return int(found[0]) if found else 0
 
 
 # --- the bench's process ----------------------------------------------------------------------------------------------

@@ -18,12 +18,13 @@ Two parts. `pictures`: the usual training pipeline at 100 Mbit/s, beside what pe
 they are made ready on demand, and listed with the reason where that cannot be done). `trivial`: 1 Gbit/s and
 uncompressed pictures of 108 KB, as in bench.link.
 
-With `--prefetch none`, ours are given no `prefetch_factor` and look ahead by themselves. With a number, what is on
-its way to a worker lies in batches that torch has handed to it, so `--batch-size` times the number must cover it:
-1 Gbit/s over 100 ms takes 116 samples of 108 KB. A loader whose `report()` says that they do not is marked. With
-several, ours run another epoch at 0 ms after each of those in a round, in which the memory of the loader's processes is
-read all the time: the most of their proportional sizes, of their private pages, and of what they hold in /dev/shm.
-Policies take turns only where peers do, too: idle workers keep shared memory, and less of it where it is scarce.
+With `--prefetch none`, ours are given no `prefetch_factor` and look ahead by themselves: +9 in the table is 9 batches,
+over all workers, that torch has yet to hand out. With a number, what is on its way to a worker lies in batches that
+torch has handed to it, so `--batch-size` times the number must cover it: 1 Gbit/s over 100 ms takes 116 samples of
+108 KB. A loader whose `report()` says that they do not is marked. With several, ours run another epoch at 0 ms after
+each of those in a round, in which the memory of the loader's processes is read all the time: the most of their
+proportional sizes, of their private pages, and of what they hold in /dev/shm. Policies take turns only where peers do,
+too: idle workers keep shared memory, and less of it where it is scarce.
 """
 
 from __future__ import annotations
@@ -234,6 +235,7 @@ def summarise(part: Part, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]
         }
         if "choices" in far[-1]:
             entry |= {"choices": far[-1]["choices"], "starved": any(row["starved"] for row in far)}
+            entry["ahead"] = max(row["ahead"] for row in far)
             entry["limited_by"] = near[-1]["bottleneck"]
             if entry["limited_by"] == "wire":
                 entry["verdict"] = "ok" if entry["ratio"]["median"] >= BAR else "below"
@@ -253,11 +255,13 @@ def show(summary: Sequence[dict[str, Any]], unavailable: dict[str, str]) -> None
     for entry in summary:
         ratio = entry["ratio"]
         starved = ", look-ahead limits" if entry.get("starved") else ""
+        ahead = f" +{entry['ahead']}" if entry.get("ahead") else ""
         verdict = f"{BAR}: {entry['verdict']}" if "verdict" in entry else f"limited by {entry.get('limited_by')}"
         table.add_row(
             entry["part"],
             f"{entry['link_mbit']:g}",
-            *(str(entry[name]) for name in ("batch_size", "workers", "system", "prefetch")),
+            *(str(entry[name]) for name in ("batch_size", "workers", "system")),
+            f"{entry['prefetch']}{ahead}",
             f"{entry['round_trip_ms']:g}",
             f"{entry['images_per_s']['median']:.1f}",
             f"{ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})",
