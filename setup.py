@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
 
 NATIVE = "sophon_loader/native"
+PIXELS = ("pixels", "pixels_avx2")
 # Without a compiler the package installs all the same, sends whole files, and runs the ops at the end of a chain one by
 # one. A wheel for others must have the extensions: SOPHON_NATIVE=required makes a failed build an error.
 REQUIRED = os.environ.get("SOPHON_NATIVE") == "required"
 
 
 def extension(name: str, module: str, *parts: str) -> Extension:
-    """One that is made of `module`.c and, for each part, a .c and a .h file."""
+    """One that is made of `module`.c and the .c file of each part."""
     return Extension(
         f"sophon_loader.native.{name}",
         sources=[f"{NATIVE}/{part}.c" for part in (module, *parts)],
-        depends=[f"{NATIVE}/{part}.h" for part in parts],
+        depends=sorted(map(str, Path(NATIVE).glob("*.h"))),
         extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
         optional=not REQUIRED,
     )
@@ -27,5 +29,8 @@ setup(
     ext_modules=[
         extension("_jpegcrop", "module", "jpegcrop", "frame", "metadata", "huffman", "scan", "emit"),
         extension("_table", "table_module", "table"),
+        extension(
+            "_fused", "decode_module", "decode", "blocks", "values", *PIXELS, "frame", "metadata", "huffman", "scan"
+        ),
     ]
 )
