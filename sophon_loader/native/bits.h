@@ -26,11 +26,13 @@ INLINE void consume(bit_reader *r, unsigned n)
     r->count -= n;
 }
 
-/* The value of `size` bits at the top of `bits`, F.2.2.1 (EXTEND); 0 for size 0. */
+/* The value of `size` bits at the top of `bits`, F.2.2.1 (EXTEND); 0 for size 0. Without a branch:
+ * a sign is not to be guessed. */
 INLINE uint32_t extend(uint64_t bits, unsigned size)
 {
     uint32_t value = (uint32_t)(bits >> 1 >> (63 - size));
-    return size == 0 || bits >> 63 ? value : value + 1 - (1u << size);
+    uint32_t if_negative = (uint32_t)(bits >> 63) - 1;
+    return value - (if_negative & ((1u << size) - 1));
 }
 
 /* Adds the difference to `value`; false for a code that the table has not. */

@@ -81,8 +81,12 @@ INLINE bool read_ac(bit_reader *r, const block_target *block, int16_t *out)
             consume(r, entry & 63);
             return true;
         }
+        bit_reader now = *r; /* a copy, so that `r` itself can stay in registers */
+        unsigned at = k;
         bool ends = false;
-        if (!read_slow(r, block->codes, &k, out, &ends)) return false;
+        if (!read_slow(&now, block->codes, &at, out, &ends)) return false;
+        *r = now;
+        k = at;
         if (ends) return true;
     }
 }
