@@ -24,6 +24,7 @@ from torchvision import datasets, transforms
 import sophon_loader
 from sophon_loader import OffloadingDataLoader, native
 from sophon_loader.decide import Choice, Facts, Plan, uniform_plan
+from sophon_loader.native import fused
 from sophon_loader.pipeline import ends
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -48,7 +49,9 @@ def check_parts() -> None:
     assert native.available, f"the wheel must have the C extension, got: {native.reason}"
     assert ends.AVAILABLE, "the wheel must have the C extension sophon_loader.native._table"
     assert version("sophon_loader") == sophon_loader.__version__
-    for name in ("py.typed", "native/_jpegcrop.pyi", "native/_table.pyi", "../storage_agent/py.typed"):
+    assert fused.built, "the wheel must have the C extension sophon_loader.native._fused"
+    stubs = [f"native/{name}.pyi" for name in ("_jpegcrop", "_table", "_fused")]
+    for name in ("py.typed", *stubs, "../storage_agent/py.typed"):
         assert (folder / name).is_file(), f"the wheel must have {name}"
     for name in ("tests", "bench", "examples"):
         assert not (folder.parent / name / "__init__.py").exists(), f"the wheel must not have {name}"
