@@ -8,7 +8,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 NATIVE = "sophon_loader/native"
-PIXELS = ("pixels", "pixels_avx2")
+READING = ("frame", "metadata", "huffman", "scan")
+"""What cutting and decoding a JPEG have in common."""
 # Without a compiler the package installs all the same, sends whole files, and runs the ops at the end of a chain one by
 # one. A wheel for others must have the extensions: SOPHON_NATIVE=required makes a failed build an error.
 REQUIRED = os.environ.get("SOPHON_NATIVE") == "required"
@@ -27,10 +28,8 @@ def extension(name: str, module: str, *parts: str) -> Extension:
 
 setup(
     ext_modules=[
-        extension("_jpegcrop", "module", "jpegcrop", "frame", "metadata", "huffman", "scan", "emit"),
+        extension("_jpegcrop", "module", "jpegcrop", "emit", *READING),
         extension("_table", "table_module", "table"),
-        extension(
-            "_fused", "decode_module", "decode", "blocks", "values", *PIXELS, "frame", "metadata", "huffman", "scan"
-        ),
+        extension("_fused", "decode_module", "decode", "blocks", "values", "pixels", "pixels_avx2", *READING),
     ]
 )

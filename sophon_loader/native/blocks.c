@@ -5,8 +5,6 @@
 
 #include "bits.h"
 
-/* Where the coefficient of an index goes. Indices past the block lead to a place that nobody reads;
- * those of VALUE_ENDS and more are the same again, with the end of the block behind them. */
 enum { NOWHERE = 64 };
 #define NOWHERE_16                                                                                 \
     NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE, NOWHERE,      \
@@ -16,11 +14,12 @@ enum { NOWHERE = 64 };
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27,    \
         20, 13, 6, 7, 14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,  \
         58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63
-static const uint8_t place[256] = {ZIGZAG, NOWHERE_64, ZIGZAG, NOWHERE_64};
+const uint8_t block_place[256] = {ZIGZAG, NOWHERE_64, ZIGZAG, NOWHERE_64};
 
 /* Masks of the value bits that a look-up which uses so many bits has not seen. */
 static const uint16_t unseen[64] = {[12] = 1, [13] = 3, [14] = 7, [15] = 15, [16] = 31, [17] = 63,
                                     [18] = 127};
+_Static_assert(VALUE_BITS == 11 && VALUE_MAX_USED == 18, "`unseen` is made for these");
 
 /* Stores what a look-up resolves and returns the index it leads to. Where that shows that the
  * look-up must not be taken, what was stored does no harm: those symbols are read again. */
@@ -29,8 +28,8 @@ INLINE unsigned take_values(uint64_t acc, uint32_t entry, unsigned k, int16_t *o
     unsigned used = entry & 63, first = k + 1 + (entry >> VALUE_RUN_SHIFT & 15);
     unsigned last = k + (entry >> VALUE_MOVE_SHIFT & 255);
     uint32_t rest = (uint32_t)(acc >> (-used & 63)) & unseen[used];
-    out[place[first]] = (int16_t)((int32_t)(entry << 9) >> 27);
-    out[place[last]] = (int16_t)(((int32_t)entry >> VALUE_LAST_SHIFT) + (int32_t)rest);
+    out[block_place[first]] = (int16_t)((int32_t)(entry << 9) >> 27);
+    out[block_place[last]] = (int16_t)(((int32_t)entry >> VALUE_LAST_SHIFT) + (int32_t)rest);
     return last;
 }
 
@@ -46,7 +45,7 @@ static bool read_slow(bit_reader *r, const huff_table *codes, unsigned *k, int16
     if (!*ends) {
         *k += run + 1;
         if (*k > 63) return false;
-        out[place[*k]] = (int16_t)extend(r->acc << length, size);
+        out[block_place[*k]] = (int16_t)extend(r->acc << length, size);
         *ends = *k == 63;
     }
     consume(r, length + size);

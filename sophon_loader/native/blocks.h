@@ -6,6 +6,11 @@
 #include "scan.h"
 #include "values.h"
 
+/* Where in a block, in rows, the coefficient of a zigzag index goes. Indices past the block lead to
+ * a place that nobody reads; those of VALUE_ENDS and more are the same again, with the end of the
+ * block behind them. */
+extern const uint8_t block_place[256];
+
 /* One block of the MCU: its tables, and where its samples go. */
 typedef struct {
     const huff_table *dc, *codes; /* `codes`: the AC codes that `values` has no room for */

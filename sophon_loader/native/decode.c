@@ -71,11 +71,6 @@ static upsampling choose_upsampling(const channel *c)
     return REPEAT;
 }
 
-static const uint8_t zigzag[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
-                                   12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
-                                   35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-                                   58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-
 static bool load_quant(channel *c, const uint8_t *table)
 {
     bool wide = quant_nbytes(table) > 65;
@@ -83,7 +78,7 @@ static bool load_quant(channel *c, const uint8_t *table)
     for (size_t i = 0; i < 64; i++) {
         unsigned step = wide ? load16(table + 2 * i) : table[i];
         if (step > INT16_MAX) return false;
-        c->quant[zigzag[i]] = (uint16_t)step;
+        c->quant[block_place[i]] = (uint16_t)step;
     }
     return true;
 }

@@ -11,7 +11,7 @@
 #include "decode.h"
 
 enum {
-    POOL_SIZE = 16, /* idle contexts kept, about 250 KB each plus the buffers of their last file */
+    POOL_SIZE = 16, /* idle contexts kept, about 170 KB each plus the buffers of their last file */
     /* A context whose buffers have grown beyond this is not kept. */
     KEEP_MAX_NBYTES = 16 << 20
 };

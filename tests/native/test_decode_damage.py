@@ -120,6 +120,13 @@ def test_kinds_that_are_left_to_pillow(sampling: tuple[tuple[int, int], ...]) ->
     assert fused.decode(make_jpeg(Spec(50, 40, sampling, ids=(1, 2, 3, 4))), plain=True) is None
 
 
+@pytest.mark.parametrize(("mode", "progressive"), [("RGB", True), ("CMYK", False)])
+def test_files_of_pillows_that_are_left_to_it(mode: str, progressive: bool) -> None:
+    out = io.BytesIO()
+    Image.new(mode, (40, 30)).save(out, "JPEG", progressive=progressive)
+    assert fused.decode(out.getvalue(), plain=True) is None
+
+
 def test_a_small_file_cannot_ask_for_much_memory() -> None:
     data = make_jpeg(Spec(50, 40, LAYOUTS["4:2:0"]))
     frame = data.index(b"\xff\xc0") + 5
