@@ -24,7 +24,7 @@ from torchvision import datasets, transforms
 import sophon_loader
 from sophon_loader import OffloadingDataLoader, native
 from sophon_loader.decide import Choice, Facts, Plan, uniform_plan
-from sophon_loader.native import fused
+from sophon_loader.native import decoding, resampling
 from sophon_loader.pipeline import ends
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -49,8 +49,9 @@ def check_parts() -> None:
     assert native.available, f"the wheel must have the C extension, got: {native.reason}"
     assert ends.AVAILABLE, "the wheel must have the C extension sophon_loader.native._table"
     assert version("sophon_loader") == sophon_loader.__version__
-    assert fused.available, "the wheel must have the C extension sophon_loader.native._resample"
-    stubs = [f"native/{extension}.pyi" for extension in ("_jpegcrop", "_table", "_resample")]
+    assert resampling.available, "the wheel must have the C extension sophon_loader.native._resample"
+    assert decoding.built, "the wheel must have the C extension sophon_loader.native._decode"
+    stubs = [f"native/{name}.pyi" for name in ("_jpegcrop", "_table", "_resample", "_decode")]
     for name in ("py.typed", *stubs, "../storage_agent/py.typed"):
         assert (folder / name).is_file(), f"the wheel must have {name}"
     for name in ("tests", "bench", "examples"):

@@ -4,7 +4,8 @@
 
 Each image gets one rectangle as RandomResizedCrop draws it (8-100 % of the area, 3/4 to 4/3), from --seed. A
 round goes over all images and does, one straight after the other for the same image: the crop, Pillow's decode of the
-whole file, Pillow's decode of the cropped file and, where PyTurboJPEG is installed, `tjTransform` to the same MCUs.
+whole file, Pillow's decode of the cropped file, `fused.decode` of the rectangle and, where PyTurboJPEG is installed,
+`tjTransform` to the same MCUs.
 One thread, files in memory. A ratio is that of two totals of one round; its spread is over the rounds.
 
 Why the crop is fast: it only finds where each Huffman code ends, several codes per look-up, and stops at the last row
@@ -33,9 +34,10 @@ from tqdm import tqdm
 
 from bench import arguments, record
 from sophon_loader import native
+from sophon_loader.native import fused
 
 TIME_BAR, BYTES_BAR = 0.32, 0.48
-CROP, FULL, PART, TRANSFORM = "crop", "full decode", "decode of cropped", "tjTransform"
+CROP, FULL, PART, FUSED, TRANSFORM = "crop", "full decode", "decode of cropped", "fused decode", "tjTransform"
 
 Box = tuple[int, int, int, int]
 Transform = Callable[[bytes, Box], object]
@@ -119,11 +121,14 @@ def timed_ms(work: Callable[..., object], *arguments: object) -> float:
 
 def one_round(jobs: list[Job], transform: Transform | None, label: str) -> dict[str, list[float]]:
     """Milliseconds of each image in each way, interleaved."""
-    times: dict[str, list[float]] = {way: [] for way in (CROP, FULL, PART, TRANSFORM)}
+    times: dict[str, list[float]] = {way: [] for way in (CROP, FULL, PART, FUSED, TRANSFORM)}
     for job in tqdm(jobs, desc=label, unit="image", file=sys.stderr):
         times[CROP].append(timed_ms(native.crop, job.data, *job.box))
         times[FULL].append(timed_ms(decode, job.data))
         times[PART].append(timed_ms(decode, job.cropped.data))
+        left, top, width, height = job.box
+        if fused.decodes:
+            times[FUSED].append(timed_ms(fused.decode, job.data, (left, top, left + width, top + height)))
         if transform:
             times[TRANSFORM].append(timed_ms(transform, job.data, aligned(job)))
     return {way: values for way, values in times.items() if values}

@@ -100,6 +100,13 @@ bool huff_load_ac(huff_table *t, const uint8_t *counts)
     return t->built;
 }
 
+bool huff_load_codes(huff_table *t, const uint8_t *counts)
+{
+    if (holds(t, counts)) return true;
+    t->built = false;
+    return derive_codes(t, counts);
+}
+
 int huff_slow_symbol(const huff_table *t, uint64_t acc, unsigned *length)
 {
     uint32_t peek = (uint32_t)(acc >> 48);

@@ -45,6 +45,9 @@ typedef struct {
 bool huff_load_dc(huff_table *t, const uint8_t *counts);
 bool huff_load_ac(huff_table *t, const uint8_t *counts);
 
+/* Only what `huff_slow_symbol` needs, and none of the look-up tables. */
+bool huff_load_codes(huff_table *t, const uint8_t *counts);
+
 /* The symbol at the top of `acc`, bit by bit, and its code length; -1 for no code. */
 int huff_slow_symbol(const huff_table *t, uint64_t acc, unsigned *length);
 

@@ -4,13 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__GNUC__)
-#define LIKELY(condition) __builtin_expect(!!(condition), 1)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define LIKELY(condition) (condition)
-#define INLINE static inline
-#endif
+#include "bits.h"
 
 enum {
     /* A block is at most one DC and 63 AC symbols of 16 bits code and 15 bits value: 248 bytes.
@@ -71,8 +65,7 @@ static size_t position_of(const scan *s, const bit_reader *r)
 
 size_t scan_position(const scan *s) { return position_of(s, &s->reader); }
 
-/* Makes the bytes of at least one more MCU readable; false if the last MCU overran the segment. */
-static bool top_up(scan *s, const bit_reader *r)
+bool scan_top_up(scan *s, const bit_reader *r)
 {
     unstuff(s, (size_t)(r->next - s->bits) + CHUNK_NBYTES + WORST_MCU_NBYTES);
     s->watch = s->bits + s->filled - (s->closed ? 0 : WORST_MCU_NBYTES);
@@ -86,7 +79,7 @@ static void begin_segment(scan *s)
     s->reader = (bit_reader){0, 0, s->bits};
     memset(s->dc_value, 0, sizeof s->dc_value);
     s->until_restart = s->restart_interval ? s->restart_interval : SIZE_MAX;
-    (void)top_up(s, &s->reader); /* at its start a segment cannot be overrun */
+    (void)scan_top_up(s, &s->reader); /* at its start a segment cannot be overrun */
 }
 
 bool scan_begin(scan *s, const uint8_t *raw, const uint8_t *end)
@@ -115,49 +108,11 @@ void scan_free(scan *s)
 
 bool scan_restart(scan *s)
 {
-    if (!top_up(s, &s->reader) || !s->closed || s->marker != MARKER_RST0 + s->next_restart)
+    if (!scan_top_up(s, &s->reader) || !s->closed || s->marker != MARKER_RST0 + s->next_restart)
         return false;
     if (s->filled * 8 - scan_position(s) >= 8) return false;
     s->next_restart = (s->next_restart + 1) & 7;
     begin_segment(s);
-    return true;
-}
-
-/* To at least 56 bits. `next` was known one refill ago, so the load waits for no look-up. */
-INLINE void refill(bit_reader *r)
-{
-    r->acc |= load64(r->next) >> r->count;
-    r->next += (63 - r->count) >> 3;
-    r->count |= 56;
-}
-
-INLINE void consume(bit_reader *r, unsigned n)
-{
-    r->acc <<= n;
-    r->count -= n;
-}
-
-/* The value of `size` bits at the top of `bits`, F.2.2.1 (EXTEND); 0 for size 0. */
-INLINE uint32_t extend(uint64_t bits, unsigned size)
-{
-    uint32_t value = (uint32_t)(bits >> 1 >> (63 - size));
-    return size == 0 || bits >> 63 ? value : value + 1 - (1u << size);
-}
-
-INLINE bool walk_dc(bit_reader *r, const huff_table *t, uint32_t *value)
-{
-    refill(r);
-    unsigned entry = t->level[r->acc >> (64 - DC_BITS)];
-    unsigned used = entry & LENGTH_MASK, size = entry >> STEP_SHIFT;
-    if (!LIKELY(entry)) {
-        unsigned length = 0;
-        int symbol = huff_slow_symbol(t, r->acc, &length);
-        if (symbol < 0) return false;
-        size = (unsigned)symbol;
-        used = length + size;
-    }
-    *value += extend(r->acc << (used - size), size);
-    consume(r, used);
     return true;
 }
 
@@ -209,19 +164,19 @@ INLINE bool walk_ac(bit_reader *r, const huff_table *t)
     }
 }
 
-/* +-16383 is far outside what 8-bit samples give, and its differences still have a category. */
-INLINE bool out_of_range(uint32_t dc) { return dc + 16383u > 32766u; }
-
 bool scan_walk(scan *s, size_t n)
 {
     bit_reader r = s->reader;
     bool good = true, wild = false;
     for (; n && good; n--) {
-        if (!LIKELY(r.next <= s->watch) && !top_up(s, &r)) good = false;
+        if (!LIKELY(r.next <= s->watch)) {
+            bit_reader now = r; /* a copy, so that `r` itself can stay in registers */
+            good = scan_top_up(s, &now);
+        }
         const block_plan *block = s->plan, *last = block + s->n_blocks;
         for (; good && block < last; block++) {
             uint32_t *value = &s->dc_value[block->comp];
-            good = walk_dc(&r, block->dc, value) && walk_ac(&r, block->ac);
+            good = read_dc(&r, block->dc, value) && walk_ac(&r, block->ac);
             wild |= out_of_range(*value);
         }
     }
@@ -232,12 +187,12 @@ bool scan_walk(scan *s, size_t n)
 
 bool scan_walk_first(scan *s, first_mcu *mcu)
 {
-    bool good = top_up(s, &s->reader);
+    bool good = scan_top_up(s, &s->reader);
     for (unsigned i = 0; good && i < s->n_blocks; i++) {
         const block_plan *block = &s->plan[i];
         unsigned comp = block->comp;
         size_t dc_at = scan_position(s);
-        good = walk_dc(&s->reader, block->dc, &s->dc_value[comp]);
+        good = read_dc(&s->reader, block->dc, &s->dc_value[comp]);
         s->wild |= out_of_range(s->dc_value[comp]);
         if (i == 0 || s->plan[i - 1].comp != comp) {
             mcu->dc_at[comp] = dc_at;

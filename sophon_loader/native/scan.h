@@ -57,6 +57,10 @@ bool scan_walk(scan *s, size_t n);
 /* Walks over one MCU and notes where its parts lie. */
 bool scan_walk_first(scan *s, first_mcu *mcu);
 
+/* Makes the bytes of at least one more MCU readable; false if the last MCU overran the segment. To
+ * be called before an MCU where `r` is beyond `watch`. */
+bool scan_top_up(scan *s, const bit_reader *r);
+
 /* Bits of the segment read so far. */
 size_t scan_position(const scan *s);
 

@@ -14,24 +14,26 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sophon_loader.native import fused
+from sophon_loader.native import resampling
 
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = FILTERS = range(6)
 PIXELS = np.zeros((10, 10, 3), np.uint8)
-built = pytest.mark.skipif(not fused.available or not fused.EXACT, reason="the C extension is not built, or not used")
+built = pytest.mark.skipif(
+    not resampling.available or not resampling.EXACT, reason="the C extension is not built, or not used"
+)
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    fused.checked.cache_clear()
+    resampling.checked.cache_clear()
     yield
-    fused.checked.cache_clear()
+    resampling.checked.cache_clear()
 
 
 @built
 def test_nothing_differs_from_the_installed_pillow(caplog: pytest.LogCaptureFixture) -> None:
-    assert fused.differing() == []
-    assert fused.checked() == {*FILTERS, fused.FINISH}
+    assert resampling.differing() == []
+    assert resampling.checked() == {*FILTERS, resampling.FINISH}
     assert not caplog.records
 
 
@@ -40,7 +42,7 @@ def test_it_takes_no_time() -> None:
     times = []
     for _ in range(5):
         begin = time.thread_time()
-        fused.differing()
+        resampling.differing()
         times.append(time.thread_time() - begin)
     assert min(times) < 0.05
 
@@ -63,51 +65,51 @@ def test_a_filter_that_differs_is_not_used(
     monkeypatch.setattr(Image.Image, "resize", other)
     with caplog.at_level(logging.WARNING):
         for filter in FILTERS:
-            assert (fused.resize(PIXELS, (5, 5), filter=filter) is None) == (filter == changed)
-    assert fused.FINISH in fused.checked()
-    assert [fused._NAMES[changed] in record.getMessage() for record in caplog.records] == [True]
+            assert (resampling.resize(PIXELS, (5, 5), filter=filter) is None) == (filter == changed)
+    assert resampling.FINISH in resampling.checked()
+    assert [resampling._NAMES[changed] in record.getMessage() for record in caplog.records] == [True]
 
 
 @built
 @pytest.mark.parametrize("order", ["DOWN_FIRST_NEVER", "DOWN_FIRST_TALL", "DOWN_FIRST_CHEAPER"])
 def test_another_order_of_the_passes_is_seen(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = fused.order_of(Image.__version__)
-    monkeypatch.setattr(fused, "_ORDER", getattr(fused._resample, order))
+    right = resampling.order_of(Image.__version__)
+    monkeypatch.setattr(resampling, "_ORDER", getattr(resampling._resample, order))
     weighing = [] if order == right else [LANCZOS, BILINEAR, BICUBIC, HAMMING]
-    assert [filter for filter in fused.differing() if filter != BOX] == weighing
+    assert [filter for filter in resampling.differing() if filter != BOX] == weighing
 
 
 @built
 def test_a_finish_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image.Image, "transpose", lambda image, method: image)
-    assert fused.differing() == [fused.FINISH]
+    assert resampling.differing() == [resampling.FINISH]
     out = np.full((3, 10, 10), 7, np.uint8)
-    assert not fused.finish(PIXELS, None, out)
+    assert not resampling.finish(PIXELS, None, out)
     assert (out == 7).all()
 
 
 @built
 def test_on_other_processors_pillow_resizes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(fused, "EXACT", False)
-    assert fused.checked() == {fused.FINISH}
-    assert fused.resize(PIXELS, (5, 5)) is None
+    monkeypatch.setattr(resampling, "EXACT", False)
+    assert resampling.checked() == {resampling.FINISH}
+    assert resampling.resize(PIXELS, (5, 5)) is None
     assert not caplog.records
 
 
 @built
 def test_a_pillow_that_raises_is_one_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "fromarray", None)
-    assert fused.differing() == [*FILTERS, fused.FINISH]
+    assert resampling.differing() == [*FILTERS, resampling.FINISH]
 
 
 def _times_checked(queue: Any) -> None:
-    fused.resize(PIXELS, (5, 5))
-    queue.put(fused.checked.cache_info().misses)
+    resampling.resize(PIXELS, (5, 5))
+    queue.put(resampling.checked.cache_info().misses)
 
 
 @built
 def test_forked_processes_know_it_already() -> None:
-    fused.checked()
+    resampling.checked()
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     process = context.Process(target=_times_checked, args=(queue,))
@@ -122,10 +124,10 @@ def test_without_the_extension_nothing_is_done() -> None:
 import sys
 sys.modules["sophon_loader.native._resample"] = None
 import numpy as np
-from sophon_loader.native import fused
+from sophon_loader.native import resampling
 pixels = np.zeros((10, 10, 3), np.uint8)
-assert not fused.available and fused.checked() == frozenset()
-assert fused.resize(pixels, (5, 5)) is None
-assert fused.finish(pixels, None, np.zeros((3, 10, 10), np.uint8)) is False
+assert not resampling.available and resampling.checked() == frozenset()
+assert resampling.resize(pixels, (5, 5)) is None
+assert resampling.finish(pixels, None, np.zeros((3, 10, 10), np.uint8)) is False
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

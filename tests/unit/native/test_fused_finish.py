@@ -1,4 +1,4 @@
-"""`fused.finish` against numpy's arithmetic of axes, and against torchvision's ops on Pillow's pictures."""
+"""`resampling.finish` against numpy's arithmetic of axes, and against torchvision's ops on Pillow's pictures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from sophon_loader.native import fused
+from sophon_loader.native import resampling
 
-pytestmark = pytest.mark.skipif(not fused.available, reason="the C extension is not built")
+pytestmark = pytest.mark.skipif(not resampling.available, reason="the C extension is not built")
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -66,7 +66,7 @@ def test_it_is_numpys(
 
     out = strided(expected.shape, tuple(axes), signs, expected.dtype)
     around = out.base if out.base is not None else out
-    assert fused.finish(
+    assert resampling.finish(
         pixels,
         table,
         out,
@@ -83,7 +83,7 @@ def test_it_is_numpys(
     assert (around[..., 1::2] == 99).all()
 
 
-def image_of(height: int, width: int, mode: str = "RGB") -> tuple[Image.Image, fused.Pixels]:
+def image_of(height: int, width: int, mode: str = "RGB") -> tuple[Image.Image, resampling.Pixels]:
     channels = 3 if mode == "RGB" else 1
     pixels = np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
     return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels), pixels
@@ -134,7 +134,7 @@ def test_it_is_torchvisions(chain: int, end: int) -> None:
     expected = tail(op(image))
     made = torch.empty_strided(expected.shape, expected.stride(), dtype=expected.dtype)
     table = None if expected.dtype == torch.uint8 else table_of(tail, mode)
-    assert fused.finish(pixels, table, made.numpy(), **how)
+    assert resampling.finish(pixels, table, made.numpy(), **how)
     assert made.numpy().tobytes() == expected.numpy().tobytes()
 
 
@@ -142,7 +142,7 @@ def test_a_slot_of_a_batch_is_filled_and_no_other() -> None:
     batch = torch.full((3, 3, 30, 40), 5.0)
     image, pixels = image_of(30, 40)
     tail = ENDS[4][0]
-    fused.finish(pixels, table_of(tail, "RGB"), batch[1].numpy(), flip_horizontal=True)
+    resampling.finish(pixels, table_of(tail, "RGB"), batch[1].numpy(), flip_horizontal=True)
     assert torch.equal(batch[1], tail(transforms.functional.hflip(image)))
     assert (batch[[0, 2]] == 5).all()
 
@@ -166,7 +166,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     ]
     for arguments, how, said in cases:
         with pytest.raises(ValueError, match=said):
-            fused.finish(*arguments, **how)
+            resampling.finish(*arguments, **how)
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError), match="read-only"):
-        fused.finish(pixels, table, out)
+        resampling.finish(pixels, table, out)

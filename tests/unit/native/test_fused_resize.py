@@ -1,4 +1,4 @@
-"""`fused.resize` against the installed Pillow's: sizes, boxes, filters, both ways of computing."""
+"""`resampling.resize` against the installed Pillow's: sizes, boxes, filters, both ways of computing."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sophon_loader.native import fused
+from sophon_loader.native import resampling
+from sophon_loader.native.resampling import Box, Pixels
 
 pytestmark = pytest.mark.skipif(
-    not fused.available or not fused.EXACT, reason="the C extension is not built, or not used"
+    not resampling.available or not resampling.EXACT, reason="the C extension is not built, or not used"
 )
 
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = FILTERS = range(6)
 PLAIN = [False, True]
 
 
-def picture(height: int, width: int, channels: int, seed: int) -> fused.Pixels:
+def picture(height: int, width: int, channels: int, seed: int) -> Pixels:
     """Random pixels, one half of them black or white, where filters with negative lobes overshoot."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (height, width, channels), np.uint8)
     return np.where(rng.random(pixels.shape) < 0.5, np.uint8(255) * (pixels > 127), pixels).astype(np.uint8)
 
 
-def of_pillow(pixels: fused.Pixels, size: tuple[int, int], box: fused.Box | None, filter: int) -> fused.Pixels:
+def of_pillow(pixels: Pixels, size: tuple[int, int], box: Box | None, filter: int) -> Pixels:
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     return np.asarray(image.resize(size, filter, box)).reshape(size[1], size[0], -1)
 
 
-def assert_pillows(pixels: fused.Pixels, size: tuple[int, int], box: fused.Box | None, filter: int) -> None:
+def assert_pillows(pixels: Pixels, size: tuple[int, int], box: Box | None, filter: int) -> None:
     expected = of_pillow(pixels, size, box, filter)
     for plain in PLAIN:
-        made = fused.resize(pixels, size, box, filter, plain=plain)
+        made = resampling.resize(pixels, size, box, filter, plain=plain)
         assert made is not None
         assert np.array_equal(made, expected), (pixels.shape, size, box, filter, plain)
 
@@ -44,7 +45,7 @@ sides = st.one_of(st.integers(1, 12), st.integers(1, 150), st.sampled_from([1, 2
 
 
 @st.composite
-def boxes(draw: st.DrawFn, width: int, height: int) -> fused.Box | None:
+def boxes(draw: st.DrawFn, width: int, height: int) -> Box | None:
     """None, or one inside, with whole numbers, halves and other fractions; also empty ones."""
     if draw(st.booleans()):
         return None
@@ -98,7 +99,7 @@ def test_it_is_pillows(
     ],
 )
 def test_shapes_that_take_another_way(
-    shape: tuple[int, int], size: tuple[int, int], box: fused.Box | None, filter: int
+    shape: tuple[int, int], size: tuple[int, int], box: Box | None, filter: int
 ) -> None:
     for channels in (1, 3):
         assert_pillows(picture(*shape, channels, seed=7), size, box, filter)
@@ -117,7 +118,7 @@ def test_shapes_that_take_another_way(
     ],
 )
 def test_the_order_of_the_passes_goes_by_the_release(release: str, order: str) -> None:
-    assert fused.order_of(release) == order
+    assert resampling.order_of(release) == order
 
 
 @pytest.mark.parametrize("filter", FILTERS)
@@ -133,7 +134,7 @@ def test_memory_handed_in_is_filled_and_nothing_around_it(plain: bool) -> None:
     out = around[64:-64].reshape(13, 11, 3)
     pixels = picture(50, 40, 3, seed=1)
     for filter in FILTERS:
-        assert fused.resize(pixels, (11, 13), None, filter, out, plain=plain) is out
+        assert resampling.resize(pixels, (11, 13), None, filter, out, plain=plain) is out
         assert np.array_equal(out, of_pillow(pixels, (11, 13), None, filter))
     assert (around[:64] == 77).all()
     assert (around[-64:] == 77).all()
@@ -153,10 +154,10 @@ def test_memory_handed_in_is_filled_and_nothing_around_it(plain: bool) -> None:
     ],
 )
 def test_what_pillow_refuses_is_refused(
-    shape: tuple[int, int, int], size: tuple[int, int], box: fused.Box | None, filter: int
+    shape: tuple[int, int, int], size: tuple[int, int], box: Box | None, filter: int
 ) -> None:
     with pytest.raises(ValueError, match="must"):
-        fused.resize(np.zeros(shape, np.uint8), size, box, filter)
+        resampling.resize(np.zeros(shape, np.uint8), size, box, filter)
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
@@ -168,23 +169,23 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     ]
     for wrong in (pixels[:, ::2], pixels[0], pixels.astype(np.int8)):
         with pytest.raises(ValueError, match="pixels must be uint8"):
-            fused.resize(wrong, (5, 5))
+            resampling.resize(wrong, (5, 5))
     for out in outs:
         with pytest.raises(ValueError, match="out must be uint8"):
-            fused.resize(pixels, (5, 5), out=out)
+            resampling.resize(pixels, (5, 5), out=out)
     with pytest.raises(ValueError, match="overlap"):
-        fused.resize(pixels, (5, 5), out=pixels.reshape(-1)[75:150].reshape(5, 5, 3))
+        resampling.resize(pixels, (5, 5), out=pixels.reshape(-1)[75:150].reshape(5, 5, 3))
 
 
 def test_filters_that_are_not_ours_are_left_to_pillow() -> None:
     for filter in (-1, 6, 7, 8):
-        assert fused.resize(np.zeros((4, 4, 3), np.uint8), (5, 5), filter=filter) is None
+        assert resampling.resize(np.zeros((4, 4, 3), np.uint8), (5, 5), filter=filter) is None
 
 
 def test_absurd_sizes_are_left_to_pillow_before_memory_is_taken() -> None:
     pixels = np.zeros((2, 2, 3), np.uint8)
-    assert fused.resize(pixels, (70_000, 1)) is None
-    assert fused.resize(np.zeros((1, 70_000, 1), np.uint8), (10, 1)) is None
-    assert fused.resize(pixels, (60_000, 60_000)) is None
+    assert resampling.resize(pixels, (70_000, 1)) is None
+    assert resampling.resize(np.zeros((1, 70_000, 1), np.uint8), (10, 1)) is None
+    assert resampling.resize(pixels, (60_000, 60_000)) is None
     large = np.zeros((5_000, 62_500, 1), np.uint8)  # never touched: a row would be made of all rows, each of them wide
-    assert fused.resize(large, (60_000, 1)) is None
+    assert resampling.resize(large, (60_000, 1)) is None

@@ -1,0 +1,139 @@
+"""A damaged file: Pillow's pixels or none, and none where Pillow raises or warns."""
+
+from __future__ import annotations
+
+import io
+import random
+import warnings
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from sophon_loader.native import decoding
+from tests.native.fuzz.against_pillow import MAX_PX, changed, seeds
+from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg, with_segment
+from tests.native.pixels import random_box
+from tests.native.test_decode_layouts import WAYS, pillow
+
+pytestmark = pytest.mark.skipif(not decoding.built, reason="the C extension is not built")
+
+
+def judged(data: bytes) -> NDArray[np.uint8] | None:
+    """Pillow's pixels; None where it raises, warns, or takes the bytes for another format than JPEG."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                if image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L"):
+                    return None
+            return pillow(data)
+        except Exception:
+            return None
+
+
+def assert_pixels_or_none(data: bytes, rng: random.Random) -> bool:
+    """Whether there were pixels."""
+    found = {}
+    want = judged(data)
+    height, width = (8, 8) if want is None else want.shape[:2]
+    left, top, w, h = (0, 0, width, height) if rng.random() < 0.3 else random_box(rng, width, height)
+    for plain in WAYS:
+        got = decoding.decode(data, (left, top, left + w, top + h), plain=plain)
+        found[plain] = got is not None
+        if got is not None:
+            assert want is not None, f"Pillow refuses it: {data!r}"
+            np.testing.assert_array_equal(got, want[top : top + h, left : left + w], repr((data, left, top, w, h)))
+    assert len(set(found.values())) == 1, f"plain C and vector code disagree: {data!r}"
+    return found[True]
+
+
+def is_huge(data: bytes) -> bool:
+    """Whether a changed header asks for what takes long to compare."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as image:
+                return image.width * image.height > MAX_PX
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_changed_files(part: int) -> None:
+    rng = random.Random(part)
+    files = seeds()[part::8]
+    n_pixels = 0
+    for _ in range(250):
+        data = changed(rng, rng.choice(files))
+        n_pixels += not is_huge(data) and assert_pixels_or_none(data, rng)
+    assert n_pixels > 25, "nearly everything is given up: this compares nothing"
+
+
+@pytest.mark.parametrize("layout", ["4:2:0", "4:4:4", "grey"])
+def test_truncated_files(layout: str) -> None:
+    """Cut at every byte, and with an end-of-image marker put behind the cut."""
+    rng = random.Random(layout)
+    data = make_jpeg(Spec(60, 44, LAYOUTS[layout], restart_interval=3, optimise=True))
+    for n in range(len(data)):
+        assert not assert_pixels_or_none(data[:n], rng) or n == len(data)
+        assert_pixels_or_none(data[:n] + b"\xff\xd9", rng)
+
+
+def test_what_lies_behind_the_end_is_no_matter() -> None:
+    data = make_jpeg(Spec(60, 44, LAYOUTS["4:2:0"]))
+    assert assert_pixels_or_none(data + b"junk\xff\xd8", random.Random(0))
+
+
+@pytest.mark.parametrize("dc_step", [250, 900, 2000])
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_coefficients_that_no_picture_has(dc_step: int, density: float) -> None:
+    """Vector code works with 16 bits: what does not fit is given up, in plain C as well."""
+    for seed in range(30):
+        spec = Spec(40, 30, LAYOUTS["4:4:4"], seed, density=density, dc_step=dc_step, dc_limit=2000)
+        assert_pixels_or_none(make_jpeg(spec), random.Random(seed))
+
+
+def test_products_that_wrap_around() -> None:
+    """257 times a step of 255 is -1 in 16 bits, which looks harmless there."""
+    data = make_jpeg(Spec(40, 30, LAYOUTS["grey"], density=0.0, dc_step=100_000, dc_limit=257))
+    coarse = data.replace(bytes([7, *[3 + i // 8 for i in range(63)]]), bytes([255]) * 64)
+    assert coarse != data
+    assert not assert_pixels_or_none(coarse, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [(0, 0, 0, 4), (4, 4, 4, 4), (5, 5, 4, 6), (-1, 0, 4, 4), (0, 0, 51, 4), (0, 36, 4, 41), (0, 0, 1 << 40, 4)],
+)
+def test_boxes_that_are_not_inside(box: tuple[int, int, int, int]) -> None:
+    assert decoding.decode(make_jpeg(Spec(50, 40, LAYOUTS["4:2:0"])), box, plain=True) is None
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [((3, 2), (2, 1), (1, 1)), ((2, 2), (1, 1), (1, 1), (2, 2)), ((1, 1), (1, 1))],
+    ids=["fractional", "four components", "two components"],
+)
+def test_kinds_that_are_left_to_pillow(sampling: tuple[tuple[int, int], ...]) -> None:
+    assert decoding.decode(make_jpeg(Spec(50, 40, sampling, ids=(1, 2, 3, 4))), plain=True) is None
+
+
+@pytest.mark.parametrize(("mode", "progressive"), [("RGB", True), ("CMYK", False)])
+def test_files_of_pillows_that_are_left_to_it(mode: str, progressive: bool) -> None:
+    out = io.BytesIO()
+    Image.new(mode, (40, 30)).save(out, "JPEG", progressive=progressive)
+    assert decoding.decode(out.getvalue(), plain=True) is None
+
+
+def test_a_small_file_cannot_ask_for_much_memory() -> None:
+    data = make_jpeg(Spec(50, 40, LAYOUTS["4:2:0"]))
+    frame = data.index(b"\xff\xc0") + 5
+    assert decoding.decode(data[:frame] + b"\x24\x00\x24\x00" + data[frame + 4 :], plain=True) is None
+
+
+def test_metadata_that_pillow_refuses() -> None:
+    data = make_jpeg(Spec(50, 40, LAYOUTS["4:2:0"]))
+    assert decoding.decode(with_segment(data, 0xE1, b"Exif\0\0junk"), plain=True) is None
+    assert decoding.decode(with_segment(data, 0xEE, b"Adobe"), plain=True) is None
