@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
+from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy
-from sophon_loader.errors import warn_user
-from sophon_loader.main.agent import Agent, Joining
+from sophon_loader.errors import SophonError, may_come, warn_user
+from sophon_loader.host.system import now_s
+from sophon_loader.logs import log_line
+from sophon_loader.main.agent import Agent, Meeting
 from sophon_loader.main.agreement import Agreement, own_address
-from sophon_loader.main.revival import Revival
+from sophon_loader.main.recheck import Recheck
 from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes.shared import SharedRoute
+from sophon_loader.routes.state import Route, Standing
+from sophon_loader.routes.waiting import Wait
 from sophon_loader.workers.counters import Totals
 
+_LOOK_S = 0.1
+"""Where an agreement is waited for, this long at a time, so that an agent that ends is noticed."""
+_GONE = "workers have given it up"
 
-@dataclass(frozen=True)
-class Found:
-    """What a run begins with, each as in `Run`."""
+log = logging.getLogger(__name__)
 
-    agreement: Agreement | None = None
-    late: bool = False
-    missing: str = ""
+
+class _Trial(Protocol):
+    """`Meeting` or `Recheck`."""
+
+    def answered(self, wait_s: float = 0.0) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Contact:
-    """The one place in the main process that knows the agent of a loader, and whether it has come.
+    """The one place in the main process that knows the agent of a loader, and where it stands.
+
+    Nothing runs here, no thread and no process: a trial is on its way between two looks.
 
     Args:
         data: the dataset that the agent must serve.
@@ -38,12 +52,13 @@ class Contact:
 
     Attributes:
         agent: None where none was given.
+        shared: what the workers know of the agent; None where this run does without.
         agreed: an agreement that has been made since the run began, and is not used yet.
-        route: what the workers know of the agent; None where this run does without.
+        missing: what was got last from an agent on another host while the run was without it; "" where it was there.
 
     Example:
         >>> contact = Contact(data, settings)
-        >>> found = contact.begin(chains, seed, processes=2, alone="", needed=False)
+        >>> agreement = contact.begin(chains, seed, processes=2, needed=False)
         >>> if contact.look():  # before each batch
         ...     agreement = contact.take()
     """
@@ -53,111 +68,207 @@ class Contact:
         self._settings = settings
         where = settings.agent or own_address(data)
         self.agent = None if where is None else Agent(where, data, settings.options)
+        self.shared: SharedRoute | None = None
         self.agreed: Agreement | None = None
-        self.route: SharedRoute | None = None
+        self.missing = ""
         self._known: SharedRoute | None = None
         """Of the newest run that asked the agent: what workers have found out outlives it."""
-        self._joining: Joining | None = None
-        self._revival = Revival()
+        self._route = Route(Standing.NONE, now_s())
+        self._trial: _Trial | None = None
+        self._spent_s = 0.0
+        """In this trial, longer than was said."""
+        self._error: SophonError | None = None
+        """What the newest trial has come to, if that failed."""
+        self._meet: Callable[[], Meeting]
+        self._agreement: Agreement | None = None
+        """The newest one."""
+        self._looks = False
+        """Whether a run goes on."""
         self._warned_of: set[str] = set()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run has an agent to ask, now or later."""
+        return self._route.standing not in (Standing.NONE, Standing.USELESS)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether workers have given the agent up."""
+        return self.shared is not None and self.shared.gone_s > 0
+
+    @property
+    def why_alone(self) -> str:
+        """Why the run does without the agent that was given; "" otherwise."""
+        return self._route.why if self._route.standing is Standing.USELESS else ""
+
+    @property
+    def note(self) -> str:
+        """What a user should know of where the agent stands; "" while it serves."""
+        if self._route.standing is not Standing.STARTING:
+            return self.why_alone
+        if self.missing:
+            return f"files are read on this host until the agent comes: {self.missing}"
+        return (
+            "the agent is starting, and until it answers the loader reads the files itself; for short epochs, "
+            "start one beforehand (sophon-agent serve) and give its address"
+        )
 
     # --- as a run begins --------------------------------------------------------------------------------------
 
-    def why_alone(self, processes: int) -> str:
-        """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent.
-
-        Args:
-            processes: that load.
-        """
+    def _useless(self, processes: int) -> str:
+        """Why prices are not set for the agent that was asked for; "" if they are, or there is no such agent."""
         if self.agent is None or not isinstance(self._settings.policy, PricingPolicy):
             return ""
         return self.agent.why_useless(processes)
 
-    def begin(self, chains: Sequence[Chain], seed: Seed, processes: int, alone: str, *, needed: bool) -> Found:
+    def fits(self, processes: int) -> bool:
+        """Whether a run that begins with so many processes would have the agent if this one has it."""
+        return (self._route.standing is Standing.USELESS) == bool(self._useless(processes))
+
+    def begin(self, chains: Sequence[Chain], seed: Seed, processes: int, *, needed: bool) -> Agreement | None:
         """Agree with the agent, or begin without it and look for it from then on.
 
         Args:
             chains: one per source of the dataset.
             seed: of the run.
-            processes: that load.
-            alone: why there should be no agent; "" otherwise.
+            processes: that load, and share this host's cores with a local agent.
             needed: whether nothing can be done without the agent.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
-        found = (
-            Found() if self.agent is None else self._asked(self.agent, chains, seed, processes, alone, needed=needed)
-        )
-        asked = self.agent is not None and not alone and not isinstance(self._settings.policy, NoOff)
-        if asked and (why := no_op_for_agents(chains)) and self._is_new("ops"):
-            warn_user(f"No op runs at the agent: {why}.")
-        return found
-
-    def _asked(
-        self, agent: Agent, chains: Sequence[Chain], seed: Seed, processes: int, alone: str, *, needed: bool
-    ) -> Found:
-        encodings, missing = self._settings.encodings, ""
-        self.route = None
-        if alone:
+        agent, settings = self.agent, self._settings
+        self.shared, self.agreed, self.missing, self._error, self._agreement = None, None, "", None, None
+        self._route = Route(Standing.STARTING if agent and len(self._data) else Standing.NONE, now_s())
+        if agent is None or not self.asked:
+            return None
+        if useless := self._useless(processes):
+            self._route.refused(useless)
             agent.close()  # of a run with fewer processes
-            return Found()
-        if not len(self._data):
-            return Found()
-        terms = agent.proposed(chains, seed)
-        self.route = self._known = (
-            SharedRoute(processes, terms) if self._known is None else self._known.for_workers(processes, terms)
+            return None
+        self._looks = True
+        terms, known = agent.proposed(chains, seed), self._known
+        self.shared = self._known = (
+            SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
         )
-        if isinstance(self._settings.policy, PricingPolicy) and agent.files_here:
-            self._joining = agent.join(chains, encodings, seed, processes)
-        else:
-            found = agent.agree(chains, encodings, seed, processes, needed=needed)
-            if not isinstance(found, Joining):
-                self.route.agree(found.agreed)
-                return Found(found)
-            self._joining, missing = found, str(found.error)
-        return Found(None, late=True, missing=missing)
+        self._meet = lambda: agent.meet(chains, settings.encodings, seed, processes)
+        if not (isinstance(settings.policy, PricingPolicy) and agent.files_here):
+            try:
+                self._await(leave=self._can_read_here(needed=needed))
+            except Exception:
+                agent.close()
+                raise
+        if not isinstance(settings.policy, NoOff) and (why := no_op_for_agents(chains)) and self._is_new("ops"):
+            warn_user(f"No op runs at the agent: {why}.")
+        if (agreement := self.take()) is not None:
+            self.missing = ""
+            self.shared.agree(agreement.agreed)
+        return agreement
 
-    # --- while it goes on -------------------------------------------------------------------------------------
+    def _can_read_here(self, *, needed: bool) -> bool:
+        here = self._settings.options.agent_missing == "read-here" and not needed
+        return here and Locations(self._data, None).all_here
 
     def resize(self, processes: int) -> None:
         """Other processes load from now on."""
-        if self.route is not None:
-            self.route = self._known = self.route.for_workers(processes)
+        if self.shared is not None:
+            self.shared = self._known = self.shared.for_workers(processes)
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether workers have given the agent up."""
-        return self.route is not None and self.route.gone_s > 0
+    # --- while it goes on -------------------------------------------------------------------------------------
 
-    def try_again(self, agreement: Agreement | None) -> None:
-        """Try an agent that workers have given up, if it is time; see `Revival.look`."""
-        if self.route is not None:
-            self._revival.look(agreement, self.route)
+    def look(self, wait_s: float = 0.0) -> bool:
+        """See where the agent stands: try one that is missing, or that workers have given up, if it is time.
 
-    def look(self) -> bool:
-        """Whether an agent that was looked for has just come; takes no time.
+        Takes no time but for the look at a few files of an agent that has come.
+
+        Args:
+            wait_s: for how long to wait for its answer.
+
+        Returns:
+            Whether an agreement has been made just now; `take` gives it.
 
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: it cannot serve this dataset.
         """
-        joining = self._joining
-        return joining is not None and self._has_come(joining, joining.agreement)
+        route, shared = self._route, self.shared
+        if shared is not None and route.serves and (gone_s := shared.gone_s):
+            route.given_up(gone_s, _GONE)
+        if not (self._looks and route.awaited):
+            return False
+        if self._trial is None and not route.due(now_s()):
+            time.sleep(wait_s)
+            return False
+        began_s = now_s()
+        try:
+            trial = self._trial = self._trial or self._new_trial()
+            answered = trial.answered(wait_s)
+        except Exception as error:
+            self._failed(error, max(0.0, now_s() - began_s - wait_s))
+            return False
+        self._spent_s += max(0.0, now_s() - began_s - wait_s)
+        return answered and self._has_answered(trial)
 
     def wait(self) -> bool:
-        """As `look`, and waits for it."""
-        joining, agent = self._joining, self.agent
-        if joining is None or agent is None:
-            return False
-        return self._has_come(joining, lambda: agent.await_joining(joining))
+        """As `look`, and waits for an agent that is missing."""
+        return self._route.standing is Standing.STARTING and self._await(leave=False)
 
-    def _has_come(self, joining: Joining, agreement: Callable[[], Agreement | None]) -> bool:
-        self.agreed = agreement()
-        if self.agreed is None:
-            return False
-        joining.close()
-        self._joining = None
+    def _await(self, *, leave: bool) -> bool:
+        """Whether an agreement has been made; `leave` to go on without once a trial has failed."""
+        told, wait = None, Wait(str(self.agent), self._settings.options)
+        try:
+            while not self.look(_LOOK_S):
+                if self._error is not told and self._error is not None:
+                    if leave:
+                        return False
+                    told = self._error
+                    wait.goes_on(told)
+        except BaseException:
+            if self._trial is not None:
+                self._end_trial()
+                self._route.failed(now_s(), "it was left")
+            raise
         return True
+
+    def _new_trial(self) -> _Trial:
+        self._route.trial_begins()
+        self._spent_s = 0.0
+        return self._meet() if self._agreement is None else Recheck(self._agreement)
+
+    def _has_answered(self, trial: _Trial) -> bool:
+        self._end_trial()
+        self._route.answered(now_s())
+        if isinstance(trial, Recheck):
+            assert self.shared is not None, "it was given up by workers, which had it"
+            self.shared.back(trial.began_s)
+            log.info(log_line("agent answers again", agent=self.agent))
+            return False
+        assert isinstance(trial, Meeting) and trial.agreement is not None, "what has been answered is agreed on"
+        found = self.agreed = self._agreement = trial.agreement
+        log.info(log_line("agent agreed", agent=found.agent, encodings=",".join(found.encodings)))
+        return True
+
+    def _failed(self, error: Exception, spent_s: float) -> None:
+        """A trial has failed.
+
+        Raises:
+            Exception: that one, if the agent will never agree.
+        """
+        self._end_trial()
+        first = self._agreement is None
+        own = self.agent is None or self.agent.is_own
+        if not isinstance(error, SophonError) or (first and (own or not may_come(error))):
+            self._route.refused(f"the agent could not be started or reached: {error}")
+            raise error
+        if first:
+            self.missing = str(error)
+        self._error = error
+        self._route.failed(now_s(), str(error), self._spent_s + spent_s)
+        log.info(log_line("agent missing" if first else "agent still gone", reason=error))
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None
 
     def take(self) -> Agreement | None:
         """The agreement that is not used yet, to be used from now on; None if there is none."""
@@ -166,16 +277,12 @@ class Contact:
 
     # --- what the user is told, once each ---------------------------------------------------------------------
 
-    def tell_missing(self, why: str) -> None:
-        """An epoch begins without an agent that is looked for.
-
-        Args:
-            why: what was got from it.
-        """
+    def tell_missing(self) -> None:
+        """An epoch begins without an agent that is missing."""
         if self._is_new("missing"):
             warn_user(
-                f"The agent at {self.agent} cannot be used yet: {why}. Files are read on this host until it comes. "
-                "OffloadOptions(agent_missing=...) has the loader wait for it, or raise the error."
+                f"The agent at {self.agent} cannot be used yet: {self.missing}. Files are read on this host until it "
+                "comes. OffloadOptions(agent_missing=...) has the loader wait for it, or raise the error."
             )
 
     def tell_fallbacks(self, totals: Totals) -> None:
@@ -205,11 +312,9 @@ class Contact:
 
     def leave(self) -> None:
         """A run ends: neither look for the agent nor try it, until another begins."""
-        if self._joining is not None:
-            self._joining.close()
-            self._joining = None
+        self._looks = False
+        self._end_trial()
         self.agreed = None
-        self._revival.close()
 
     def close(self) -> None:
         """End the agent, if this loader has started it; a later run starts it anew."""

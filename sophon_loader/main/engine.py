@@ -13,7 +13,6 @@ from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.errors import SophonError, may_come
 from sophon_loader.logs import log_line
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.epoch import Epoch
@@ -89,8 +88,7 @@ class Engine:
         """
         pipelines = tuple(pipeline_of(owner) for owner in self.data.owners)
         run = self._run
-        alone = self._contact.why_alone(processes)
-        same = self._dataset is not None and run is not None and run.is_of(pipelines, collate_fn, seed, alone)
+        same = self._dataset is not None and self._goes_on_as(run, pipelines, collate_fn, seed, processes)
         if self._dataset is not None and same and processes == self._processes:
             return self._dataset
         if processes != self._processes:
@@ -98,7 +96,7 @@ class Engine:
         if run is None or not same:
             self._end_run()
             try:
-                run = self._run = self._new_run(pipelines, collate_fn, seed, alone, needed=needed)
+                run = self._run = self._new_run(pipelines, collate_fn, seed, needed=needed)
             except Exception as error:
                 self._refused = f": {error}"
                 raise
@@ -106,19 +104,21 @@ class Engine:
         else:
             run.profiler.resize(processes)
             self._close_dataset()
-        priced = isinstance(self._settings.policy, PricingPolicy) and (run.agreement is not None or run.late)
+        priced = isinstance(self._settings.policy, PricingPolicy) and self._contact.asked
         self._shared = Live(SharedTariff(), SharedOffers(self._processes, encoding_names())) if priced else None
         self._live = self._live_plan(run)
         self._dataset = run.dataset(
             None if self._steering is None else self._steering.shared,
             self._statistics,
-            self._contact.route,
+            self._contact.shared,
             self._shared,
         )
         return self._dataset
 
     def _live_plan(self, run: Run) -> LivePlan | None:
         samples, before, agent = len(self.data), self._live, self._contact.agent
+        if not self._contact.asked:
+            return None
         return live_plan(self._settings, run, agent, self._statistics, self._processes, samples, before, self._shared)
 
     def _new_run(
@@ -126,19 +126,18 @@ class Engine:
         pipelines: tuple[Pipeline, ...],
         collate_fn: Callable[[list[Any]], Any],
         seed: Seed,
-        alone: str,
         *,
         needed: bool,
     ) -> Run:
         settings = self._settings
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        found = self._contact.begin(divided.chains, seed, self._processes, alone, needed=needed)
-        agreement, late = found.agreement, found.late
+        contact = self._contact
+        agreement = contact.begin(divided.chains, seed, self._processes, needed=needed)
         self._steering = self._reports = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
         policy = settings.policy
-        planned = None if isinstance(policy, PricingPolicy) or (agreement is None and not late) else policy
-        whose = "none" if not late else str(self._contact.agent)
+        planned = None if isinstance(policy, PricingPolicy) or not contact.asked else policy
+        whose = str(contact.agent) if contact.asked else "none"
         profiler = Profiler(
             self.data,
             divided.chains,
@@ -151,7 +150,7 @@ class Engine:
         )
         if planned is not None:
             self._steering = Steering(planned, profiler, len(self.data))
-        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed, late, found.missing, alone)
+        return Run(self.data, pipelines, collate_fn, divided, agreement, profiler, seed)
 
     def wanted(self) -> None:
         """Before each batch: look whether an agent has answered that was missing, that starts beside the loader, or
@@ -162,7 +161,6 @@ class Engine:
                 iteration starts it anew.
         """
         contact = self._contact
-        contact.try_again(self.run.agreement)
         self._see(contact.look)
         if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
@@ -172,9 +170,9 @@ class Engine:
         try:
             came = look()
         except Exception as error:
-            if not (self.run.missing and isinstance(error, SophonError) and may_come(error)):
+            if self._contact.why_alone:
                 self._refused = f": {error}"
-                self._know(replace(self.run, alone=f"the agent could not be started or reached: {error}"))
+                self._know(self.run)
                 self.close()
             raise
         if came and self._epoch is not None and not self._epoch.learnt:
@@ -185,18 +183,18 @@ class Engine:
         agreement = self._contact.take()
         if agreement is None:
             return
-        run = replace(self.run, agreement=agreement)
-        if run.missing:
+        run, began_without = replace(self.run, agreement=agreement), bool(self._contact.missing)
+        if began_without:
             run.profiler.begin(agreement, self._processes)
             if self._steering is not None:
                 self._steering.begin_anew()
             else:
                 self._live = self._live_plan(run)
         self._know(run)
-        assert self._contact.route is not None, "who has agreed was asked"
-        self._contact.route.agree(agreement.agreed)
+        assert self._contact.shared is not None, "who has agreed was asked"
+        self._contact.shared.agree(agreement.agreed)
         epoch = self._epoch
-        if not run.missing or epoch is None or epoch.learnt:
+        if not began_without or epoch is None or epoch.learnt:
             return
         if self._live is not None:
             self._live.begin(epoch.share)
@@ -208,20 +206,26 @@ class Engine:
         """An epoch begins: use an agent that has come, wait for one without which nothing can be measured, and else
         tell the user once that it is missing."""
         self.wanted()
-        missing = self.run.missing
-        if measuring and missing:
+        if measuring and self._contact.missing:
             self._see(self._contact.wait)
         self._join()
-        if missing and self.run.agreement is None:
-            self._contact.tell_missing(missing)
+        if self._contact.missing and self.run.agreement is None:
+            self._contact.tell_missing()
 
     def may_change(self, processes: int) -> bool:
         """Whether so many processes can take over in the middle of the running epoch: as the same run, and without a
         plan, which is made and judged for those that there are."""
-        run, alone = self.run, self._contact.why_alone(processes)
+        run, pipelines = self.run, tuple(pipeline_of(owner) for owner in self.data.owners)
         if self._steering is not None or self._epoch is None or self._epoch.measuring:
             return False
-        return run.is_of(tuple(pipeline_of(owner) for owner in self.data.owners), run.collate_fn, run.seed, alone)
+        return self._goes_on_as(run, pipelines, run.collate_fn, run.seed, processes)
+
+    def _goes_on_as(
+        self, run: Run | None, pipelines: tuple[Pipeline, ...], collate_fn: Any, seed: Seed, processes: int
+    ) -> bool:
+        """Whether what a run began with is as it was, the agent included."""
+        asked, fits = self._contact.asked, self._contact.fits(processes)
+        return run is not None and fits and run.is_of(pipelines, collate_fn, seed, asked=asked)
 
     def goes_on(self, epoch: Epoch) -> None:
         """Other processes have taken over: what is followed by the moment begins anew."""
@@ -232,7 +236,7 @@ class Engine:
         """Go on with the same run, of which more is known now."""
         self._run = run
         if self._epoch is not None:
-            self._epoch.report.notes = run.notes
+            self._epoch.report.notes = run.notes(self._contact.note)
 
     def _set_processes(self, processes: int) -> None:
         if self._epoch is not None:  # goes on with others, if it does
@@ -280,7 +284,7 @@ class Engine:
         self._begin_with_agent(measuring=measuring)
         run, profiler, steering = self.run, self.run.profiler, self._steering
         self._iterations += 1
-        report = Report(self._settings.policy.name, LEFT, notes=run.notes)
+        report = Report(self._settings.policy.name, LEFT, notes=run.notes(self._contact.note))
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
@@ -384,9 +388,7 @@ class Engine:
         """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
         if not epoch.learnt:
             followed = self._live or (self._steering.planner if self._steering is not None else None)
-            found = circumstances(
-                self.run, self._contact.agent, self._settings.policy, followed, gone=self._contact.is_gone
-            )
+            found = circumstances(self.run, self._contact, self._settings.policy, followed)
             epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
 
     @property

@@ -358,7 +358,7 @@ def live_plan(
     before: LivePlan | None,
     shared: Live | None = None,
 ) -> LivePlan | None:
-    """What sets prices in a run; None where nothing does, and before an agent on another host has come.
+    """What sets prices in a run that has an agent; None where nothing does, and before one on another host has come.
 
     Args:
         settings: of the loader.
@@ -372,7 +372,7 @@ def live_plan(
     policy, agreement = settings.policy, run.agreement
     if agent is None or not isinstance(policy, PricingPolicy):
         return None
-    if agreement is None and (not run.late or run.missing):
+    if agreement is None and not agent.files_here:
         return None
     rates, most = run.profiler.rates, agent.cores(processes)
     if before is None:

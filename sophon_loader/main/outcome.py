@@ -8,7 +8,7 @@ from typing import Any
 
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies.fixed import NoOff
-from sophon_loader.main.agent import Agent
+from sophon_loader.main.contact import Contact
 from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Planner
 from sophon_loader.main.run import Run
@@ -46,23 +46,21 @@ class Circumstances:
     gone: bool = False
 
 
-def circumstances(
-    run: Run, agent: Agent | None, policy: Any, followed: LivePlan | Planner | None, *, gone: bool
-) -> Circumstances:
+def circumstances(run: Run, contact: Contact, policy: Any, followed: LivePlan | Planner | None) -> Circumstances:
     """What the epochs of a run have in common.
 
     Args:
         run: of the loader.
-        agent: that was given; None for none.
+        contact: with its agent.
         policy: of the loader.
         followed: what says what is offloaded; None where nothing does.
-        gone: whether workers have given the agent up.
     """
+    agent, alone, missing = contact.agent, contact.why_alone, contact.missing
     if agent is None:
         return Circumstances()
     name = "the local agent" if str(agent) == "local" else f"the agent at {agent}"
     if run.agreement is None:
-        return Circumstances(name, run.alone, starting=run.late, missing=run.missing)
+        return Circumstances(name, alone, starting=contact.asked, missing=missing)
     if isinstance(followed, LivePlan):
         offloads = followed.offloads
     else:
@@ -71,7 +69,7 @@ def circumstances(
     if isinstance(policy, NoOff):  # whatever else may be: it was asked for
         return Circumstances(name, offloads=False)
     no_op = _no_op(run.split.chains, run.agreement.reach, run.agreement.notes)
-    return Circumstances(name, run.alone, missing=run.missing, no_op=no_op, offloads=offloads, gone=gone)
+    return Circumstances(name, alone, missing=missing, no_op=no_op, offloads=offloads, gone=contact.is_gone)
 
 
 def _no_op(chains: Sequence[Chain], reach: Sequence[int], notes: Sequence[str]) -> str:

@@ -38,9 +38,6 @@ class Run:
         collate_fn: the user's.
         split: what of the pipelines runs with each sample, and what with whole batches.
         agreement: with the agent; None without one, and before it has answered.
-        late: whether it has begun without an agent that starts beside it, or comes later.
-        missing: what was got from an agent on another host when the run began without it; "" otherwise.
-        alone: why there is no agent, if one was asked for; "" otherwise.
         profiler: measures this run.
         seed: of all its random numbers.
         software: of this process, which the agent was told.
@@ -53,13 +50,10 @@ class Run:
     agreement: Agreement | None
     profiler: Profiler
     seed: Seed
-    late: bool = False
-    missing: str = ""
-    alone: str = ""
     software: dict[str, str] = field(default_factory=software)
 
     def is_of(
-        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, alone: str
+        self, pipelines: tuple[Pipeline, ...], collate_fn: Callable[[list[Any]], Any], seed: Seed, *, asked: bool
     ) -> bool:
         """Whether these are still what it began with.
 
@@ -67,30 +61,25 @@ class Run:
             pipelines: as they are now, one per source of the dataset.
             collate_fn: the user's.
             seed: as it is now; a state that is loaded may bring another.
-            alone: why there should be no agent; any other reason is as good.
+            asked: whether there is an agent to ask, which was told of this process's software.
         """
-        same = self.collate_fn is collate_fn and self.seed == seed and bool(self.alone) == bool(alone)
-        if same and (self.agreement is not None or self.late):
+        same = self.collate_fn is collate_fn and self.seed == seed
+        if same and asked:
             same = self.software == software()  # a setting of torch's may have changed
         return same and all(map(same_pipeline, self.pipelines, pipelines))
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know of it."""
+    def notes(self, of_agent: str) -> tuple[str, ...]:
+        """What a user should know of it.
+
+        Args:
+            of_agent: where the agent stands; "" for nothing worth knowing.
+        """
         notes = sorted({note for chain in self.split.chains for note in _notes_on_local_ops(chain)})
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         unsaid = sorted({op.label for chain in self.split.chains for op in _without_word_on_info(chain)})
         notes += [_NOTE_ON_INFO.format(label) for label in unsaid]
         notes += self.split.notes
-        if self.alone:
-            notes.append(self.alone)
-        elif self.missing and self.agreement is None:
-            notes.append(f"files are read on this host until the agent comes: {self.missing}")
-        elif self.late and self.agreement is None:
-            notes.append(
-                "the agent is starting, and until it answers the loader reads the files itself; for short epochs, "
-                "start one beforehand (sophon-agent serve) and give its address"
-            )
+        notes += [of_agent] if of_agent else []
         if self.agreement is not None:
             if set(PLAIN).isdisjoint(self.agreement.encodings):
                 notes.append("no value is sent as it is, because encodings= allows neither pixels nor array")

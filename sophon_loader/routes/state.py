@@ -86,8 +86,7 @@ class Route:
         """
         if self.awaited:
             self.why, self._on_trial = why, False
-            self._try_at_s = now_s + max(self._pause_s, spent_s / MAX_SHARE)
-            self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
+            self._leave_alone(now_s, spent_s / MAX_SHARE)
 
     def answered(self, now_s: float) -> None:
         """A trial has found that it serves."""
@@ -107,7 +106,11 @@ class Route:
             if now_s - self._back_s > self._pause_s:
                 self._pause_s = FIRST_PAUSE_S
             self.standing, self.why = Standing.GONE, why
-            self._try_at_s = now_s + self._pause_s
+            self._leave_alone(now_s)
+
+    def _leave_alone(self, now_s: float, at_least_s: float = 0.0) -> None:
+        self._try_at_s = now_s + max(self._pause_s, at_least_s)
+        self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s)
 
     def refused(self, why: str) -> None:
         """It cannot serve this loader, whenever it is asked: it is not tried any more.

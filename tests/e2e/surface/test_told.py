@@ -123,7 +123,7 @@ def test_an_agent_that_is_still_starting_and_one_that_was_ready_late(root: Path,
 
         def has_answered() -> bool:
             loader._engine.wanted()
-            return loader._engine._contact._joining is None
+            return loader._engine.run.agreement is not None
 
         until(has_answered, "the agent answers")
         list(batches)

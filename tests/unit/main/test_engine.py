@@ -52,7 +52,7 @@ def test_without_an_agent_nothing_is_planned_and_nothing_kept_per_sample(
     assert report["rates"]["loader_cores"] > 0
     assert not report["offloading"] and report["summary"] == "nothing offloaded: no agent was given"
     assert engine is not None and engine._steering is None and len(engine.run.profiler.samples.nbytes) == 0
-    assert not profile.exists() and report["notes"] == list(engine.run.notes)
+    assert not profile.exists() and report["notes"] == list(engine.run.notes(""))
     assert not any("profile" in note for note in report["notes"]), "nothing is measured that could be kept"
 
 

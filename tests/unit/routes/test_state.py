@@ -78,6 +78,7 @@ class Routes(RuleBasedStateMachine):
             if self.now_s - self.served_since_s > self.pause_s(self.failures):
                 self.failures = 0
             self.left_alone_at_s = self.now_s + self.pause_s(self.failures)
+            self.failures += 1
 
     @rule()
     def it_refuses(self) -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torchvision.datasets import ImageFolder
 
+from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.host.system import now_s
-from sophon_loader.main import revival as module
-from sophon_loader.main.revival import Revival
+from sophon_loader.main.contact import Contact
+from sophon_loader.main.recheck import Recheck
+from sophon_loader.main.settings import Settings
+from sophon_loader.routes import state
 from sophon_loader.routes.shared import SharedRoute
+from sophon_loader.routes.state import Route, Standing
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Pong, Register, Registered, Sample
 from tests.support.agents import until
+from tests.support.pictures import make_tree
 from tests.unit.client.test_answers import Liar
 
 
@@ -39,8 +46,8 @@ def liar() -> Iterator[Liar]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(module, "MAX_PAUSE_S", 0.2)
+    monkeypatch.setattr(state, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(state, "MAX_PAUSE_S", 0.2)
 
 
 def well(message: Any) -> Message:
@@ -62,29 +69,45 @@ def agreed(liar: Liar) -> Any:
     return Agreed(replace(made, address=liar.address, options=options))
 
 
-def test_one_that_is_there_is_not_asked(liar: Liar, agreed: Any) -> None:
-    revival = Revival()
+@pytest.fixture
+def contact(agreed: Any, tmp_path: Path) -> Iterator[Contact]:
+    """With an agent that has agreed, and that workers use."""
+    folder = ImageFolder(str(make_tree(tmp_path / "tree", 1, plain=True)))
+    one = Contact(
+        offloadable(folder), Settings.checked("tcp://127.0.0.1:1/train", "auto", "auto", 1, None, "loader", 0, None)
+    )
+    one.shared, one._agreement = SharedRoute(1, agreed.terms), agreed
+    one._route, one._looks = Route(Standing.READY, now_s()), True
+    yield one
+    one.leave()
+
+
+def given_up(contact: Contact) -> SharedRoute:
+    assert contact.shared is not None
+    contact.shared.note(0, gave_up_s=now_s(), lost_s=0.0)
+    return contact.shared
+
+
+def test_one_that_is_there_is_not_asked(liar: Liar, contact: Contact) -> None:
     for _ in range(3):
-        revival.look(agreed, SharedRoute(1, agreed.terms))
-        revival.look(None, SharedRoute(1, agreed.terms))
-    assert revival._connection is None
+        assert not contact.look() and contact._trial is None
+    assert not liar.heard
 
 
-def test_it_is_of_use_once_it_builds_the_pipeline_and_sends_a_file(liar: Liar, agreed: Any) -> None:
+def test_it_is_of_use_once_it_builds_the_pipeline_and_sends_a_file(liar: Liar, contact: Contact) -> None:
     liar.answer = lambda message: framed(well(message))
-    route, revival = SharedRoute(1, agreed.terms), Revival()
-    route.note(0, gave_up_s=now_s(), lost_s=0.0)
+    shared = given_up(contact)
 
     def back() -> bool:
-        revival.look(agreed, route)
-        return not route.gone(0)
+        assert not contact.look(), "it was agreed with before"
+        return not shared.gone(0)
 
     until(back, "it is of use again")
     assert {type(one) for one in liar.heard} == {Register, Fetch}
-    assert revival._connection is None
+    assert contact._trial is None and contact._route.standing is Standing.BACK
 
 
-def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any) -> None:
+def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any, contact: Contact) -> None:
     """What its predecessor had not answered; it was 70 s until the next trial."""
     forgotten: set[type] = set()
 
@@ -95,23 +118,22 @@ def test_one_that_restarts_during_a_trial_is_asked_again(liar: Liar, agreed: Any
         return []
 
     liar.answer = forgets_the_first
-    route, revival = SharedRoute(1, agreed.terms), Revival()
-    route.note(0, gave_up_s=now_s(), lost_s=0.0)
     agreed.terms = replace(agreed.terms, options=replace(agreed.terms.options, heartbeat_s=50.0, dead_after_s=60.0))
+    shared = given_up(contact)
 
     def looked(condition: Callable[[], bool]) -> bool:
-        revival.look(agreed, route)
+        contact.look()
         return condition()
 
     for kind in (Register, Fetch):
         until(lambda kind=kind: looked(lambda: kind in forgotten), "it is asked")
-        assert revival._connection is not None
-        revival._connection.renew()
-    until(lambda: looked(lambda: not route.gone(0)), "it is of use again")
+        assert isinstance(contact._trial, Recheck)
+        contact._trial._connection.renew()
+    until(lambda: looked(lambda: not shared.gone(0)), "it is of use again")
 
 
 @pytest.mark.parametrize("what", ["silent", "busy", "pong", "no pipeline"])
-def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, agreed: Any, what: str) -> None:
+def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, contact: Contact, what: str) -> None:
     answers: dict[str, Any] = {
         "silent": lambda message: [],
         "busy": lambda message: framed(Failed(Failure.BUSY, "for ever", [1] if isinstance(message, Fetch) else [])),
@@ -119,17 +141,16 @@ def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, a
         "no pipeline": lambda message: framed(well(message) if isinstance(message, Fetch) else Pong("i")),
     }
     liar.answer = answers[what]
-    route, revival = SharedRoute(1, agreed.terms), Revival()
-    route.note(0, gave_up_s=now_s(), lost_s=0.0)
+    shared = given_up(contact)
 
     def tried(pause_s: float) -> bool:
-        revival.look(agreed, route)
-        return revival._pause_s >= pause_s and any(isinstance(one, Register) for one in liar.heard)
+        contact.look()
+        return contact._route._pause_s >= pause_s and any(isinstance(one, Register) for one in liar.heard)
 
     alive = what in ("pong", "no pipeline")
     until(lambda: tried(0.1 if alive else 0.2), "it is tried again")
     end_s = now_s() + 1.0
     while alive and now_s() < end_s:
-        revival.look(agreed, route)
-    assert route.gone(0) and revival._pause_s == (0.1 if alive else 0.2), "one that lives may have workers that start"
-    revival.close()
+        contact.look()
+    assert shared.gone(0), "one that lives may have workers that start"
+    assert contact._route._pause_s == (0.1 if alive else 0.2)
