@@ -5,6 +5,7 @@ Every test is bounded by the loader's own time-outs, which are short here, and l
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -321,6 +322,8 @@ def test_a_killed_agent_and_no_files_here(root: Path, agent: Agent, make: Any, e
         assert part in said(caught.value)
     with pytest.raises(AgentUnreachable, match=agent.endpoint):
         dataset[0]
+    del iterator, caught  # and so the worker, which would go on with its batches at the next test's agent
+    gc.collect()
 
 
 @pytest.mark.parametrize(
