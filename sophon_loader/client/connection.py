@@ -69,6 +69,7 @@ class Connection(Link):
         address: the agent.
         window: see `Link`.
         options: the time-outs; None for the defaults.
+        beside: see `Link`.
 
     Example:
         >>> connection = Connection(Address.parse("tcp://fileserver:5555/photos"), window=1)
@@ -78,8 +79,10 @@ class Connection(Link):
         >>> connection.close()
     """
 
-    def __init__(self, address: Address, window: int, options: OffloadOptions | None = None) -> None:
-        super().__init__(address, window, options)
+    def __init__(
+        self, address: Address, window: int, options: OffloadOptions | None = None, beside: Link | None = None
+    ) -> None:
+        super().__init__(address, window, options, beside)
         self._asked = 0
         self._question: tuple[Message, bytes | None] = (AskStatus(), None)
         self._asked_over = 0

@@ -6,6 +6,7 @@ import math
 import os
 import struct
 import weakref
+from collections.abc import Sequence
 
 import zmq
 
@@ -45,6 +46,7 @@ class Link:
         address: the agent.
         window: replies that may be waiting in the socket; the caller asks for no more samples than that.
         options: the time-outs; None for the defaults.
+        beside: a link of this process whose threads this one uses, and which is closed after it; None for its own.
 
     Attributes:
         received_nbytes: bytes received so far.
@@ -58,7 +60,9 @@ class Link:
         >>> link.close()
     """
 
-    def __init__(self, address: Address, window: int, options: OffloadOptions | None = None) -> None:
+    def __init__(
+        self, address: Address, window: int, options: OffloadOptions | None = None, beside: Link | None = None
+    ) -> None:
         self.address = address
         self.received_nbytes = 0
         self.reconnects = 0
@@ -68,11 +72,12 @@ class Link:
         self._id = b"L" + os.urandom(16)
         self._handshakes = Handshakes(address)
         self._family = Family(address.endpoint)
-        self._context = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context() if beside is None else beside._context
         # Also for whoever forgets to close it: pyzmq would warn of a leak, from a destructor.
         self._sockets: list[zmq.Socket[bytes]] = []
-        """The one of now, which must not be collected before its monitor is ended."""
-        self._closed = weakref.finalize(self, _close, self._context, self._sockets, os.getpid())
+        """The one of now, which must not be collected before its monitor is ended, and then the monitor's."""
+        own = self._context if beside is None else None
+        self._closed = weakref.finalize(self, _close, own, self._sockets, os.getpid())
         self._open()
 
     def _open(self) -> None:
@@ -99,6 +104,7 @@ class Link:
             socket.setsockopt(zmq.CURVE_SECRETKEY, token.secret)
         events = zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | FAILED
         self._monitor = socket.get_monitor_socket(events | zmq.EVENT_CONNECT_RETRIED)
+        self._sockets.append(self._monitor)
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -261,8 +267,29 @@ class Link:
         self._closed()
 
 
-def _close(context: zmq.Context[zmq.Socket[bytes]], sockets: list[zmq.Socket[bytes]], pid: int) -> None:
-    if os.getpid() == pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
-        for socket in sockets:
+def arrived(links: Sequence[Link], timeout_s: float) -> list[int]:
+    """Numbers of the links that have something to `receive`, be it only news of the connection; [] after `timeout_s`.
+
+    Raises:
+        AgentUnreachable: this process ends.
+    """
+    try:
+        # Looked up each time: a socket is another one after `renew`.
+        sockets = [(one, zmq.POLLIN) for link in links for one in link._sockets]
+        found = {one for one, _ in zmq.zmq_poll(sockets, max(0, int(1000 * timeout_s)))}
+    except zmq.ZMQError as error:
+        raise AgentUnreachable(f"agents must stay connected, got: {error}") from error
+    return [number for number, link in enumerate(links) if not found.isdisjoint(link._sockets)]
+
+
+def _close(context: zmq.Context[zmq.Socket[bytes]] | None, sockets: list[zmq.Socket[bytes]], pid: int) -> None:
+    if os.getpid() != pid:  # a forked copy has no thread behind its sockets, so closing them could wait for ever
+        return
+    for socket in sockets[:1]:
+        if not socket.closed:  # as it is where the link with the context was closed first
             socket.disable_monitor()
+    if context is not None:
         context.destroy(linger=0)  # the monitor's socket, too
+        return
+    for socket in reversed(sockets):
+        socket.close(linger=0)

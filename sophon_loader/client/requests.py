@@ -7,14 +7,15 @@ stays busy across the borders of batches. Replies that nobody waits for (doubled
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import Advice, Patience
-from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
+from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Request, Say, Wanted
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import AT_WORK, AskStatus, Failed, Failure, Message, Ping, Pong, Sample, Status
@@ -27,17 +28,6 @@ FILES_ONLY_S = 60.0
 """How long to ask for files alone where the agent will not have the pipeline."""
 MAX_DAMAGED = 3
 """How often to ask again at once for a sample whose answers are damaged on their way."""
-
-
-@dataclass
-class _Request:
-    batch: BatchId
-    position: int
-    wanted: Wanted
-    again: bool = False
-    """Whether it has been asked for before."""
-    damaged: int = 0
-    """How many of its answers were."""
 
 
 class Requests:
@@ -72,7 +62,7 @@ class Requests:
         self._limit = options.window
         """The same by the agent's word: fewer than in the options after it said that it was busy."""
         self._next_id = 0
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, Request] = {}
         """All that have no reply yet, by request number, in the order in which they were wanted."""
         self._queue: deque[int] = deque()
         """Numbers of those that are still to be asked for."""
@@ -109,23 +99,33 @@ class Requests:
         mark = self._asked.get(number)
         return None if mark is None else mark.asked_s
 
-    def want(self, batch: BatchId, wanted: Sequence[Wanted], now_s: float) -> list[Instruction]:
-        """Ask for a batch, unless it has been asked for already (as look-ahead).
+    def want(
+        self,
+        batch: BatchId,
+        wanted: Sequence[Wanted],
+        now_s: float,
+        positions: Iterable[int] | None = None,
+    ) -> list[Instruction]:
+        """Ask for a batch, unless it has been asked for already (as look-ahead), or for some more of its samples.
 
         Args:
             batch: its id.
             wanted: its samples, in order; not looked at if the batch is known.
             now_s: the time, s.
+            positions: in the batch, of these samples, which are asked for even if it is known; None for all from 0 on.
         """
-        if batch not in self._ready:
-            self._ready[batch] = {}
-            for position, one in enumerate(wanted):
+        if positions is not None or batch not in self._ready:
+            self._ready.setdefault(batch, {})
+            for position, one in zip(itertools.count() if positions is None else positions, wanted, strict=False):
                 if one.here:
                     self._ready[batch][position] = Reply(one, position)
                     continue
                 self._next_id += 1
-                self._requests[self._next_id] = _Request(batch, position, one)
+                self._requests[self._next_id] = Request(batch, position, one)
                 self._queue.append(self._next_id)
+            if next(reversed(self._ready)) != batch:  # batches are asked for in turn
+                waiting = [(n, self._requests[n].batch) for n in self._queue if n in self._requests]
+                self._queue = deque(n for one in self._ready for n, its in waiting if its == one)
         if self.gone:
             self._answer_all_with_nothing()
         return self._fill(now_s)
@@ -139,7 +139,12 @@ class Requests:
         """Whether another batch should be wanted. Half a window waits behind the one that is unanswered, because many
         replies may come before anybody looks again; further ones would be chosen earlier than they need be.
         """
-        return len(self._asked) + len(self._queue) < 1.5 * self._samples
+        return self.unanswered < 1.5 * self._samples
+
+    @property
+    def unanswered(self) -> int:
+        """Samples that are asked for or queued."""
+        return len(self._asked) + len(self._queue)
 
     @property
     def starved(self) -> bool:
@@ -178,6 +183,18 @@ class Requests:
         if reply is not None:
             self._held_nbytes -= len(reply.payload)
         return reply
+
+    def withdraw(self, besides: Container[tuple[BatchId, int]]) -> list[tuple[BatchId, Reply]]:
+        """Take the replies with nothing: another agent may be asked for these samples.
+
+        Args:
+            besides: batches and positions of samples that are left.
+        """
+        there = [(batch, reply) for batch, replies in self._ready.items() for reply in replies.values()]
+        found = [one for one in there if one[1].is_nothing and (one[0], one[1].position) not in besides]
+        for batch, reply in found:
+            del self._ready[batch][reply.position]
+        return found
 
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
         """A message has come from the agent.

@@ -7,15 +7,15 @@ import itertools
 import logging
 import math
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
+from sophon_loader.client.asking import fetch_of
 from sophon_loader.client.connection import Connection, is_corrupt
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
-from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentUnreachable,
@@ -26,13 +26,11 @@ from sophon_loader.errors import (
     WireError,
 )
 from sophon_loader.host.system import now_s
-from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.limits import MAX_UINT
-from sophon_loader.wire.messages import Failed, Failure, Fetch, Item, Message, Ping, Pong, Register, Sample
+from sophon_loader.wire.messages import Failed, Failure, Message, Ping, Pong, Register, Sample
 
 log = logging.getLogger(__name__)
 MAX_TOLD = 20
@@ -74,8 +72,11 @@ class Session:
 
     Args:
         terms: agreed on with the agent.
+        beside: a session of this process with another agent of the same fleet, see `Link`.
+        folder: what all keys begin with, and the agent's own folder takes the place of; None for the agent's own.
 
     Attributes:
+        connection: with the agent.
         waited_s: seconds so far for which there was no reply to work on.
         starved_s: those of them in which more could have been on its way, had more been wanted.
         fresh: replies so far that came while they were waited for, and not while this process did something else.
@@ -92,11 +93,13 @@ class Session:
         >>> replies = [session.next(batch) for _ in range(session.missing(batch))]
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, beside: Session | None = None, folder: str | None = None) -> None:
         self.terms = terms
         self._allowed = frozenset(terms.allowed)
         self._digests = [content_hash(registration) for registration in terms.registrations]
-        self._connection = Connection(terms.address, terms.options.window, terms.options)
+        shared: Connection | None = None if beside is None else beside.connection
+        self.connection: Connection = Connection(terms.address, terms.options.window, terms.options, shared)
+        self._folder = terms.address.folder if folder is None else folder
         self._reconnects = self._part_nbytes = 0
         self._requests = Requests(terms.options, terms.instance, now_s())
         self.gave_up_s = 0.0
@@ -111,7 +114,7 @@ class Session:
     @property
     def received_nbytes(self) -> int:
         """Bytes received so far, headers included."""
-        return self._connection.received_nbytes
+        return self.connection.received_nbytes
 
     @property
     def gone(self) -> bool:
@@ -149,14 +152,30 @@ class Session:
         """Whether another batch should be wanted as look-ahead."""
         return self._requests.wants_more
 
-    def want(self, batch: BatchId, wanted: Sequence[Wanted]) -> None:
+    @property
+    def starved(self) -> bool:
+        """Whether more could be on its way if more were wanted."""
+        return self._requests.starved
+
+    @property
+    def why(self) -> str:
+        """Why the agent was given up last; "" if it never was."""
+        return self._requests.patience.why
+
+    @property
+    def unanswered(self) -> int:
+        """Samples wanted so far that have no reply yet, of dropped batches too if they are on their way."""
+        return self._requests.unanswered
+
+    def want(self, batch: BatchId, wanted: Sequence[Wanted], positions: Iterable[int] | None = None) -> None:
         """Ask for a batch; to be called again when its turn has come, if it was asked for as look-ahead.
 
         Args:
             batch: its id.
             wanted: its samples, in order; not looked at if the batch is known.
+            positions: see `Requests.want`.
         """
-        self._do(self._requests.want(batch, wanted, now_s()))
+        self._do(self._requests.want(batch, wanted, now_s(), positions=positions))
 
     def missing(self, batch: BatchId) -> int:
         """How many replies of a batch `next` has yet to give."""
@@ -179,7 +198,7 @@ class Session:
             received = self._receive(0) or self._wait()
             if received is not None:
                 self._take(*received)
-            self._look(looked_s, self._in_part() if received is None else 0)
+            self.look(now_s() - looked_s, self._in_part() if received is None else 0)
             looked_s = now_s()
         if reply.sample is None:
             # The agent is not left waiting while this process works on its own files.
@@ -188,6 +207,27 @@ class Session:
                     break
                 self._take(*received)
         return reply
+
+    def ready(self, batch: BatchId, position: int | None = None) -> Reply | None:
+        """A reply of a batch that has come; None where `next` would wait."""
+        return self._requests.ready(batch, position)
+
+    def withdraw(self, besides: Container[tuple[BatchId, int]]) -> list[tuple[BatchId, Reply]]:
+        """See `Requests.withdraw`."""
+        return self._requests.withdraw(besides)
+
+    def take(self, *, fresh: bool) -> None:
+        """Take a message that has come, if one has.
+
+        Args:
+            fresh: whether it was waited for.
+        """
+        self._see_connection()
+        received = self._receive(0)
+        if received is not None:
+            if fresh:
+                self._note_fresh(received[0])
+            self._take(*received)
 
     def again(self, wanted: Wanted, epoch: int) -> tuple[Sample, Payload]:
         """What the agent makes of one sample; waits for it.
@@ -218,7 +258,7 @@ class Session:
         """
         end_s = now_s() + self.terms.options.dead_after_s
         with contextlib.suppress(SophonError):  # of no use in any other way
-            self._connection.send(Ping())
+            self.connection.send(Ping())
             while (left_s := end_s - now_s()) > 0:
                 received = self._receive(left_s)
                 if received is not None:
@@ -229,19 +269,19 @@ class Session:
 
     def _in_part(self) -> int:
         """Bytes that have come since this was asked last, of a message that is not whole."""
-        before, connection = self._part_nbytes, self._connection
+        before, connection = self._part_nbytes, self.connection
         self._part_nbytes = connection.arrived_nbytes() - connection.received_nbytes
         return self._part_nbytes - before
 
-    def _look(self, since_s: float, nbytes: int) -> None:
+    def look(self, waited_s: float, nbytes: int | None = None) -> None:
         """See what the time that has passed without a reply means.
 
         Args:
-            since_s: when that was done last, or when the wait began.
-            nbytes: that have come without making a message whole.
+            waited_s: since that was done last, or since the wait began.
+            nbytes: that have come without making a message whole; None to find that out.
         """
-        was_gone, at_s = self.gone, now_s()
-        self._do(self._requests.tick(at_s, at_s - since_s, nbytes))
+        was_gone = self.gone
+        self._do(self._requests.tick(now_s(), waited_s, self._in_part() if nbytes is None else nbytes))
         if self.gone and not was_gone:
             self._note_gone()
 
@@ -261,7 +301,7 @@ class Session:
     def _receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
         """The next message; None after `timeout_s`, or if it cannot be used."""
         try:
-            return self._connection.receive(timeout_s)
+            return self.connection.receive(timeout_s)
         except VersionMismatch as error:
             self._give_up(error)
             return None
@@ -318,9 +358,7 @@ class Session:
 
     def _wait(self) -> tuple[Message, Payload] | None:
         started_s = now_s()
-        if self._connection.reconnects != self._reconnects:
-            self._reconnects = self._connection.reconnects
-            self._do(self._requests.reconnected(started_s))
+        self._see_connection()
         starved = self._requests.starved
         received = self._receive(_WAIT_S)
         waited_s = now_s() - started_s
@@ -330,6 +368,11 @@ class Session:
             self._note_fresh(received[0])
         return received
 
+    def _see_connection(self) -> None:
+        if self.connection.reconnects != self._reconnects:
+            self._reconnects = self.connection.reconnects
+            self._do(self._requests.reconnected(now_s()))
+
     def _do(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             # A queue that pings to a dead agent have filled: what does not fit is lost, and `tick` deals with that.
@@ -338,45 +381,15 @@ class Session:
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Ask):
-            self._connection.send(self._fetch(instruction))
+            self.connection.send(fetch_of(self.terms, self._digests[instruction.source], instruction, self._folder))
         elif isinstance(instruction, Renew):
-            self._connection.renew()  # and `_wait` says so
+            self.connection.renew()  # and `_wait` says so
         elif isinstance(instruction, RegisterAgain):
             source = instruction.source
-            self._connection.send(Register(self._digests[source]), self.terms.registrations[source])
+            self.connection.send(Register(self._digests[source]), self.terms.registrations[source])
         elif isinstance(instruction, Say):
-            self._connection.send(instruction.message)
-
-    def _fetch(self, ask: Ask) -> Fetch:
-        return fetch_of(self.terms, self._digests[ask.source], ask.source, ask.batch.epoch, ask.items)
+            self.connection.send(instruction.message)
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
-
-
-def fetch_of(terms: Terms, digest: str, source: int, epoch: int, items: Sequence[tuple[int, Wanted]]) -> Fetch:
-    """The message that asks for some samples.
-
-    Args:
-        terms: agreed on with the agent.
-        digest: of the source's registration.
-        source: of all of them.
-        epoch: of their random numbers.
-        items: per sample its request number, and what is wanted.
-    """
-    return Fetch(
-        export=terms.address.export,
-        digest=digest,
-        seed=terms.seed.number,
-        epoch=epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
-        keep_info=terms.keep_info[source],
-        dry=False,
-        allowed=[
-            *terms.allowed,
-            *((ANY_PART,) if trusted() else ()),
-            *((INFO_CLASSES,) if terms.keep_info[source] else ()),
-        ],
-        items=[Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in items],
-        prices=list(next((one.prices for _, one in items if one.prices), ())),
-    )
+        self.connection.close()

@@ -1,4 +1,4 @@
-"""What a loader worker wants, what became of it, and what is to be done about it: values, and no state."""
+"""What a loader worker wants, what became of it, and what is to be done about it: values."""
 
 from __future__ import annotations
 
@@ -64,6 +64,24 @@ class Reply:
     unusable: str = ""
     turnaround_s: float = 0.0
     why: str = ""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no agent has answered."""
+        return self.sample is None and self.failed is None and not self.unusable
+
+
+@dataclass
+class Request:
+    """A wanted sample that has no reply yet, and what its requests have met with."""
+
+    batch: BatchId
+    position: int
+    wanted: Wanted
+    again: bool = False
+    """Whether it has been asked for before."""
+    damaged: int = 0
+    """How many of its answers were."""
 
 
 @dataclass(frozen=True)

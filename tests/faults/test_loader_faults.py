@@ -428,7 +428,7 @@ def test_pings_to_a_dead_agent_never_end_an_epoch() -> None:
     try:
         for _ in range(3000):
             session._do([Say(Ping())])
-        assert session._connection.reconnects >= 2
+        assert session.connection.reconnects >= 2
         wanted = [Wanted(0, i, 0, "file", str(i)) for i in range(3)]
         batch = BatchId(1, 0, 0)
         session.want(batch, wanted)

@@ -66,7 +66,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def connection(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> ConnectionStandIn:
     made = ConnectionStandIn(clock)
-    monkeypatch.setattr(module, "Connection", lambda address, window, options: made)
+    monkeypatch.setattr(module, "Connection", lambda *_: made)
     monkeypatch.setattr(module, "now_s", clock)
     return made
 
