@@ -79,8 +79,10 @@ class Fleet:
                 another lives, it is given up after `dead_after_s` at most.
             agent: its number.
         """
-        self._left_s[agent] = left_s
-        self.lanes[agent].trust(gone=gone, left_s=left_s)
+        lane, self._left_s[agent] = self.lanes[agent], left_s
+        if lane.gone and not gone and lane.connection.lost:
+            lane.connection.renew()  # whoever found it back has another connection; this one waits to try again
+        lane.trust(gone=gone, left_s=left_s)
         self._limit_patience()
         self._follow()
 
@@ -285,6 +287,9 @@ class Fleet:
                 self.lanes[number].take(fresh=fresh)
             except SophonError as error:
                 raise self._of_all(error) from error
+            lane = self.lanes[number]
+            if lane.connection.lost and not lane.gone and sum(self._lived) > 1:
+                lane.leave("got its connection closed")  # what it owes is had sooner from another than from it
             self._follow()
 
     def _look(self) -> None:

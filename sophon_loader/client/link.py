@@ -51,6 +51,7 @@ class Link:
     Attributes:
         received_nbytes: bytes received so far.
         reconnects: how often the connection was lost and came back; what was on its way then may be lost.
+        lost: whether the other end has closed the connection, and it has not come back.
 
     Example:
         >>> link = Link(Address.parse("tcp://fileserver:5555/photos"), window=1)
@@ -86,7 +87,7 @@ class Link:
         Raises:
             ConfigError: the address is none.
         """
-        self._lost = self._shaken = self._connected = False
+        self.lost = self._shaken = self._connected = False
         self._unsent: list[list[bytes]] = []  # what the socket has been given, while the other family may be tried
         self._descriptor: int | None = None
         self._renew_at_s = math.inf
@@ -255,12 +256,12 @@ class Link:
                 self._handshakes.failed(event, value)
                 self._renew_at_s = now_s() + (0.0 if self._shaken else _MAX_RECONNECT_S)
             elif event == zmq.EVENT_DISCONNECTED:
-                self._lost, self._descriptor = True, None  # whose number may be another's from now on
+                self.lost, self._descriptor = True, None  # whose number may be another's from now on
             else:
                 self._handshakes.succeeded()
                 self._family.reached()
-                self.reconnects += self._lost
-                self._lost, self._shaken, self._renew_at_s = False, True, math.inf
+                self.reconnects += self.lost
+                self.lost, self._shaken, self._renew_at_s = False, True, math.inf
 
     def close(self) -> None:
         """Close the socket; unsent requests are thrown away."""

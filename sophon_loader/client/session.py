@@ -216,6 +216,15 @@ class Session:
         """See `Requests.withdraw`."""
         return self._requests.withdraw(besides)
 
+    def leave(self, why: str) -> None:
+        """Give the agent up.
+
+        Args:
+            why: what was got instead of samples.
+        """
+        self._requests.give_up(why)
+        self._note_gone()
+
     def take(self, *, fresh: bool) -> None:
         """Take a message that has come, if one has.
 
@@ -353,8 +362,7 @@ class Session:
         """
         if math.isinf(self._requests.patience.left_s):
             raise error
-        self._requests.give_up(f"got {type(error).__name__}: {error}")
-        self._note_gone()
+        self.leave(f"got {type(error).__name__}: {error}")
 
     def _wait(self) -> tuple[Message, Payload] | None:
         started_s = now_s()

@@ -64,6 +64,7 @@ class Link:
     def __init__(self, agent: LossyAgent) -> None:
         self.agent = agent
         self.received_nbytes = self.reconnects = 0
+        self.lost = False
         self.news: list[Exception] = []
         """Errors that come in place of messages."""
         self.keys: dict[int, str] = {}
@@ -86,6 +87,7 @@ class Link:
 
     def renew(self) -> None:
         self.reconnects += 1
+        self.lost = False
         self.agent.handle([Renew()])
 
     def receive(self, timeout_s: float) -> tuple[Message, Payload] | None:
@@ -279,6 +281,18 @@ def test_what_a_dead_agent_has_not_answered_goes_to_the_others_at_once(good: Sce
     spent_s = good.wire.clock.now_s
     good.fetch(*batches[1])
     assert good.wire.clock.now_s == spent_s, "what had been asked for ahead went along"
+
+
+def test_an_agent_that_closes_its_connection_is_not_waited_for_while_another_lives(good: Scene) -> None:
+    batch, want = batches_of([30])[0]
+    good.fleet.want(batch, want)
+    for agent, link in zip(good.agents[:2], good.wire.links, strict=False):
+        agent.outbox.clear()
+        link.lost = True
+    assert all(good.fleet.next(batch).sample is not None for _ in range(good.fleet.missing(batch)))
+    assert [lane.gone for lane in good.fleet.lanes] == [True, True, False]
+    good.fleet.trust(gone=False, left_s=math.inf, agent=0)
+    assert not good.wire.links[0].lost, "it is given a new chance by a new connection"
 
 
 def test_an_agent_that_is_trusted_again_takes_its_share(good: Scene) -> None:
