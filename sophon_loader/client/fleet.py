@@ -225,7 +225,7 @@ class Fleet:
             if self._refusals:
                 self._refusals.pop(place, None)
             return reply
-        if reply.is_nothing and not (self.lanes[number].gone or place in self._refusals):
+        if reply.is_nothing and not self.lanes[number].gone:
             return reply  # it is read on this host
         refusals = self._refusals.setdefault(place, {})
         if not reply.is_nothing:
@@ -324,7 +324,7 @@ class Fleet:
             return
         moved: dict[BatchId, list[Reply]] = defaultdict(list)
         for lane in self.lanes:
-            for batch, reply in lane.withdraw(self._refusals):  # those are `_judged` in their turn
+            for batch, reply in lane.withdraw():
                 moved[batch].append(reply)
         for batch, replies in moved.items():
             self._deal(batch, [one.position for one in replies], [one.wanted for one in replies])

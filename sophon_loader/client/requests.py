@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sophon_loader.client.options import OffloadOptions
@@ -93,6 +93,8 @@ class Requests:
         """
         self.gone = gone
         self.patience.left_s = left_s
+        if gone:
+            self._answer_all_with_nothing()
 
     def asked_s(self, number: int) -> float | None:
         """When an unanswered request was sent; None for one that is not waited for."""
@@ -184,14 +186,10 @@ class Requests:
             self._held_nbytes -= len(reply.payload)
         return reply
 
-    def withdraw(self, besides: Container[tuple[BatchId, int]]) -> list[tuple[BatchId, Reply]]:
-        """Take the replies with nothing: another agent may be asked for these samples.
-
-        Args:
-            besides: batches and positions of samples that are left.
-        """
+    def withdraw(self) -> list[tuple[BatchId, Reply]]:
+        """Take the replies with nothing: another agent may be asked for these samples."""
         there = [(batch, reply) for batch, replies in self._ready.items() for reply in replies.values()]
-        found = [one for one in there if one[1].is_nothing and (one[0], one[1].position) not in besides]
+        found = [(batch, reply) for batch, reply in there if reply.is_nothing]
         for batch, reply in found:
             del self._ready[batch][reply.position]
         return found

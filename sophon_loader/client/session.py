@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 import reprlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
@@ -212,9 +212,9 @@ class Session:
         """A reply of a batch that has come; None where `next` would wait."""
         return self._requests.ready(batch, position)
 
-    def withdraw(self, besides: Container[tuple[BatchId, int]]) -> list[tuple[BatchId, Reply]]:
+    def withdraw(self) -> list[tuple[BatchId, Reply]]:
         """See `Requests.withdraw`."""
-        return self._requests.withdraw(besides)
+        return self._requests.withdraw()
 
     def leave(self, why: str) -> None:
         """Give the agent up.

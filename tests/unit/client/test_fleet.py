@@ -283,6 +283,17 @@ def test_what_a_dead_agent_has_not_answered_goes_to_the_others_at_once(good: Sce
     assert good.wire.clock.now_s == spent_s, "what had been asked for ahead went along"
 
 
+def test_what_goes_to_another_agent_is_asked_for_before_its_later_batches(good: Scene) -> None:
+    batches = batches_of([30, 30])
+    for batch, want in batches:
+        good.fleet.want(batch, want)
+    good.fleet.trust(gone=True, left_s=math.inf, agent=0)
+    assert good.fleet.lanes[0].unanswered == 0 and sum(map(good.fleet.missing, [one for one, _ in batches])) == 60
+    for lane in good.fleet.lanes[1:]:
+        turns = [lane._requests._requests[number].batch.number for number in lane._requests._queue]
+        assert turns == sorted(turns) and set(turns) == {0, 1}
+
+
 def test_an_agent_that_closes_its_connection_is_not_waited_for_while_another_lives(good: Scene) -> None:
     batch, want = batches_of([30])[0]
     good.fleet.want(batch, want)
@@ -351,6 +362,28 @@ def test_a_file_that_all_replicas_lack_is_missing_once_each_was_asked(good: Scen
     for reply in good.fetch(batch, want, in_order=True):
         assert reply.failed is not None and reply.failed.failure == Failure.MISSING
     assert sorted(key for link in good.wire.links for key in link.asked) == sorted(3 * [one.key for one in want])
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_an_agent_that_dies_over_what_another_refused(back: bool) -> None:
+    """The refusal stands, or it is asked again where it is back by then; it never is a reply with nothing."""
+    with Scene([["missing"] * 100, []]) as scene:
+        batch, want = batches_of([8])[0]
+        scene.fleet.want(batch, want)
+        refused = len(scene.wire.links[0].asked)
+        scene.fleet._take_in([1] * len(scene.agents[1].outbox), fresh=False)
+        taken = [scene.fleet.next(batch) for _ in range(len(want) - refused)]
+        assert refused and all(reply.sample is not None for reply in taken)
+        scene.agents[1].alive = False
+        scene.fleet._take_in([0] * len(scene.agents[0].outbox), fresh=False)
+        assert scene.fleet._ready(batch, None) is None, "asked for elsewhere"
+        scene.fleet.trust(gone=True, left_s=math.inf, agent=1)
+        if back:
+            scene.agents[1].alive = True
+            scene.fleet.trust(gone=False, left_s=math.inf, agent=1)
+        replies = [scene.fleet.next(batch) for _ in range(scene.fleet.missing(batch))]
+        assert all(reply.sample is not None if back else reply.failed is not None for reply in replies)
+        assert len(replies) == refused
 
 
 # --- each agent's own -----------------------------------------------------------------------------------------
