@@ -15,6 +15,8 @@ _MAX_PADDING_NBYTES = 1 << 20
 """Of zeros behind the end: tar writes whole records, of 10 KiB unless told otherwise."""
 _MAX_GLOBAL = 1000
 """Facts about all members that follow: tarfile applies each of them to each member."""
+_DUMPED_FOLDER = b"D"
+"""A folder with the names of what lies there, as GNU tar writes it with --listed-incremental."""
 _MAGIC = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2"}
 
 
@@ -61,14 +63,14 @@ def _read(tar: tarfile.TarFile, members: Members, seen: Callable[[int], None]) -
 
 def _add(member: tarfile.TarInfo, members: Members) -> None:
     name = member.name
-    if member.isdir():
+    if member.isdir() or member.type == _DUMPED_FOLDER:
         members.add_folder(name)
     elif member.issym():
         members.add_link(name, member.linkname)
     elif member.islnk():
         members.add_hard_link(name, member.linkname)
     elif member.issparse():
-        members.leave_out(name, "sparse", "write the archive anew without --sparse")
+        members.leave_out(name, "sparse", "write the archive anew without --sparse; bsdtar: with --no-read-sparse")
     elif member.isreg():
         members.add_file(name, offset=member.offset_data, length=member.size)
     elif member.isdev():
@@ -95,6 +97,10 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         made = super().frombuf(buf, encoding, errors)
+        if buf[257:265] == tarfile.GNU_MAGIC and made.type not in tarfile.GNU_TYPES:
+            # tarfile takes what stands at a prefix's place for one: here, in backups, times of access and change
+            name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
+            made.name = name.rstrip("/") if made.isdir() else name
         if made.size < 0:
             raise Refused(f"its members must have sizes, got {made.size} for {made.name[:200]!r}")
         return made

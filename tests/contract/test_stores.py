@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,12 @@ from storage_agent.stores.store import Store
 from tests.support.archives import TAR_WRITERS, ZIP_WRITERS, location_of
 
 LIMIT = 1000
-NO_LONG = ["tarfile-ustar", "tar-ustar", "tar-v7"]
-"""Writers whose form has no room for long names."""
-NO_PIPE = ["tar-v7", *ZIP_WRITERS]
-NO_LATIN = ["zipfile"]
+NO_PIPE = ["tar-v7", "bsdtar-v7tar", *ZIP_WRITERS]
+NO_LATIN = [name for name in ZIP_WRITERS if not name.startswith("zip-")]
+SHORT = ["tar-v7", "bsdtar-v7tar"]
+"""Writers whose form has room for 99 bytes of a name."""
+SPLIT = ["tarfile-ustar", "tar-ustar", "bsdtar-ustar"]
+"""Writers whose form has room for 155 bytes in front of a slash and 100 behind it."""
 KEYS = [
     "a/x.jpg", "a/deep/y.png", "empty.jpg", "café/日本.jpg", "caf\udce9.jpg", "a b\n.jpg", "..x.jpg", "a-b/z.jpg",
     "\\x.jpg", "./a//deep/./y.png", "link.jpg", "a/up/a/up/a/x.jpg", "b/y.png", "hard.jpg", "full.jpg", "big.jpg",
@@ -32,19 +35,30 @@ KEYS = [
     # outside
     "", "/", "/etc/passwd", "..", "../secret.jpg", "a/../a/x.jpg", "a\0", "a/x.jpg\0.png",
 ]  # fmt: skip
-LONG = "long/" + "d" * 120 + "/" + "n" * 200 + ".jpg"
+NAMES = {
+    "short": "n" * 93 + ".jpg",  # 99 bytes behind the `./` of some writers
+    "split": "s" * 99 + "/" + "t" * 53 + "/" + "n" * 96 + ".jpg",
+    "long": "long/" + "d" * 120 + "/" + "n" * 200 + ".jpg",
+    "long-utf8": "lang/" + "ü" * 110 + "/" + "日" * 70 + ".jpg",
+    **{f"of {nbytes}": "n" * (nbytes - 4) + ".png" for nbytes in (*range(98, 103), 255)},
+}
+"""Names that forms of tar files write in ways of their own."""
 
 
-def _grow(root: Path, *, long: bool, pipe: bool, latin: bool) -> None:
+def _names(writer: str) -> list[str]:
+    """Those that a writer has room for."""
+    return [*NAMES.values()][: 1 if writer in SHORT else 2 if writer in SPLIT else None]
+
+
+def _grow(root: Path, names: list[str], *, pipe: bool, latin: bool) -> None:
     """A tree with everything that a folder may hold."""
-    for name in ("a/deep", "café", "nothing", "a-b", "long/" + "d" * 120 if long else "a"):
-        (root / name).mkdir(parents=True, exist_ok=True)
+    for folder in ("a/deep", "café", "nothing", "a-b", *(os.path.dirname(name) for name in names)):
+        (root / folder).mkdir(parents=True, exist_ok=True)
     contents = {
         "a/x.jpg": b"pixels", "a/deep/y.png": b"more", "empty.jpg": b"", "café/日本.jpg": b"utf-8",
         "a b\n.jpg": b"blank", "..x.jpg": b"dots", "a-b/z.jpg": b"dash", "notes.txt": b"text",
         "\\x.jpg": b"slash", "full.jpg": bytes(LIMIT), "big.jpg": bytes(LIMIT + 1), }  # fmt: skip
-    if long:
-        contents[LONG] = b"long"
+    contents |= {name: b"%d" % number for number, name in enumerate(names)}
     if latin:
         contents[os.fsdecode(b"caf\xe9.jpg")] = b"latin"
     for name, data in contents.items():
@@ -55,6 +69,9 @@ def _grow(root: Path, *, long: bool, pipe: bool, latin: bool) -> None:
     }.items():  # fmt: skip
         (root / name).symlink_to(target)
     os.link(root / "a/x.jpg", root / "hard.jpg")
+    if len(names) > 2:  # there is room for a link's target, too
+        (root / "to-long.jpg").symlink_to(NAMES["long-utf8"])
+        os.link(root / NAMES["long"], root / "hard-long.jpg")
     if pipe:
         os.mkfifo(root / "pipe")
 
@@ -67,8 +84,8 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     root = above / "data"
     root.mkdir()
     writer = request.param
-    _grow(root, long=writer not in NO_LONG, pipe=writer not in NO_PIPE, latin=writer not in NO_LATIN)
-    location = location_of(root, above / "data", request.param)
+    _grow(root, _names(writer), pipe=writer not in NO_PIPE, latin=writer not in NO_LATIN)
+    location = location_of(root, above / "data", writer)
     archive = Archive("d", location, LIMIT, index_folder=above / "indexes")
     archive.check()
     return Folder("d", str(root), LIMIT), archive
@@ -87,15 +104,25 @@ def _walked(store: Store, prefix: str) -> list[tuple[str, list[str], list[str]]]
 
 def test_same_bytes_or_the_same_error(stores: tuple[Store, Store]) -> None:
     folder, archive = stores
-    for key in [*KEYS, LONG]:
+    for key in [*KEYS, *NAMES.values()]:
         assert _outcome(lambda key=key: archive.read(key)) == _outcome(lambda key=key: folder.read(key)), key
 
 
 def test_same_sizes(stores: tuple[Store, Store]) -> None:
     folder, archive = stores
-    for key in [*KEYS, LONG]:
+    for key in [*KEYS, *NAMES.values()]:
         assert archive.size(key) == folder.size(key), key
     assert archive.size("big.jpg") == LIMIT + 1 and archive.size("none.jpg") == NO_FILE
+
+
+def test_same_files(stores: tuple[Store, Store]) -> None:
+    """Every file that is found in the folder, by the name under which it is found."""
+    folder, archive = stores
+    keys = [os.path.join(above, name) for above, _, files in folder.walk("") for name in files]
+    assert keys
+    for key in keys:
+        assert archive.size(key) == folder.size(key), key
+        assert _outcome(lambda key=key: archive.read(key)) == _outcome(lambda key=key: folder.read(key)), key
 
 
 def test_links_that_leave_are_refused(stores: tuple[Store, Store]) -> None:
@@ -134,3 +161,28 @@ def test_threads(stores: tuple[Store, Store]) -> None:
     keys = ["a/x.jpg", "a/deep/y.png", "full.jpg", "b/y.png", "empty.jpg"] * 40
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(archive.read, keys)) == list(map(folder.read, keys))
+
+
+def test_shards_that_webdataset_writes(tmp_path: Path) -> None:
+    """Its writer, with its own encoders, several samples to a shard."""
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    names = ["000000", "a b/000001", "été/日本.part", "n" * 120, "d" * 160 + "/" + "n" * 120]
+    folder = tmp_path / "folder"
+    with webdataset.ShardWriter(f"{tmp_path}/part-%d.tar", maxcount=3, verbose=0) as writer:
+        for number, name in enumerate(names):
+            sample = {"jpg": b"pixels%d" % number, "cls": number, "meta.json": {"number": number}, "txt": f"é{number}"}
+            writer.write({"__key__": name, **sample})
+            files = {**sample, "cls": b"%d" % number, "txt": f"é{number}".encode()}
+            files["meta.json"] = json.dumps(sample["meta.json"]).encode()
+            for extension, data in files.items():
+                path = folder / f"part-{number // 3}" / f"{name}.{extension}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+    here = Folder("d", str(folder), LIMIT)
+    archives = Archive("d", f"tar://{tmp_path}/part-{{0..1}}.tar", LIMIT, index_folder=tmp_path / "indexes")
+    archives.check()
+    assert _walked(archives, "") == _walked(here, "")
+    keys = [os.path.join(above, name) for above, _, files in here.walk("") for name in files]
+    assert len(keys) == 4 * len(names)
+    for key in keys:
+        assert (archives.size(key), archives.read(key)) == (here.size(key), here.read(key)), key

@@ -145,13 +145,27 @@ def test_a_hard_link_to_nothing(tmp_path: Path, opened: Opened) -> None:
     refused(opened, tar_of(tmp_path / "x.tar", ("x.jpg", link)), "'x.jpg'", "hard links to files that")
 
 
-def test_a_sparse_picture(tmp_path: Path, opened: Opened) -> None:
-    (tmp_path / "x.jpg").write_bytes(b"")
-    os.truncate(tmp_path / "x.jpg", 1 << 20)
-    for name in ("gnu", "pax"):
-        command = ["tar", "--sparse", f"--format={name}", "-cf", f"{name}.tar", "x.jpg"]
-        subprocess.run(command, cwd=tmp_path, check=True, timeout=30)
-        refused(opened, tmp_path / f"{name}.tar", "'x.jpg'", "sparse", "without --sparse")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tar --sparse --format=gnu", "tar --sparse --format=oldgnu", "tar --sparse --format=pax --sparse-version=0.0",
+        "tar --sparse --format=pax --sparse-version=0.1", "tar --sparse --format=pax --sparse-version=1.0",
+        "bsdtar --format=pax",
+    ],
+)  # fmt: skip
+def test_a_sparse_picture(tmp_path: Path, opened: Opened, command: str) -> None:
+    if shutil.which(command.partition(" ")[0]) is None:
+        pytest.skip(f"{command.partition(' ')[0]} is not installed")
+    for name in ("x.jpg", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+        os.truncate(tmp_path / name, 1 << 20)
+    (tmp_path / "y.jpg").write_bytes(b"pixels")
+    for name in ("x.jpg", "notes.txt"):
+        subprocess.run([*command.split(), "-cf", "x.tar", name, "y.jpg"], cwd=tmp_path, check=True, timeout=30)
+        if name == "x.jpg":
+            refused(opened, tmp_path / "x.tar", "'x.jpg'", "sparse", "without --sparse", "--no-read-sparse")
+    store = opened(tmp_path / "x.tar")
+    assert store.read("y.jpg") == b"pixels" and store.size("notes.txt") == -1
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
