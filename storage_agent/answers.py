@@ -200,11 +200,13 @@ def _listing_of_samples(store: Store, asked: SamplesAsked) -> Iterator[Answer | 
     squeezed, packer = zlib.compressobj(1), msgpack.Packer(unicode_errors="surrogateescape")
     payload = squeezed.compress(packer.pack_array_header(len(samples.folders)))
     for position in range(len(samples.folders)):
-        cells: list[str] = []
-        for more in samples.of(position):
-            cells += more
+        count, packed = 0, bytearray()
+        for cells in samples.of(position):
+            count += len(cells)
+            for cell in cells:
+                packed += packer.pack(cell)
             yield None
-        payload += squeezed.compress(packer.pack(cells))
+        payload += squeezed.compress(packer.pack_array_header(count)) + squeezed.compress(packed)
         yield None
     yield Answer(Listing(samples.folders), payload + squeezed.flush())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def test_all_members_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(storage_agent.samples, "MAX_LISTING_NBYTES", 25)
     with pytest.raises(MessageTooLong, match="at most 25 bytes together, got more up to 'b'"):
         _listed(_store(tmp_path, "a.jpg", "a.txt", "b.jpg", "b.txt"), "txt")
+
+
+def test_groups_are_made_one_by_one(tmp_path: Path) -> None:
+    """The broker lists a million samples of one archive in little more memory than their names take."""
+    count = 2000
+    store = _store(tmp_path, *(f"{number:06}.{member}" for number in range(count) for member in ("jpg", "cls")))
+    samples = Samples(store, SamplesAsked("", "cls"))
+    for _ in samples.find():
+        pass
+    tracemalloc.start()
+    try:
+        assert sum(bool(cells) for cells in samples.of(0)) == count
+        _, most_nbytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_nbytes / count < 200
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
