@@ -1,44 +1,35 @@
-"""What archives cost: throughput over tar and zip files against that over the folder, and their index.
+"""What archives cost: throughput over tar and zip files against that over the folder.
 
     python -m bench.archives --json archives.json
 
 Agents of one worker each serve the same pictures over loopback: as a folder, a tar and a zip file with a folder per
 class, and as the flat shards of bench.peers' webdataset. Loaders of one worker each take turns, epoch by epoch, and
 which goes first changes every round; a round's figure is the ratio of samples per second to those over the folder.
-With a limit, each agent paces its replies to it. Bar: median >= 0.95.
-
-`index`: a tar file of made-up members. What the first start takes beyond a later one, in us per member, and what the
-index weighs; what `RemoteFiles` takes to list the samples; memory of an agent's processes, by their proportional share.
+With a limit, each agent paces its replies to it. Bar: median >= 0.95. `bench.archive_index` says what the index costs.
 """
 
 from __future__ import annotations
 
-import io
-import shutil
 import sys
 import tarfile
 import tempfile
-import time
 import zipfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 from tqdm import tqdm
 
 from bench import arguments, record
 from bench.children import local_agent
 from bench.loading import our_loader, quiet, samples_per_s, training_pipeline
-from bench.peers.shards import SHARDS, write_shards
+from bench.peers.shards import location_of, write_shards
 from sophon_loader import RemoteFiles, RemoteImageFolder
 
 BAR = 0.95
 POLICIES = ("no-off", "auto")
 FOLDER = "folder"
-MEMBERS = (("jpg", bytes(100)), ("cls", b"7"))
-"""Of a made-up sample."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,15 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for policy in options.policies
             for row in loaders(exports, Path(made), policy, mbit, options.rounds)
         ]
-    with tempfile.TemporaryDirectory() as made:
-        index = indexing(Path(made), options.samples)
     summary = summarise(loaded)
     for row in summary:
         what = f"{row['policy']} at {row['link_mbit']:g} Mbit/s, {row['export']} / folder"
         print(record.judged(what, row["ratio"], BAR))
-    for name, value in index.items():
-        print(f"index, {name}: {value:.4g}")
-    record.write(options.output, {"loaders": loaded, "summary": summary, "index": index, "bar": BAR})
+    record.write(options.output, {"rounds": loaded, "summary": summary, "bar": BAR})
     return int(any(row["ratio"]["median"] < BAR for row in summary))
 
 
@@ -79,8 +66,7 @@ def parser() -> arguments.Parser:
         default=[0.0, 100.0],
         help="Limits; 0: none.",
     )
-    add("--rounds", type=arguments.count(), default=5)
-    add("--samples", type=arguments.count(), default=50_000, help="Made-up samples, of two members each.")
+    add("--rounds", type=arguments.count(), default=10)
     return parser
 
 
@@ -98,7 +84,7 @@ def written(data: Path, folder: Path) -> dict[str, str]:
             zipped.write(path, name)
     (folder / "flat").mkdir()
     write_shards(data, folder / "flat")
-    flat = f"tar://{folder}/flat/{{{0:06}..{SHARDS - 1:06}}}.tar"
+    flat = location_of(folder / "flat")
     return {FOLDER: str(data), "tar": f"tar://{folder}/x.tar", "zip": f"zip://{folder}/x.zip", "flat": flat}
 
 
@@ -128,43 +114,6 @@ def loaders(exports: dict[str, str], made: Path, policy: str, mbit: float, round
                 row[name] = samples_per_s(every[name])
             rows.append(row)
     return rows
-
-
-def indexing(folder: Path, samples: int) -> dict[str, float]:
-    """What an index takes and weighs.
-
-    Args:
-        folder: an empty one.
-        samples: in the archive, of `MEMBERS` each.
-    """
-    members = samples * len(MEMBERS)
-    with tarfile.open(folder / "x.tar", "w") as tar:
-        for number in range(samples):
-            for extension, body in MEMBERS:
-                entry = tarfile.TarInfo(f"{number:08}.{extension}")
-                entry.size = len(body)
-                tar.addfile(entry, io.BytesIO(body))
-    took_s = []
-    for _ in range(2):
-        started_s = time.perf_counter()
-        with local_agent(f"tar://{folder}/x.tar", "--index-folder", str(folder / "indexes")) as (address, pid):
-            took_s.append(time.perf_counter() - started_s)
-            started_s = time.perf_counter()
-            assert len(RemoteFiles(address)) == samples
-            listed_s = time.perf_counter() - started_s
-            agent = psutil.Process(pid)
-            pss = [one.memory_full_info().pss / 1e6 for one in (agent, *agent.children(recursive=True))]
-    nbytes = sum(path.stat().st_size for path in (folder / "indexes").iterdir())
-    shutil.rmtree(folder / "indexes")
-    return {
-        "members": members,
-        "nbytes_per_member": nbytes / members,
-        "us_per_member": (took_s[0] - took_s[1]) / members * 1e6,
-        "start_s": took_s[1],
-        "listing_us_per_sample": listed_s / samples * 1e6,
-        "agent_pss_mb": pss[0],
-        "largest_child_pss_mb": max(pss[1:], default=0.0),
-    }
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

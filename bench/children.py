@@ -83,16 +83,26 @@ def start_agent(bed: Bed, data: Path, cores: float | None = 1.0, within: tuple[s
     )
     announced(agent)
     if cores != at_start:
-        _wait_for_worker(bed)
+        wait_for_worker(f"tcp://{bed.agent_host.address}:{PORT}", bed.agent_host)
         bed.agent_host.set_quota(cores)
     return agent
 
 
-def _wait_for_worker(bed: Bed) -> None:
-    command = [sys.executable, "-m", "storage_agent", "status", "--json", f"tcp://{bed.agent_host.address}:{PORT}"]
+def wait_for_worker(address: str, host: Host | None = None) -> None:
+    """Wait until an agent has a worker that is ready.
+
+    Args:
+        address: of the agent.
+        host: where it is asked from; None for this machine.
+
+    Raises:
+        ChildFailed: it takes too long.
+    """
+    command = [sys.executable, "-m", "storage_agent", "status", "--json", address]
+    popen = subprocess.Popen if host is None else host.popen
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s:
-        asking = bed.agent_host.popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        asking = popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
         answer, _ = asking.communicate()
         if asking.returncode == 0 and json.loads(answer)["workers"]:
             return
@@ -106,17 +116,18 @@ def agent_address(bed: Bed) -> str:
 
 
 @contextmanager
-def local_agent(data: Path | str, *arguments: str) -> Iterator[tuple[str, int]]:
-    """An agent with one worker over loopback, while the block runs.
+def local_agent(data: Path | str, *arguments: str, bind: str = "tcp://127.0.0.1:0") -> Iterator[tuple[str, int]]:
+    """An agent with one worker, by default over loopback, while the block runs.
 
     Args:
         data: the ImageFolder tree that it serves, or the location of archives.
         arguments: more of its command line.
+        bind: its interface and port.
 
     Yields:
         The address for loaders, and the agent's process id.
     """
-    command = [*AGENT, "--end-with-stdin", "--export", f"{EXPORT}={data}", "--bind", "tcp://127.0.0.1:0"]
+    command = [*AGENT, "--end-with-stdin", "--export", f"{EXPORT}={data}", "--bind", bind]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
     with subprocess.Popen([*command, "--workers", "1", *arguments], **pipes) as agent:
         assert agent.stdin is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import paper_tables, program_tables
+from bench import archive_tables, paper_tables, program_tables
 from bench.catalogue import BENCHES
 from bench.gains import gains
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
@@ -484,6 +484,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "faults": faults,
     "fairness": fairness,
     "agent": agent,
+    "archives": archive_tables.archives,
+    "archive-index": archive_tables.archive_index,
     "costs": costs,
     "encodings": encodings,
     "study": study,

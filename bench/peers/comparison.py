@@ -51,7 +51,7 @@ class Comparison:
             rounds: epochs of each.
         """
         with ExitStack() as stack:
-            if any(each.system.ours for each in ready):
+            if not all(each.system.serves for each in ready):
                 start_agent(self.bed, self.data, AGENT_CORES)
             self.bed.agent_host.set_quota(AGENT_CORES)
             for each in tqdm(ready, desc="servers", file=sys.stderr):
@@ -136,8 +136,8 @@ class Comparison:
 
     @contextmanager
     def server(self, each: Installed, workers: int) -> Iterator[None]:
-        """The server of a system, ready; ours is one agent for all policies and runs already."""
-        if each.system.ours:
+        """The server of a system, ready; ours on files is one agent for all policies and runs already."""
+        if not each.system.serves:
             yield
             return
         with self.process(self.bed.agent_host, AGENT_CORE, each, "serve", workers):
@@ -176,7 +176,7 @@ class Comparison:
             data=str(self.data),
             folder=folder,
             address=self.bed.agent_host.address,
-            port=PORT if each.system.ours else port,
+            port=port if each.system.serves else PORT,
             workers=workers,
             batch_size=self.batch_size,
             nginx=each.programs.get("nginx"),

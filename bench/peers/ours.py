@@ -7,21 +7,30 @@ from typing import Any
 
 import torch
 
+from bench.children import EXPORT
 from bench.loading import folder, our_loader, quiet
 from bench.peers.systems import Client, Settings
 
 
 class OurClient(Client):
-    def __init__(self, settings: Settings) -> None:
+    """A loader with an agent.
+
+    Args:
+        settings: of the process.
+        dataset: what it reads.
+        policy: its policy.
+    """
+
+    def __init__(self, settings: Settings, dataset: Any, policy: str) -> None:
         quiet()
         torch.manual_seed(0)
         self.loader = our_loader(
-            folder(settings.data),
+            dataset,
             settings.workers,
             settings.batch_size,
-            agent=f"tcp://{settings.address}:{settings.port}/bench",
-            policy=settings.system,
-            encodings="auto" if settings.system == "auto" else "paper",
+            agent=agent_of(settings),
+            policy=policy,
+            encodings="auto" if policy == "auto" else "paper",
         )
 
     def prepare(self) -> None:
@@ -36,4 +45,11 @@ class OurClient(Client):
         self.loader.close()
 
 
-open_client = OurClient
+def agent_of(settings: Settings) -> str:
+    """The address of the agent."""
+    return f"tcp://{settings.address}:{settings.port}/{EXPORT}"
+
+
+def open_client(settings: Settings) -> OurClient:
+    """The loader of a mounted folder."""
+    return OurClient(settings, folder(settings.data), settings.system)

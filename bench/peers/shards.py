@@ -27,3 +27,8 @@ def write_shards(data: str | Path, folder: Path) -> None:
                     entry = tarfile.TarInfo(name)
                     entry.size = len(body)
                     tar.addfile(entry, BytesIO(body))
+
+
+def location_of(folder: Path) -> str:
+    """The shards in a folder, as an agent is told them."""
+    return f"tar://{folder}/{{{0:06d}..{SHARDS - 1:06d}}}.tar"

@@ -22,6 +22,7 @@ class System:
         packages: what pip installs for it, in an environment of its own; none for what the project has anyway.
         sees_project: whether that environment sees the project's packages (torch, torchvision, numpy).
         programs: what it needs besides.
+        serves: whether it has a server of its own; ours share an agent that serves the files.
         remote_workers: whether its workers are at the server, so that another number of them is another server.
     """
 
@@ -31,11 +32,12 @@ class System:
     packages: tuple[str, ...] = ()
     sees_project: bool = True
     programs: tuple[str, ...] = ()
+    serves: bool = True
     remote_workers: bool = False
 
     @property
     def ours(self) -> bool:
-        return self.module == "ours"
+        return self.module in ("ours", "our_tars")
 
 
 _TENSORFLOW: dict[str, Any] = {"packages": ("tensorflow-cpu",), "sees_project": False, "remote_workers": True}
@@ -63,9 +65,10 @@ SYSTEMS = {
             packages=("rpcdataloader",),
             remote_workers=True,
         ),
-        System("no-off", "ours", "ours, files"),
-        System("sophon", "ours", "ours, the paper's policy"),
-        System("auto", "ours", "ours, the default"),
+        System("no-off", "ours", "ours, files", serves=False),
+        System("sophon", "ours", "ours, the paper's policy", serves=False),
+        System("auto", "ours", "ours, the default", serves=False),
+        System("auto-tars", "our_tars", "ours, the default; the tar shards of webdataset"),
     )
 }
 

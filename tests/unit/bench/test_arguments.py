@@ -55,7 +55,8 @@ WRONG = {
     "bench.agent": ("--data nowhere", "--window 15", "--window 1025", "--mb 0", "--readers 0"),
     "bench.fairness": ("--data nowhere", "--clients 1", "--seconds 0", "--attack-seconds x"),
     "bench.keys": ("--data nowhere", "--rounds 0", "--repeat 0", "--mb 0", "--policies no-off nonsense"),
-    "bench.archives": ("--data nowhere", "--rounds 0", "--samples 0", "--link-mbit -1", "--policies no-off nonsense"),
+    "bench.archive_index": ("--members 999", "--rounds 0"),
+    "bench.archives": ("--data nowhere", "--rounds 0", "--link-mbit -1", "--policies no-off nonsense"),
     "bench.workers": (
         "--data nowhere",
         "--rounds 0",
@@ -211,7 +212,7 @@ def test_the_program_knows_its_benches_and_results(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         program.main(["policies", "nonsense"])
     assert ended.value.code == 2
-    assert "NAME must be one of agent, archives, constructor" in capsys.readouterr().err
+    assert "NAME must be one of agent, archive-index, archives, constructor" in capsys.readouterr().err
     assert program.main([]) == 0
     said = capsys.readouterr().out
     assert all(bench.name in said for bench in BENCHES)
