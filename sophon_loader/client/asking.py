@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sophon_loader.client.wanted import Ask
+from sophon_loader.client.wanted import Ask, Wanted
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.wire.limits import MAX_UINT
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
     from sophon_loader.client.session import Terms
 
 
-def fetch_of(terms: Terms, digest: str, ask: Ask, folder: str) -> Fetch:
+def fetch_of(terms: Terms, digest: str, ask: Ask, key: Callable[[Wanted], str]) -> Fetch:
     """The message for an instruction.
 
     Args:
         terms: agreed on with the agent.
         digest: of the source's registration.
         ask: the samples, with their request numbers.
-        folder: what their keys begin with, and the address's folder takes the place of.
+        key: what the agent calls a sample's file.
     """
-    address, items = terms.address, ask.items
-    if folder != address.folder:
-        items = [(n, replace(one, key=address.key(one.key[len(folder) :].lstrip("/")))) for n, one in items]
+    items = ask.items
     return Fetch(
-        export=address.export,
+        export=terms.address.export,
         digest=digest,
         seed=terms.seed.number,
         epoch=ask.batch.epoch & MAX_UINT,  # as `op_seed` does: any int is an epoch
@@ -39,6 +37,6 @@ def fetch_of(terms: Terms, digest: str, ask: Ask, folder: str) -> Fetch:
             *((ANY_PART,) if trusted() else ()),
             *((INFO_CLASSES,) if terms.keep_info[ask.source] else ()),
         ],
-        items=[Item(number, one.sample, one.occurrence, one.cut, one.encoding, one.key) for number, one in items],
+        items=[Item(number, one.sample, one.occurrence, one.cut, one.encoding, key(one)) for number, one in items],
         prices=list(next((one.prices for _, one in items if one.prices), ())),
     )

@@ -32,6 +32,7 @@ class Fleet:
 
     Args:
         terms: agreed on, with one agent each; the keys of what is wanted are those of the first.
+        reaches: per agent and source, the last stage that the agent reaches; () where all reach whatever is wanted.
 
     Attributes:
         lanes: the sessions, in the order of `terms`: what is known of each agent alone (`gone`, `why`, `gave_up_s`,
@@ -48,7 +49,8 @@ class Fleet:
         >>> replies = [fleet.next(batch) for _ in range(fleet.missing(batch))]
     """
 
-    def __init__(self, terms: Sequence[Terms]) -> None:
+    def __init__(self, terms: Sequence[Terms], reaches: Sequence[Sequence[int]] = ()) -> None:
+        self._reaches = reaches if len(set(map(tuple, reaches))) > 1 else ()
         self.lanes: list[Session] = []
         for one in terms:
             # What has come and lies here is this process's, however many agents it is from.
@@ -130,6 +132,12 @@ class Fleet:
     def queued_s(self) -> float:
         """Seconds that those waited at their agents, all together."""
         return sum(lane.queued_s for lane in self.lanes)
+
+    @property
+    def shortest_net_s(self) -> float:
+        """The shortest time on its way of a reply of each agent's, in the mean over replies; inf before one came."""
+        known = [(lane.fresh, lane.shortest_net_s) for lane in self.lanes if lane.fresh]
+        return sum(fresh * net_s for fresh, net_s in known) / sum(fresh for fresh, _ in known) if known else math.inf
 
     def knows(self, batch: BatchId) -> bool:
         """Whether a batch has been asked for."""
@@ -264,7 +272,7 @@ class Fleet:
         homes = self.homes.deal([one.key for one in wanted], waiting, lambda n: n in able or not able)
         shares: dict[int, tuple[list[Wanted], list[int]]] = defaultdict(lambda: ([], []))
         for number, position, one in zip(homes, positions, wanted, strict=True):
-            shares[number][0].append(one)
+            shares[number][0].append(one if not self._reaches else _within(one, self._reaches[number][one.source]))
             shares[number][1].append(position)
         for number, lane in enumerate(self.lanes):
             if number in shares or not lane.knows(batch):
@@ -328,3 +336,10 @@ class Fleet:
                 moved[batch].append(reply)
         for batch, replies in moved.items():
             self._deal(batch, [one.position for one in replies], [one.wanted for one in replies])
+
+
+def _within(wanted: Wanted, reach: int) -> Wanted:
+    """What to ask an agent for that reaches so far: less of what it chooses itself, else the file."""
+    if wanted.cut <= reach:
+        return wanted
+    return replace(wanted, cut=reach) if wanted.prices else replace(wanted, cut=0, encoding="file")

@@ -126,12 +126,28 @@ class Session:
         """For how long the agent has been waited for in vain, s, all together."""
         return self._requests.patience.lost_s
 
-    def trust(self, *, gone: bool, left_s: float) -> None:
+    def key(self, wanted: Wanted) -> str:
+        """What the agent calls a sample's file."""
+        address, folder = self.terms.address, self._folder
+        return wanted.key if folder == address.folder else address.key(wanted.key[len(folder) :].lstrip("/"))
+
+    @property
+    def lanes(self) -> list[Session]:
+        """As of a `Fleet`: itself."""
+        return [self]
+
+    @property
+    def answered(self) -> Session:
+        """As of a `Fleet`: itself."""
+        return self
+
+    def trust(self, *, gone: bool, left_s: float, agent: int = 0) -> None:
         """Say how much to expect of the agent from now on.
 
         Args:
             gone: whether to ask it for nothing.
             left_s: for how long it may be waited for in vain; inf where nothing can be had without it.
+            agent: 0, as of a `Fleet`.
         """
         if gone != self._requests.gone:
             facts = {"agent": self.terms.address, **({"reason": "found gone before"} if gone else {})}
@@ -389,7 +405,7 @@ class Session:
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Ask):
-            self.connection.send(fetch_of(self.terms, self._digests[instruction.source], instruction, self._folder))
+            self.connection.send(fetch_of(self.terms, self._digests[instruction.source], instruction, self.key))
         elif isinstance(instruction, Renew):
             self.connection.renew()  # and `_wait` says so
         elif isinstance(instruction, RegisterAgain):

@@ -92,6 +92,11 @@ class Contact:
         return self._route.standing not in (Standing.NONE, Standing.USELESS)
 
     @property
+    def routes(self) -> list[SharedRoute]:
+        """Those that workers take; none where the run does without an agent."""
+        return [] if self.shared is None else [self.shared]
+
+    @property
     def is_gone(self) -> bool:
         """Whether workers have given the agent up."""
         return self.shared is not None and self.shared.gone_s > 0

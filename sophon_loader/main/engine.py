@@ -110,7 +110,7 @@ class Engine:
         self._dataset = run.dataset(
             None if self._steering is None else self._steering.shared,
             self._statistics,
-            self._contact.shared,
+            self._contact.routes,
             self._shared,
         )
         return self._dataset

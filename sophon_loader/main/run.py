@@ -87,14 +87,14 @@ class Run:
         return (*notes, *self.profiler.notes)
 
     def dataset(
-        self, plan: SharedPlan | None, statistics: Statistics, route: SharedRoute | None, live: Live | None = None
+        self, plan: SharedPlan | None, statistics: Statistics, routes: Sequence[SharedRoute], live: Live | None = None
     ) -> OffloadedDataset:
         """What the workers of this run shall use.
 
         Args:
             plan: that they follow; None where nothing is planned.
             statistics: that they count into.
-            route: to the agent; None where this run does without.
+            routes: to the agents; none where this run does without.
             live: what they follow where the agent chooses.
         """
         steps = [
@@ -107,7 +107,7 @@ class Run:
             plan,
             statistics,
             self.profiler.samples,
-            route,
+            routes,
             self.seed,
             live,
             self.pipelines,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
-from sophon_loader.client.session import Session, Terms
+from sophon_loader.client.fleet import Fleet
+from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.pipelines import Pipeline
@@ -39,6 +39,7 @@ from sophon_loader.workers.said import kept_here
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
+from sophon_loader.workers.ways import Ways
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class OffloadedDataset(Dataset[Any]):
         plan: which choice each sample gets; None where nothing is planned.
         statistics: where each process counts.
         profile: what workers measure, while it is recording.
-        route: to the agent, which is asked from the first batch on that begins when it has agreed; until then, and
-            without one, all files are read below the sources' roots.
+        routes: to the agents, each of which is asked from the first batch on that begins when it has agreed; before
+            the first has, and without one, all files are read below the sources' roots.
         seed: of the run.
         live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
         pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
@@ -84,7 +85,7 @@ class OffloadedDataset(Dataset[Any]):
         plan: SharedPlan | None,
         statistics: Statistics,
         profile: SampleProfile,
-        route: SharedRoute | None,
+        routes: Sequence[SharedRoute],
         seed: Seed,
         live: Live | None = None,
         pipelines: Sequence[Pipeline] = (),
@@ -95,15 +96,14 @@ class OffloadedDataset(Dataset[Any]):
         self._seed = seed
         self._live = live
         self.queued: QueuedTickets | None = None
-        self._locations = Locations(data, None if route is None else route.proposed.address)
+        self._locations = Locations(data, routes[0].proposed.address if routes else None)
         self._statistics = statistics
-        self._process: tuple[int, Session | None, Row, Meter] | None = None
+        self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._mounted = False
         self._settings = settings()
         self._asked_ahead: dict[BatchId, Ticket] = {}
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
-        self._route = route
-        self._terms: Terms | None = None
+        self._ways = Ways(routes)
         self._following = Following(data, self._joined(steps) or steps, pipelines)
         self._differing: list[str] = []
         self._take_up()
@@ -126,18 +126,21 @@ class OffloadedDataset(Dataset[Any]):
         profile = self._profile if self._following.as_agreed else None
         self.draws = _drawn_from(steps)
         self._by_position = any(map(_runs_users_code, data.sources, steps))
-        here = self._terms is not None and self._terms.files_here
+        here = self._ways.terms is not None and self._ways.terms.files_here
         self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
-        self._finisher = Finisher(data, steps, locations, profile, self._terms, self._seed)
+        self._finisher = Finisher(data, steps, locations, profile, self._ways.terms, self._seed)
 
     def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
-        """The steps as the agent has agreed to them, if it has done so just now; else []. It is asked from now on."""
-        agreed = None if self._route is None else self._route.agreed()
-        if agreed is None:
+        """The steps as agents have agreed to them, if another has done so just now; else [].
+
+        It is asked from now on.
+        """
+        if not self._ways.look():
             return []
-        self._terms, (folder, inner) = agreed.terms, agreed.place
-        self._locations = Locations(self._data, replace(self._terms.address, folder=folder), inner)
-        return [replace(one, reach=far) for one, far in zip(steps, agreed.reach, strict=True)]
+        first, reaches = self._ways.agreed[0], zip(*(one.reach for one in self._ways.agreed), strict=True)
+        folder, inner = first.place
+        self._locations = Locations(self._data, replace(first.terms.address, folder=folder), inner)
+        return [replace(one, reach=max(far)) for one, far in zip(steps, reaches, strict=True)]
 
     @property
     def as_agreed(self) -> bool:
@@ -168,7 +171,7 @@ class OffloadedDataset(Dataset[Any]):
             self._look_at_settings(session, row)
         meter.begin()
         if session is not None:
-            self._trust(session)
+            self._ways.trust(session, _worker(), mounted=self._mounted)
         try:
             with isolated(self.draws):
                 samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
@@ -185,7 +188,7 @@ class OffloadedDataset(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_process": None}
 
-    def _change(self, session: Session | None, row: Row) -> None:
+    def _change(self, session: Session | Fleet | None, row: Row) -> None:
         """Make samples by other steps from now on: what was requested by those of before is requested anew."""
         self._finisher.close()
         self._take_up()
@@ -200,12 +203,12 @@ class OffloadedDataset(Dataset[Any]):
         wanted = self.chooser.wanted(ticket)
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
-    def _fetch(self, session: Session, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
+    def _fetch(self, session: Session | Fleet, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
         """The samples of a batch, while those behind it are asked for.
 
         They are finished in order of arrival, or by position where code of the user's takes part: it may have a state.
         """
-        batch, lost_s = ticket.batch, session.lost_s
+        batch = ticket.batch
         samples: list[Any] = [None] * len(ticket.indices)
         self._finisher.talk(session)
         behind = self._behind(batch)
@@ -224,33 +227,22 @@ class OffloadedDataset(Dataset[Any]):
                     unasked.popleft()
                 reply = session.next(batch, position if self._by_position else None)
                 if reply.sample is not None:
-                    self._note(reply.sample)
+                    self._note(session, reply.sample)
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
                 meter.sometimes()
         finally:
             session.keep(behind)
             for one in self._asked_ahead.keys() - behind:
                 del self._asked_ahead[one]
-            if self._route is not None:
-                self._route.note(_worker(), session.gave_up_s, session.lost_s - lost_s)
+            self._ways.note(session, _worker())
         return samples
 
-    def _trust(self, session: Session) -> None:
-        """Expect of the agent what this worker, others before it and the main process have found out."""
-        route, worker = self._route, _worker()
-        if not self._mounted or route is None:
-            session.trust(gone=False, left_s=math.inf)
-            return
-        left_s = route.left_s(worker)
-        session.trust(gone=left_s <= 0 or route.gone(worker), left_s=left_s)
-
-    def _note(self, sample: Sample) -> None:
+    def _note(self, session: Session | Fleet, sample: Sample) -> None:
         """Keep what the agent said of itself."""
         worker = _worker()
-        if self._route is not None:
-            self._route.hear(worker)
-        self._statistics.agent_cores.array[worker] = sample.cores
-        self._statistics.per_worker.array[worker] = sample.per_worker
+        cores, per_worker = self._ways.hear(session, worker, sample)
+        self._statistics.agent_cores.array[worker] = cores
+        self._statistics.per_worker.array[worker] = per_worker
         if sample.offers and self._live is not None:
             self._live.offers.write(worker, sample.offers)
 
@@ -263,7 +255,7 @@ class OffloadedDataset(Dataset[Any]):
         numbers = range(batch.number, last, worker.num_workers)[1:]
         return [batch._replace(number=number) for number in numbers]
 
-    def _look_ahead(self, session: Session, batch: BatchId) -> bool:
+    def _look_ahead(self, session: Session | Fleet, batch: BatchId) -> bool:
         """Ask for a batch whose turn has not come; False if its ticket is not known by now."""
         assert self.queued is not None
         ticket = self.queued.get(batch.iteration, batch.number)
@@ -277,24 +269,22 @@ class OffloadedDataset(Dataset[Any]):
         self._asked_ahead[batch] = ticket
         return True
 
-    def _of_this_process(self) -> tuple[Session | None, Row, Meter]:
+    def _of_this_process(self) -> tuple[Session | Fleet | None, Row, Meter]:
         """This process's connection, counters and what counts; a forked copy of this object makes its own."""
-        if self._terms is None and (steps := self._joined(self._following.agreed)):
-            self._process = None
+        if steps := self._joined(self._following.agreed):
+            self.close()
             self._following.agree(steps)
             self._take_up()
             self._looked = 0, {}
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
-            session = None
-            if self._terms is not None:
-                session = Session(self._terms)
-                self._mounted = self._locations.all_here
+            session = self._ways.session()
+            self._mounted = session is not None and self._locations.all_here
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))
         return self._process[1:]
 
-    def _look_at_settings(self, session: Session, row: Row) -> None:
+    def _look_at_settings(self, session: Session | Fleet, row: Row) -> None:
         """Leave ops to this process if it has set torch otherwise than the one that agreed with the agent.
 
         A `worker_init_fn` may have done so, or code of the user's since; what is spawned begins with torch's own

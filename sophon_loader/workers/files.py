@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import Any
 
+from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
+from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, SophonError
 from sophon_loader.host.regular import Seen, read_regular, seen
 from sophon_loader.wire.messages import Sample
 
@@ -48,14 +51,14 @@ class Instead:
         terms: agreed on with the agent; None without one.
 
     Attributes:
-        session: leads to the agent that has answered; None without one.
+        session: leads to the agents; None without one.
     """
 
     def __init__(self, locations: Locations, terms: Terms | None) -> None:
         self._locations = locations
         self._terms = terms
-        self._connection: tuple[int, Connection] | None = None
-        self.session: Session | None = None
+        self._connections: tuple[int, dict[Address, Connection]] = 0, {}
+        self.session: Session | Fleet | None = None
 
     def has(self, wanted: Wanted) -> bool:
         """Whether this host has the file."""
@@ -79,15 +82,29 @@ class Instead:
             return None
 
     def there(self, wanted: Wanted) -> bytes:
-        """The file, from the agent; waits for it.
+        """The file, from the agent; of several, from another than has answered, if one has it. Waits for it.
 
         Raises:
             AgentUnreachable: it does not come within `dead_after_s`.
             CorruptMessage: it arrives damaged, however often it is asked for.
             SophonError: whatever else the agent answers.
         """
-        terms, connection = self._connected()
-        return connection.file(wanted.key, terms.options.dead_after_s)
+        assert self.session is not None, "without an agent there is no answer of which nothing can be made"
+        answered, lanes = self.session.answered, self.session.lanes
+        for lane in lanes:
+            if lane is not answered and not lane.gone:
+                with contextlib.suppress(SophonError):
+                    return self._file_of(lane, wanted)
+        return self._file_of(answered, wanted)
+
+    def _file_of(self, lane: Session, wanted: Wanted) -> bytes:
+        terms, pid = lane.terms, os.getpid()
+        if self._connections[0] != pid:
+            self._connections = pid, {}
+        connections = self._connections[1]
+        if terms.address not in connections:
+            connections[terms.address] = Connection(terms.address, 1, terms.options)
+        return connections[terms.address].file(lane.key(wanted), terms.options.dead_after_s)
 
     def again(self, wanted: Wanted, epoch: int) -> tuple[Sample, Payload]:
         """What the agent makes of a sample when it is asked once more; waits for it.
@@ -110,26 +127,23 @@ class Instead:
         """
         return self.again(replace(wanted, cut=0, encoding="file", prices=None), epoch=0)[0].file_nbytes
 
-    def who(self) -> str:
-        """What error texts call the agent that has answered: behind its address may be several."""
-        instance = "" if self.session is None else self.session.instance()
-        return agent_name(self._terms) + (f" (instance {instance})" if instance else "")
+    def name(self) -> str:
+        """What error texts call the agent that has answered."""
+        return agent_name(self._terms if self.session is None else self.session.answered.terms)
 
-    def _connected(self) -> tuple[Terms, Connection]:
-        terms = self._terms
-        assert terms is not None, "without an agent there is no answer of which nothing can be made"
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), Connection(terms.address, 1, terms.options))
-        return terms, self._connection[1]
+    def who(self) -> str:
+        """The same, where behind its address may be several."""
+        instance = "" if self.session is None else self.session.instance()
+        return self.name() + (f" (instance {instance})" if instance else "")
 
     def close(self) -> None:
-        """Close this process's connection, if it has one."""
-        if self._connection is not None and self._connection[0] == os.getpid():
-            self._connection[1].close()
-        self._connection = None
+        """Close this process's connections, if it has any."""
+        for connection in self._connections[1].values() if self._connections[0] == os.getpid() else ():
+            connection.close()
+        self._connections = 0, {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None, "session": None}
+        return {**self.__dict__, "_connections": (0, {}), "session": None}
 
 
 def agent_name(terms: Terms | None) -> str:

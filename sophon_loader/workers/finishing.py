@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import Reply
 from sophon_loader.datasets.locations import Locations
@@ -72,7 +73,7 @@ class Finisher:
         self._looked: set[int] = set()
         """Steps (their ids) of which it has been seen whether their values can cross."""
 
-    def talk(self, session: Session) -> None:
+    def talk(self, session: Session | Fleet) -> None:
         """Replies come by this connection from now on."""
         self._instead.session = session
 
@@ -146,10 +147,10 @@ class Finisher:
         data = None if failed is not None and failed.failure in _OF_BOTH_ENDS else self._instead.here(reply.wanted)
         if failed is None:
             return data
-        text = f"{failed.text} (sample {reply.wanted.sample}, agent {agent_name(self._terms)})"
+        text = f"{failed.text} (sample {reply.wanted.sample}, agent {self._instead.name()})"
         if data is None:
             raise error_of(failed.failure, f"{text}; both hosts must hold the same files")
-        self._tell("file read here", sample=reply.wanted.sample, agent=agent_name(self._terms), reason=failed.text)
+        self._tell("file read here", sample=reply.wanted.sample, agent=self._instead.name(), reason=failed.text)
         return data
 
     def _tell(self, event: str, **facts: object) -> None:
@@ -173,7 +174,7 @@ class Finisher:
             except Exception as second:
                 add_note(second, f"the agent's answer was unusable: {error}")
                 raise
-        self._sizes.compare(reply, agent_name(self._terms))
+        self._sizes.compare(reply, self._instead.name())
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
         value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw, row)
@@ -188,7 +189,7 @@ class Finisher:
         Raises:
             MalformedMessage: it has sent something else.
         """
-        sample, agent = reply.sample, agent_name(self._terms)
+        sample, agent = reply.sample, self._instead.name()
         assert sample is not None
         if sample.cut > reply.wanted.cut:
             raise MalformedMessage(

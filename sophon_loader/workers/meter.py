@@ -6,6 +6,7 @@ import time
 
 from torch.utils.data import get_worker_info
 
+from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session
 from sophon_loader.workers.counters import Row
 
@@ -27,7 +28,7 @@ class Meter:
         >>> meter.count()  # at the end
     """
 
-    def __init__(self, session: Session | None, row: Row) -> None:
+    def __init__(self, session: Session | Fleet | None, row: Row) -> None:
         self._session = session
         self._row = row
         self._is_worker = get_worker_info() is not None
@@ -57,7 +58,7 @@ class Meter:
         self._cpu_s, self._since_s, self._before = cpu_s, now_s, counted
 
 
-def _counted(session: Session | None) -> dict[str, float]:
+def _counted(session: Session | Fleet | None) -> dict[str, float]:
     """What a session has counted, by the names of the counters."""
     if session is None:
         return {}

@@ -25,7 +25,7 @@ from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
 from sophon_loader.workers.counters import Row
-from sophon_loader.workers.files import Instead, agent_name
+from sophon_loader.workers.files import Instead
 
 SIZES_SHARE = 0.01
 """Of a worker's time that goes into asking for the sizes of files. Where they lie on this host they are all asked for;
@@ -226,7 +226,7 @@ class Verifier:
         what = f"value after ops 0 to {stage - 1} ({ran})" if stage else "file"
         raise SampleDiffers(
             f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found.ours}"
-            f"{found.where} here and {found.theirs}{found.where} from agent {agent_name(self._terms)}, at cut "
+            f"{found.where} here and {found.theirs}{found.where} from agent {self._instead.name()}, at cut "
             f"{sample.cut} in encoding {sample.encoding!r}; see that both hosts hold the same files and run the same "
             "ops. Do not train with this agent until you know the cause: earlier samples may be wrong too"
         )

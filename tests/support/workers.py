@@ -52,17 +52,17 @@ class Parts:
             self.plan,
             self.statistics,
             self.profile,
-            self.route,
+            self.routes,
             self.seed,
         )
 
     @property
-    def route(self) -> SharedRoute | None:
+    def routes(self) -> list[SharedRoute]:
         if self.terms is None:
-            return None
+            return []
         route = SharedRoute(1, self.terms)
         route.agree(Agreed(self.terms, tuple(one.reach for one in self.steps), self.locations.place))
-        return route
+        return [route]
 
 
 def parts_of(dataset: Any, terms: Terms | None = None, reach: Sequence[int] | None = None) -> Parts:

@@ -63,7 +63,20 @@ class SessionStandIn:
     def wants_more(self) -> bool:
         return sum(map(len, self.wanted.values())) < self.room
 
-    def trust(self, *, gone: bool, left_s: float) -> None:
+    @property
+    def terms(self) -> Any:
+        return terms()
+
+    @property
+    def lanes(self) -> list[Any]:
+        return [self]
+
+    @property
+    def answered(self) -> Any:
+        return self
+
+    def trust(self, *, gone: bool, left_s: float, agent: int = 0) -> None:
+        assert agent == 0
         self.trusted = (gone, left_s)
 
     def knows(self, batch: BatchId) -> bool:
@@ -96,7 +109,7 @@ def parts(tmp_path: Path) -> Parts:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionStandIn]:
     made = SessionStandIn()
-    monkeypatch.setattr(module, "Session", lambda agreed: made)
+    monkeypatch.setattr("sophon_loader.workers.ways.Session", lambda agreed: made)
     yield made
 
 
@@ -239,7 +252,7 @@ def test_what_the_agent_says_of_itself_is_noted(parts: Parts, session: SessionSt
     offers = [Offer(0, "file", 9000, 0.0, 0.5), Offer(2, "pixels", 900, 0.5, 0.125)]
     live = Live(SharedTariff(), SharedOffers(1, encoding_names()))
     dataset = OffloadedDataset(
-        parts.data, parts.steps, parts.plan, parts.statistics, parts.profile, parts.route, parts.seed,
+        parts.data, parts.steps, parts.plan, parts.statistics, parts.profile, parts.routes, parts.seed,
         live,
     )  # fmt: skip
     told = iter([[], offers, []])

@@ -16,7 +16,6 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.session import Terms
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.routes.shared import Agreed, SharedRoute
-from sophon_loader.workers import dataset as module
 from sophon_loader.workers.dataset import OffloadedDataset
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -58,7 +57,7 @@ def test_a_worker_follows_them_from_its_next_batch_on(
         sessions.append(agreed)
         return Silent()
 
-    monkeypatch.setattr(module, "Session", session)
+    monkeypatch.setattr("sophon_loader.workers.ways.Session", session)
     early = proposed(sources)
     route = SharedRoute(1, early)
     dataset = OffloadedDataset(
@@ -67,7 +66,7 @@ def test_a_worker_follows_them_from_its_next_batch_on(
         parts.plan,
         parts.statistics,
         parts.profile,
-        route,
+        [route],
         parts.seed,
     )
     before = dataset.__getitems__(ticket(0, 3, 0))

@@ -1,0 +1,96 @@
+"""The ways of one process to the agents of a loader: who has agreed, the session with these, and what is found out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sophon_loader.client.fleet import Fleet
+from sophon_loader.client.session import Session, Terms
+from sophon_loader.routes.shared import Agreed, SharedRoute
+from sophon_loader.wire.messages import Sample
+
+
+class Ways:
+    """Of a loader's agents, in the order in which they have agreed. Not shared: each process has a copy of its own.
+
+    Args:
+        routes: one per agent; none without an agent.
+
+    Attributes:
+        agreed: what the agents that have agreed by now have agreed to.
+    """
+
+    def __init__(self, routes: Sequence[SharedRoute]) -> None:
+        self._routes = tuple(routes)
+        self._numbers: list[int] = []
+        """Those of `agreed` among the routes."""
+        self._cores: dict[int, tuple[float, float]] = {}
+        """Per route, what its agent has said last of its cores."""
+        self._lost_s: list[float] = []
+        self.agreed: list[Agreed] = []
+
+    def look(self) -> bool:
+        """Whether another agent has agreed since this was asked last."""
+        before = len(self._numbers)
+        for number, route in enumerate(self._routes):
+            if number not in self._numbers and (agreed := route.agreed()) is not None:
+                self._numbers.append(number)
+                self.agreed.append(agreed)
+        return len(self._numbers) > before
+
+    @property
+    def terms(self) -> Terms | None:
+        """Those of the agent that agreed first, which says where the files lie; None before that."""
+        return self.agreed[0].terms if self.agreed else None
+
+    def session(self) -> Session | Fleet | None:
+        """A new one, with all agents that have agreed; None with none."""
+        self._lost_s = [0.0] * len(self.agreed)
+        if len(self.agreed) <= 1:
+            return Session(self.agreed[0].terms) if self.agreed else None
+        placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in self.agreed]
+        return Fleet(placed, [one.reach for one in self.agreed])
+
+    def trust(self, session: Session | Fleet, worker: int, *, mounted: bool) -> None:
+        """Expect of each agent what this worker, others before it and the main process have found out.
+
+        Args:
+            session: of this process.
+            worker: its number.
+            mounted: whether all files can be read on this host.
+        """
+        several = len(self._numbers) > 1
+        for lane, number in enumerate(self._numbers):
+            route = self._routes[number]
+            left_s = route.left_s(worker) if mounted else math.inf
+            # Without another agent and without the files, one that has gone is waited for all the same.
+            gone = (mounted or several) and (left_s <= 0 or route.gone(worker))
+            session.trust(gone=gone, left_s=left_s, agent=lane)
+
+    def note(self, session: Session | Fleet, worker: int) -> None:
+        """Tell the other processes what this worker has found out since it did so last."""
+        for place, (lane, number) in enumerate(zip(session.lanes, self._numbers, strict=True)):
+            lost_s, self._lost_s[place] = lane.lost_s - self._lost_s[place], lane.lost_s
+            self._routes[number].note(worker, lane.gave_up_s, lost_s)
+
+    def hear(self, session: Session | Fleet, worker: int, sample: Sample) -> tuple[float, float]:
+        """A sample has come from the agent that has answered last.
+
+        Args:
+            session: of this process.
+            worker: its number.
+            sample: that has come.
+
+        Returns:
+            The cores that this process can count on, of all agents that live, and those that each of their workers has.
+        """
+        number = self._numbers[session.lanes.index(session.answered)]
+        self._routes[number].hear(worker)
+        if len(self._numbers) == 1:
+            return sample.cores, sample.per_worker
+        self._cores[number] = sample.cores, sample.per_worker
+        living = [n for lane, n in zip(session.lanes, self._numbers, strict=True) if not lane.gone and n in self._cores]
+        told = [self._cores[n] for n in living] or [(sample.cores, sample.per_worker)]
+        return sum(cores for cores, _ in told), sum(each for _, each in told) / len(told)
