@@ -6,7 +6,6 @@ the installed Pillow is not done either; each process compares once, on small pi
 
 from __future__ import annotations
 
-import logging
 import platform
 from functools import cache
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from sophon_loader.logs import log_line
+from sophon_loader.native import checking
 
 try:
     import sophon_loader.native._resample as _resample
@@ -26,8 +25,6 @@ else:
     available = True
 
 __all__ = ["available", "checked", "finish", "resize"]
-
-log = logging.getLogger(__name__)
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Box: TypeAlias = tuple[float, float, float, float]
@@ -196,18 +193,16 @@ def checked() -> frozenset[int | str]:
     is not used, and the log says so once; filters are left out in silence where the processor is no x86-64."""
     if not available:
         return frozenset()
-    if not EXACT:
-        return frozenset([FINISH] if _finishes() else [])
-    wrong = differing()
-    if wrong:
-        event = "Pillow does what C of our own would do faster, since the results differ on this Pillow"
-        log.warning(log_line(event, pillow=PIL.__version__, differing=[_NAMES[one] for one in wrong]))
-    return frozenset(_NAMES) - set(wrong)
+    return checking.trusted(_NAMES if EXACT else [FINISH], _is_pillows, lambda name: _NAMES[name])
 
 
 def differing() -> list[int | str]:
     """The filters, and `FINISH`, whose results are not the installed Pillow's."""
-    return [one for one in _NAMES if not (_finishes() if isinstance(one, str) else _filters(one))]
+    return checking.differing(_NAMES, _is_pillows)
+
+
+def _is_pillows(name: int | str) -> bool:
+    return _finishes() if isinstance(name, str) else _filters(name)
 
 
 def _filters(filter: int) -> bool:
@@ -223,24 +218,18 @@ def _picture(height: int, width: int, channels: int) -> Pixels:
 def _resizes(shape: tuple[int, int, int], size: tuple[int, int], box: Box | None, filter: int) -> bool:
     pixels = _picture(*shape)
     made = np.empty((size[1], size[0], shape[2]), np.uint8)
-    try:
-        wanted = _image(pixels).resize(size, filter, box)
-        return _resized(pixels, size, box, filter, made) and wanted.tobytes() == made.tobytes()
-    except Exception:  # whatever it is: Pillow resizes
-        return False
+    wanted = _image(pixels).resize(size, filter, box)
+    return _resized(pixels, size, box, filter, made) and wanted.tobytes() == made.tobytes()
 
 
 def _finishes() -> bool:
     pixels = _picture(13, 19, 3)
     table = np.random.default_rng(1).random((3, 256), np.float32)
     out, turned = np.empty((3, 23, 17), np.float32), (True, False, True)
-    try:
-        image = _image(pixels).crop((-2, 3, 21, 20)).transpose(Image.Transpose.TRANSPOSE)
-        values = np.asarray(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
-        _finished(pixels, table, out, (-2, 3, bytes(3)), turned)
-        return np.array_equal(out, np.stack([table[c][values[:, :, c]] for c in range(3)]))
-    except Exception:  # whatever it is: the ops run
-        return False
+    image = _image(pixels).crop((-2, 3, 21, 20)).transpose(Image.Transpose.TRANSPOSE)
+    values = np.asarray(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    _finished(pixels, table, out, (-2, 3, bytes(3)), turned)
+    return np.array_equal(out, np.stack([table[c][values[:, :, c]] for c in range(3)]))
 
 
 def _image(pixels: Pixels) -> Image.Image:
