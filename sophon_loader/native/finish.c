@@ -1,6 +1,9 @@
 #include "finish.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 enum {
     VALUES = 256,
@@ -8,6 +11,8 @@ enum {
        in the result, as they do when it is transposed, the lines of the cache that they lie in are
        still there for the next row's. */
     STRETCH = 16,
+    /* Px of a row that are streamed at a time. */
+    STREAMED = 256,
 };
 
 /* `count` px of one row; three channels go side by side (see table.c). */
@@ -35,6 +40,38 @@ enum {
 DEFINE_LOOK_UP(look_up_8, uint8_t)
 DEFINE_LOOK_UP(look_up_32, uint32_t)
 
+#ifdef __SSE2__
+
+/* Past the cache: a batch is larger than that, and lines that are written whole need not be read
+   before. Of 64 slots in turn each is written in 0.4 of the time; of one slot in 1.25. */
+static void stream(const uint32_t *items, size_t count, uint32_t *out)
+{
+    size_t i = 0;
+    for (; i < count && (uintptr_t)(out + i) % 16; i++) out[i] = items[i];
+    for (; i + 4 <= count; i += 4)
+        _mm_stream_si128((__m128i *)(out + i), _mm_loadu_si128((const __m128i *)(items + i)));
+    for (; i < count; i++) out[i] = items[i];
+}
+
+/* Three channels whose rows lie in one piece each, forwards (step 1) or backwards (-1). */
+static void look_up_rows(const uint8_t *pixels, size_t count, const uint32_t *table, uint32_t *out,
+                         ptrdiff_t plane, ptrdiff_t step)
+{
+    uint32_t rows[3][STREAMED];
+    while (count) {
+        const size_t part = count < STREAMED ? count : STREAMED, last = part - 1;
+        look_up_32(pixels, part, 3, table, rows[0] + (step < 0 ? last : 0), STREAMED, step);
+        uint32_t *first = step < 0 ? out - last : out;
+        for (ptrdiff_t c = 0; c < 3; c++) stream(rows[c], part, first + c * plane);
+        pixels += 3 * part, out += step * (ptrdiff_t)part, count -= part;
+    }
+}
+
+#else
+#define look_up_rows(pixels, count, table, out, plane, step) \
+    look_up_32(pixels, count, 3, table, out, plane, step)
+#endif
+
 /* `count` px of one row as they are. */
 static void copy(const uint8_t *pixels, size_t count, size_t channels, uint8_t *out,
                  ptrdiff_t plane, ptrdiff_t step)
@@ -54,6 +91,8 @@ static void put(const finish_job *job, const uint8_t *pixels, size_t count, char
     if (!job->table) copy(pixels, count, job->channels, (uint8_t *)out, plane, step);
     else if (job->item_nbytes == 1)
         look_up_8(pixels, count, job->channels, job->table, (uint8_t *)out, plane, step);
+    else if (job->channels == 3 && (step == 1 || step == -1))
+        look_up_rows(pixels, count, job->table, (uint32_t *)out, plane, step);
     else look_up_32(pixels, count, job->channels, job->table, (uint32_t *)out, plane, step);
 }
 
@@ -120,4 +159,7 @@ void finish(const finish_job *job, void *out)
             put_fill(job, stop - to, row + (ptrdiff_t)to * by_column * item, by_column);
         }
     }
+#ifdef __SSE2__
+    _mm_sfence(); /* whoever is told next that the slot is done must see it */
+#endif
 }
