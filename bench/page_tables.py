@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import archive_tables, paper_tables, program_tables
+from bench import archive_tables, fused_tables, paper_tables, program_tables
 from bench.catalogue import BENCHES
 from bench.gains import gains
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
@@ -493,6 +493,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "peers-imagenet": of_file("peers-imagenet")(peers_on),
     "peers-photos": of_file("peers-photos")(peers_on),
     "peers-versions": peers_versions,
+    "fused": fused_tables.fused,
     "programs": program_tables.programs,
     "programs-ended": program_tables.programs_ended,
     "recorded-torchvision": program_tables.ops_of("v1", "v2"),

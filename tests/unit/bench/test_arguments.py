@@ -81,6 +81,7 @@ WRONG = {
     "bench.faults": ("--data nowhere", "--rounds 0", "--workers -1", "--repeat 0", "--batch-size 0"),
     "bench.planner": ("--samples 0", "--policies nonsense", "--repeats 0", "--seed -1"),
     "bench.jpegcrop": ("--data nowhere", "--rounds 0"),
+    "bench.fused": ("--data nowhere", "--rounds 0", "--seeds -1"),
     "bench.encodings": ("--data nowhere", "--epochs 0"),
     "bench.study": ("--data nowhere",),
     "bench.peers.__main__": ("--data nowhere", "--epochs 0", "--batch-size 0", "--link-mbit -1"),
