@@ -7,6 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.native.conftest import SANITIZE
 from tests.native.fuzz.make_corpus import CORPUS, RECTANGLES, seeds
 from tests.native.make_jpeg import LAYOUTS
@@ -26,8 +28,9 @@ def built(compiler: str, folder: Path, target: str, *flags: str) -> Path:
     return program
 
 
-def test_replay(compiler: str, tmp_path: Path) -> None:
-    program = built(compiler, tmp_path, "fuzz_jpegcrop.c", "-DREPLAY")
+@pytest.mark.parametrize("target", ["fuzz_jpegcrop.c", "fuzz_decode.c"])
+def test_replay(target: str, compiler: str, tmp_path: Path) -> None:
+    program = built(compiler, tmp_path, target, "-DREPLAY")
     corpus = sorted(CORPUS.glob("*.bin"))
     # contexts are static in the target, so a leak at exit would be no finding
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
