@@ -4,60 +4,16 @@ from __future__ import annotations
 
 import io
 import random
-import warnings
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from sophon_loader.native import decoding
-from tests.native.fuzz.against_pillow import MAX_PX, changed, seeds
+from tests.native.fuzz.against_pillow import changed, seeds
+from tests.native.fuzz.decoding_against_pillow import assert_pixels_or_none, is_decoded_alike
 from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg, with_segment
-from tests.native.pixels import random_box
-from tests.native.test_decode_layouts import WAYS, pillow
 
 pytestmark = pytest.mark.skipif(not decoding.built, reason="the C extension is not built")
-
-
-def judged(data: bytes) -> NDArray[np.uint8] | None:
-    """Pillow's pixels; None where it raises, warns, or takes the bytes for another format than JPEG."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                if image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L"):
-                    return None
-            return pillow(data)
-        except Exception:
-            return None
-
-
-def assert_pixels_or_none(data: bytes, rng: random.Random) -> bool:
-    """Whether there were pixels."""
-    found = {}
-    want = judged(data)
-    height, width = (8, 8) if want is None else want.shape[:2]
-    left, top, w, h = (0, 0, width, height) if rng.random() < 0.3 else random_box(rng, width, height)
-    for plain in WAYS:
-        got = decoding.decode(data, (left, top, left + w, top + h), plain=plain)
-        found[plain] = got is not None
-        if got is not None:
-            assert want is not None, f"Pillow refuses it: {data!r}"
-            np.testing.assert_array_equal(got, want[top : top + h, left : left + w], repr((data, left, top, w, h)))
-    assert len(set(found.values())) == 1, f"plain C and vector code disagree: {data!r}"
-    return found[True]
-
-
-def is_huge(data: bytes) -> bool:
-    """Whether a changed header asks for what takes long to compare."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as image:
-                return image.width * image.height > MAX_PX
-    except Exception:
-        return False
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -67,7 +23,7 @@ def test_changed_files(part: int) -> None:
     n_pixels = 0
     for _ in range(250):
         data = changed(rng, rng.choice(files))
-        n_pixels += not is_huge(data) and assert_pixels_or_none(data, rng)
+        n_pixels += is_decoded_alike(data, rng)
     assert n_pixels > 25, "nearly everything is given up: this compares nothing"
 
 

@@ -1,4 +1,4 @@
-"""The crop of changed files against Pillow: pixel by pixel, in one process.
+"""The crop of changed files against Pillow: pixel by pixel, in one process; and the changes.
 
 What is cropped of a file must be what Pillow sees in the whole of it, however the file was damaged. The scans are long
 enough for libjpeg-turbo's fast loop, which gives up 512 bytes per block before the end; and changes favour FF bytes,
@@ -8,10 +8,11 @@ whose meaning depends on what follows.
 from __future__ import annotations
 
 import io
+import math
 import random
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
@@ -106,28 +107,36 @@ def is_cropped_alike(data: bytes, rng: random.Random) -> bool:
     return True
 
 
-def compare(inputs: Sequence[bytes], rng: random.Random, seconds: float, failed: Path) -> tuple[int, int]:
-    """Change and compare files for so long.
+def compare(
+    is_alike: Callable[[bytes, random.Random], bool],
+    rng: random.Random,
+    failed: Path,
+    seconds: float = math.inf,
+    files: float = math.inf,
+) -> tuple[int, int]:
+    """Change and compare files for so long, or so many.
 
     Args:
-        inputs: whole files.
+        is_alike: compares one; whether there was something to compare. It raises where something differs.
         rng: draws the changes.
+        failed: where the file goes for which that raises.
         seconds: how long, s.
-        failed: where the file goes that is not cropped alike.
+        files: how many.
 
     Returns:
-        How many were compared, and how many of them were cropped.
+        How many were compared, and for how many of them there was something.
     """
     end_s = time.monotonic() + seconds
-    count = cropped = 0
+    inputs = seeds()
+    count = found = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about damaged metadata
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s and count < files:
             data = changed(rng, rng.choice(inputs))
             count += 1
             try:
-                cropped += is_cropped_alike(data, rng)
+                found += is_alike(data, rng)
             except Exception:
                 failed.write_bytes(data)
                 raise
-    return count, cropped
+    return count, found
