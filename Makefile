@@ -81,7 +81,7 @@ bed: $(VENV)/.built
 soak: $(VENV)/.built
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-# The JPEG crop under libFuzzer needs clang; the other targets use atheris where it is installed.
+# The JPEG crop and the decoder under libFuzzer need clang; the other targets use atheris where it is installed.
 fuzz: $(VENV)/.built
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.native.fuzz --minutes $(MINUTES)

@@ -10,6 +10,7 @@ from setuptools import Extension, setup
 NATIVE = "sophon_loader/native"
 READING = ("frame", "metadata", "huffman", "scan")
 """What cutting and decoding a JPEG have in common."""
+PIXELS = ("pixels", "pixels_avx2", "pixels_neon")
 # Without a compiler the package installs all the same, sends whole files, and runs the ops at the end of a chain one by
 # one. A wheel for others must have the extensions: SOPHON_NATIVE=required makes a failed build an error.
 REQUIRED = os.environ.get("SOPHON_NATIVE") == "required"
@@ -32,6 +33,6 @@ setup(
         extension("_jpegcrop", "module", "jpegcrop", "emit", *READING),
         extension("_table", "table_module", "table"),
         extension("_resample", "resample_module", "resample", "resample_rows", "finish", libraries=("m",)),
-        extension("_decode", "decode_module", "decode", "blocks", "values", "pixels", "pixels_avx2", *READING),
+        extension("_decode", "decode_module", "decode", "blocks", "values", *PIXELS, *READING),
     ]
 )

@@ -255,7 +255,7 @@ const pixel_ops *pixels_fast(void)
     return __builtin_cpu_supports("avx2") ? &ops : NULL;
 }
 
-#else
+#elif !(defined(__GNUC__) && defined(__aarch64__)) /* which has pixels_neon.c */
 
 const pixel_ops *pixels_fast(void) { return NULL; }
 

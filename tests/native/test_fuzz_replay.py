@@ -1,5 +1,5 @@
-"""Our C under the address and undefined-behaviour sanitizers: the fuzzer's seeds, each under 400 mutations, and drawn
-resizes."""
+"""Our C under the address and undefined-behaviour sanitizers: the fuzzer's seeds, each under 400 mutations, drawn
+blocks of samples, and drawn resizes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "sophon_loader" / "native"
 FLAGS = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
 RESAMPLE_CASES = 4000
+PIXELS_CASES = 20000
 
 
 def built(compiler: str, folder: Path, target: str, *flags: str) -> Path:
@@ -37,6 +38,13 @@ def test_replay(target: str, compiler: str, tmp_path: Path) -> None:
     done = subprocess.run([program, *corpus], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip() == f"{len(corpus)} files, {len(corpus) * 401} inputs"
+
+
+def test_blocks_and_rows_of_samples_stay_in_their_memory(compiler: str, tmp_path: Path) -> None:
+    program = built(compiler, tmp_path, "random_pixels.c")
+    done = subprocess.run([program, "1", str(PIXELS_CASES)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip() in (f"{PIXELS_CASES} cases", "no vector code")
 
 
 def test_resizes_and_finishes_stay_in_their_memory(compiler: str, tmp_path: Path) -> None:
