@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sophon_loader.client.address import Address
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
@@ -41,6 +42,18 @@ class _Trial(Protocol):
     def close(self) -> None: ...
 
 
+def can_read_here(data: Offloadable, settings: Settings, *, needed: bool) -> bool:
+    """Whether a run may begin without an agent that is missing.
+
+    Args:
+        data: the dataset.
+        settings: of the loader.
+        needed: whether nothing can be done without the agent.
+    """
+    here = settings.options.agent_missing == "read-here" and not needed
+    return here and Locations(data, None).all_here
+
+
 class Contact:
     """The one place in the main process that knows the agent of a loader, and where it stands.
 
@@ -49,9 +62,11 @@ class Contact:
     Args:
         data: the dataset that the agent must serve.
         settings: of the loader.
+        where: the agent; None for that of the settings, or of the dataset.
 
     Attributes:
         agent: None where none was given.
+        error: what the newest trial has come to, if that failed.
         shared: what the workers know of the agent; None where this run does without.
         agreed: an agreement that has been made since the run began, and is not used yet.
         missing: what was got last from an agent on another host while the run was without it; "" where it was there.
@@ -63,11 +78,11 @@ class Contact:
         ...     agreement = contact.take()
     """
 
-    def __init__(self, data: Offloadable, settings: Settings) -> None:
+    def __init__(self, data: Offloadable, settings: Settings, where: Address | None = None) -> None:
         self._data = data
         self._settings = settings
-        where = settings.agent or own_address(data)
-        self.agent = None if where is None else Agent(where, data, settings.options)
+        chosen = where or settings.agent or own_address(data)
+        self.agent = None if chosen is None else Agent(chosen, data, settings.options)
         self.shared: SharedRoute | None = None
         self.agreed: Agreement | None = None
         self.missing = ""
@@ -77,14 +92,18 @@ class Contact:
         self._trial: _Trial | None = None
         self._spent_s = 0.0
         """In this trial, longer than was said."""
-        self._error: SophonError | None = None
-        """What the newest trial has come to, if that failed."""
+        self.error: SophonError | None = None
         self._meet: Callable[[], Meeting]
         self._agreement: Agreement | None = None
         """The newest one."""
         self._looks = False
         """Whether a run goes on."""
         self._warned_of: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """What the user reads."""
+        return "the local agent" if str(self.agent) == "local" else f"the agent at {self.agent}"
 
     @property
     def asked(self) -> bool:
@@ -142,24 +161,13 @@ class Contact:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: the agent cannot serve this dataset.
         """
+        self.start(chains, seed, processes)
         agent, settings = self.agent, self._settings
-        self.shared, self.agreed, self.missing, self._error, self._agreement = None, None, "", None, None
-        self._route = Route(Standing.STARTING if agent and len(self._data) else Standing.NONE, now_s())
         if agent is None or not self.asked:
             return None
-        if useless := self._useless(processes):
-            self._route.refused(useless)
-            agent.close()  # of a run with fewer processes
-            return None
-        self._looks = True
-        terms, known = agent.proposed(chains, seed), self._known
-        self.shared = self._known = (
-            SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
-        )
-        self._meet = lambda: agent.meet(chains, settings.encodings, seed, processes)
         if not (isinstance(settings.policy, PricingPolicy) and agent.files_here):
             try:
-                self._await(leave=self._can_read_here(needed=needed))
+                self._await(leave=can_read_here(self._data, settings, needed=needed))
             except Exception:
                 agent.close()
                 raise
@@ -167,12 +175,40 @@ class Contact:
             warn_user(f"No op runs at the agent: {why}.")
         if (agreement := self.take()) is not None:
             self.missing = ""
-            self.shared.agree(agreement.agreed)
+            self.tell_workers()
         return agreement
 
-    def _can_read_here(self, *, needed: bool) -> bool:
-        here = self._settings.options.agent_missing == "read-here" and not needed
-        return here and Locations(self._data, None).all_here
+    def start(self, chains: Sequence[Chain], seed: Seed, processes: int) -> None:
+        """Begin a run, and wait for nothing: `look` finds out where the agent stands.
+
+        Args:
+            chains: one per source of the dataset.
+            seed: of the run.
+            processes: that load, and share this host's cores with a local agent.
+
+        Raises:
+            ConfigError: the agent cannot serve this dataset, whatever it says.
+        """
+        agent, settings = self.agent, self._settings
+        self.shared, self.agreed, self.missing, self.error, self._agreement = None, None, "", None, None
+        self._route = Route(Standing.STARTING if agent and len(self._data) else Standing.NONE, now_s())
+        if agent is None or not self.asked:
+            return
+        if useless := self._useless(processes):
+            self._route.refused(useless)
+            agent.close()  # of a run with fewer processes
+            return
+        self._looks = True
+        terms, known = agent.proposed(chains, seed), self._known
+        self.shared = self._known = (
+            SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
+        )
+        self._meet = lambda: agent.meet(chains, settings.encodings, seed, processes)
+
+    def tell_workers(self) -> None:
+        """Have the workers use the agent, which has agreed."""
+        assert self.shared is not None and self._agreement is not None, "who has agreed was asked"
+        self.shared.agree(self._agreement.agreed)
 
     def resize(self, processes: int) -> None:
         """Other processes load from now on."""
@@ -222,10 +258,10 @@ class Contact:
         told, wait = None, Wait(str(self.agent), self._settings.options)
         try:
             while not self.look(_LOOK_S):
-                if self._error is not told and self._error is not None:
+                if self.error is not told and self.error is not None:
                     if leave:
                         return False
-                    told = self._error
+                    told = self.error
                     wait.goes_on(told)
         except BaseException:
             if self._trial is not None:
@@ -266,7 +302,7 @@ class Contact:
             raise error
         if first:
             self.missing = str(error)
-        self._error = error
+        self.error = error
         self._route.failed(now_s(), str(error), self._spent_s + spent_s)
         log.info(log_line("agent missing" if first else "agent still gone", reason=error))
 
@@ -279,6 +315,10 @@ class Contact:
         """The agreement that is not used yet, to be used from now on; None if there is none."""
         agreement, self.agreed = self.agreed, None
         return agreement
+
+    def shares(self) -> list[str]:
+        """As of `Contacts`: of one agent the report says it all."""
+        return []
 
     # --- what the user is told, once each ---------------------------------------------------------------------
 

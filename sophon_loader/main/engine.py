@@ -14,7 +14,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
-from sophon_loader.main.contact import Contact
+from sophon_loader.main.contacts import contact_with
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, live_plan
@@ -51,7 +51,7 @@ class Engine:
         self.data = data
         self._settings = settings
         self.options = settings.options
-        self._contact = Contact(data, settings)
+        self._contact = contact_with(data, settings)
         self._live: LivePlan | None = None
         self._shared: Live | None = None
         self._steering: Steering | None = None
@@ -191,8 +191,7 @@ class Engine:
             else:
                 self._live = self._live_plan(run)
         self._know(run)
-        assert self._contact.shared is not None, "who has agreed was asked"
-        self._contact.shared.agree(agreement.agreed)
+        self._contact.tell_workers()
         epoch = self._epoch
         if not began_without or epoch is None or epoch.learnt:
             return
@@ -406,7 +405,8 @@ class Engine:
             self._epoch.report.would_bring = self._live.would_bring() if judged else {}
             self._epoch.report.weighed = self._live.weighed()
         report = self._epoch.report.snapshot()
-        report.notes = (*report.notes, *self._statistics.said.notes(report.totals.degraded))
+        said = self._statistics.said.notes(report.totals.degraded)
+        report.notes = (*report.notes, *said, *self._contact.shares())
         return report
 
     def report_of_ranks(self) -> Report:

@@ -9,6 +9,7 @@ from typing import Any
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.main.contact import Contact
+from sophon_loader.main.contacts import Contacts
 from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Planner
 from sophon_loader.main.run import Run
@@ -46,7 +47,9 @@ class Circumstances:
     gone: bool = False
 
 
-def circumstances(run: Run, contact: Contact, policy: Any, followed: LivePlan | Planner | None) -> Circumstances:
+def circumstances(
+    run: Run, contact: Contact | Contacts, policy: Any, followed: LivePlan | Planner | None
+) -> Circumstances:
     """What the epochs of a run have in common.
 
     Args:
@@ -55,10 +58,9 @@ def circumstances(run: Run, contact: Contact, policy: Any, followed: LivePlan | 
         policy: of the loader.
         followed: what says what is offloaded; None where nothing does.
     """
-    agent, alone, missing = contact.agent, contact.why_alone, contact.missing
-    if agent is None:
+    name, alone, missing = contact.name, contact.why_alone, contact.missing
+    if contact.agent is None:
         return Circumstances()
-    name = "the local agent" if str(agent) == "local" else f"the agent at {agent}"
     if run.agreement is None:
         return Circumstances(name, alone, starting=contact.asked, missing=missing)
     if isinstance(followed, LivePlan):

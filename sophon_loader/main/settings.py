@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index as as_int
 from pathlib import Path
@@ -15,6 +16,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
+from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, warn_user
@@ -42,6 +44,8 @@ class Settings:
     tail: torch.device | None
     device_prefetch: int
     options: OffloadOptions
+    agents: tuple[Address, ...] = ()
+    """Where there are several, all of them; `agent` is the first then."""
 
     @staticmethod
     def checked(
@@ -69,39 +73,55 @@ class Settings:
         options = options or OffloadOptions()
         if agent is not None and encodings == "auto" and not native.available:
             warn_user(f"JPEG files are sent whole, because roi-jpeg is not available: {native.reason}.")
+        chosen = policy_named(policy)
+        agents = _checked_agents(agent, options, chosen)
         return Settings(
-            _checked_agent(agent, options),
-            policy_named(policy),
+            agents[0] if agents else None,
+            chosen,
             _checked_encodings(encodings),
             _checked_seed(seed),
             _checked_profile(profile),
             device_of(tail),
             _checked_depth(device_prefetch),
             options,
+            tuple(one for one in agents if isinstance(one, Address)) if len(agents) > 1 else (),
         )
 
 
-def _checked_agent(agent: Any, options: OffloadOptions) -> Address | LocalAgent | None:
-    if agent is None or isinstance(agent, LocalAgent):
-        return agent
-    address = agent if isinstance(agent, str) else _only_one(agent)
-    return LocalAgent() if address == "local" else Address.parse(address).with_key(options.key)
-
-
-def _only_one(agents: Any) -> str:
-    if not isinstance(agents, (list, tuple)) or not all(isinstance(one, str) for one in agents):
+def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[Address | LocalAgent, ...]:
+    if agent is None:
+        return ()
+    if isinstance(agent, LocalAgent) or agent == "local":
+        return (LocalAgent() if agent == "local" else agent,)
+    several = not isinstance(agent, str)
+    if several and not (isinstance(agent, (list, tuple)) and all(isinstance(one, str) for one in agent)):
         raise ConfigError(
-            "agent must be an address like 'tcp://fileserver:5555/imagenet', 'local', a LocalAgent or None, got "
-            f"{agents!r}; 'local' starts an agent on this host"
+            "agent must be an address like 'tcp://fileserver:5555/imagenet', a list of such, 'local', a LocalAgent or "
+            f"None, got {agent!r}; 'local' starts an agent on this host"
         )
-    if not agents:
-        raise ConfigError(f"agent must be one address, got {agents!r}; for no agent, write agent=None or leave it out")
-    if len(agents) != 1:
+    texts = list(agent) if several else [agent]
+    if not texts:
+        raise ConfigError(f"agent must be an address, got {agent!r}; for no agent, write agent=None or leave it out")
+    if texts == ["local"]:
+        return (LocalAgent(),)
+    if "local" in texts:
+        raise ConfigError(f"a list of agents must have addresses alone, got {texts}; give 'local' by itself")
+    found = tuple(Address.parse(one).with_key(options.key) for one in texts)
+    if len(found) > 1:
+        _check_several(found, policy)
+    return found
+
+
+def _check_several(agents: Sequence[Address], policy: Any) -> None:
+    names = [str(one) for one in agents]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"each agent must be given once, got {twice[0]} {names.count(twice[0])} times; leave one out")
+    if not isinstance(policy, (PricingPolicy, NoOff, AllOff, ResizeOff)):
         raise ConfigError(
-            f"agent must be one address, because several are not supported yet, got {len(agents)}: {list(agents)}; "
-            "give one"
+            f"policy must be 'auto', 'no-off', 'all-off' or 'resize-off' where several agents are given, got "
+            f"{policy.name!r}, which plans for one; give one agent or another policy"
         )
-    return str(agents[0])
 
 
 def _checked_encodings(encodings: Any) -> tuple[str, ...]:

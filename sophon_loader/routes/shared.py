@@ -69,8 +69,8 @@ class SharedRoute:
         # A stage is a byte as msgpack.
         self._note = SharedNotes(1, _NOTE_NBYTES + len(proposed.registrations))
         self._began_s = now_s()
-        self._gave_up_s, self._lost_s, self._heard_s, self._back_s = SharedArray.together(
-            np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(1)
+        self._gave_up_s, self._lost_s, self._heard_s, self._back_s, self._sent = SharedArray.together(
+            np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(1), np.zeros((workers, 2))
         )
 
     # --- what was agreed on ---------------------------------------------------------------------------------------
@@ -114,6 +114,15 @@ class SharedRoute:
     def hear(self, worker: int) -> None:
         """A sample from the agent has come to a worker."""
         self._heard_s.array[worker] = now_s()
+
+    def count(self, worker: int, nbytes: int) -> None:
+        """A sample of so many bytes has come from the agent to a worker; counted where a loader has several agents."""
+        self._sent.array[worker] += 1, nbytes
+
+    def sent(self) -> tuple[int, int]:
+        """How many samples have been counted, and their bytes."""
+        samples, nbytes = self._sent.array.sum(axis=0).tolist()
+        return int(samples), int(nbytes)
 
     def left_s(self, worker: int) -> float:
         """For how long a worker may still wait in vain, s; not above 0 if it has done so for too long."""
@@ -162,6 +171,7 @@ class SharedRoute:
         other._gave_up_s.array[:] = self._gave_up_s.array.max()
         other._lost_s.array[:] = self._lost_s.array.max()
         other._back_s.array[:] = self._back_s.array
+        other._sent.array[0] = self._sent.array.sum(axis=0)
         agreed = self.agreed() if proposed is None else None
         if agreed is not None:
             other.agree(agreed)

@@ -227,7 +227,7 @@ class OffloadedDataset(Dataset[Any]):
                     unasked.popleft()
                 reply = session.next(batch, position if self._by_position else None)
                 if reply.sample is not None:
-                    self._note(session, reply.sample)
+                    self._note(session, reply.sample, len(reply.payload))
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
                 meter.sometimes()
         finally:
@@ -237,10 +237,10 @@ class OffloadedDataset(Dataset[Any]):
             self._ways.note(session, _worker())
         return samples
 
-    def _note(self, session: Session | Fleet, sample: Sample) -> None:
+    def _note(self, session: Session | Fleet, sample: Sample, nbytes: int) -> None:
         """Keep what the agent said of itself."""
         worker = _worker()
-        cores, per_worker = self._ways.hear(session, worker, sample)
+        cores, per_worker = self._ways.hear(session, worker, sample, nbytes)
         self._statistics.agent_cores.array[worker] = cores
         self._statistics.per_worker.array[worker] = per_worker
         if sample.offers and self._live is not None:

@@ -75,21 +75,23 @@ class Ways:
             lost_s, self._lost_s[place] = lane.lost_s - self._lost_s[place], lane.lost_s
             self._routes[number].note(worker, lane.gave_up_s, lost_s)
 
-    def hear(self, session: Session | Fleet, worker: int, sample: Sample) -> tuple[float, float]:
+    def hear(self, session: Session | Fleet, worker: int, sample: Sample, nbytes: int) -> tuple[float, float]:
         """A sample has come from the agent that has answered last.
 
         Args:
             session: of this process.
             worker: its number.
             sample: that has come.
+            nbytes: of its payload.
 
         Returns:
             The cores that this process can count on, of all agents that live, and those that each of their workers has.
         """
         number = self._numbers[session.lanes.index(session.answered)]
         self._routes[number].hear(worker)
-        if len(self._numbers) == 1:
+        if len(self._routes) == 1:
             return sample.cores, sample.per_worker
+        self._routes[number].count(worker, nbytes)
         self._cores[number] = sample.cores, sample.per_worker
         living = [n for lane, n in zip(session.lanes, self._numbers, strict=True) if not lane.gone and n in self._cores]
         told = [self._cores[n] for n in living] or [(sample.cores, sample.per_worker)]

@@ -1,0 +1,263 @@
+"""Several agents of a loader that hold the same files, as its runs meet them: one `Contact` each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.policies.fixed import NoOff
+from sophon_loader.errors import ConfigError, SophonError, warn_user
+from sophon_loader.figures import counted, size
+from sophon_loader.main.agent import Agent
+from sophon_loader.main.agreement import Agreement
+from sophon_loader.main.contact import Contact, can_read_here
+from sophon_loader.main.run import no_op_for_agents
+from sophon_loader.main.settings import Settings
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.routes.shared import SharedRoute
+from sophon_loader.routes.waiting import Wait
+from sophon_loader.workers.counters import Totals
+
+_LOOK_S = 0.05
+"""Where agreements are waited for, this long at a time for each agent."""
+
+
+class Contacts:
+    """Used as a `Contact`. A run begins as soon as one agent has agreed and each other has, or has failed at it once;
+    one that comes later takes its share of the samples from then on.
+
+    Args:
+        data: the dataset that each of the agents must serve.
+        settings: of the loader.
+    """
+
+    def __init__(self, data: Offloadable, settings: Settings) -> None:
+        self._data = data
+        self._settings = settings
+        self._each = [Contact(data, settings, where) for where in settings.agents]
+        self._in_use: list[Contact] = []
+        """Those that the workers have been told of."""
+        self._warned_of: set[str] = set()
+
+    # --- as of one ------------------------------------------------------------------------------------------------
+
+    @property
+    def agent(self) -> Agent | None:
+        """The first one; all are on other hosts."""
+        return self._each[0].agent
+
+    @property
+    def name(self) -> str:
+        """What the user reads."""
+        return f"the agents at {self}"
+
+    def __str__(self) -> str:
+        return ", ".join(str(one.agent) for one in self._each)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run has an agent to ask, now or later."""
+        return any(one.asked for one in self._each)
+
+    @property
+    def routes(self) -> list[SharedRoute]:
+        """Those that workers take; none where the run does without agents."""
+        return [route for one in self._each for route in one.routes]
+
+    @property
+    def agreed(self) -> Agreement | None:
+        """An agreement that has been made since the run began, and is not used yet; None while one is used."""
+        return None if self._in_use else next((one.agreed for one in self._each if one.agreed is not None), None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether workers have given all of them up."""
+        return bool(self._in_use) and all(one.is_gone for one in self._in_use)
+
+    @property
+    def why_alone(self) -> str:
+        """Why the run does without the agents that were given; "" otherwise."""
+        return next((one.why_alone for one in self._each if one.why_alone), "")
+
+    @property
+    def missing(self) -> str:
+        """What was got last instead of an agreement while the run was without an agent; "" where one was there."""
+        return "" if self._in_use or self.agreed else "; ".join(one.missing for one in self._each if one.missing)
+
+    @property
+    def note(self) -> str:
+        """What a user should know of where the agents stand; "" while all serve."""
+        if self.why_alone:
+            return self.why_alone
+        if not self._in_use:
+            return f"files are read on this host until an agent comes: {self.missing}" if self.missing else ""
+        return "; ".join(
+            f"the agent at {one.agent} has yet to come, and the others do its part: {one.missing}"
+            for one in self._each
+            if one not in self._in_use and one.missing
+        )
+
+    def fits(self, processes: int) -> bool:
+        """Whether a run that begins with so many processes would have the agents if this one has them."""
+        return not self.why_alone
+
+    def begin(self, chains: Sequence[Chain], seed: Seed, processes: int, *, needed: bool) -> Agreement | None:
+        """As `Contact.begin`, with all agents at once.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
+        """
+        self._in_use = []
+        for one in self._each:
+            one.start(chains, seed, processes)
+        if not self.asked:
+            return None
+        self._await(leave=can_read_here(self._data, self._settings, needed=needed))
+        if not isinstance(self._settings.policy, NoOff) and (why := no_op_for_agents(chains)) and self._is_new("ops"):
+            warn_user(f"No op runs at an agent: {why}.")
+        agreement = self.take()
+        if agreement is not None:
+            self.tell_workers()
+        return agreement
+
+    def _await(self, *, leave: bool) -> bool:
+        """Whether one has agreed; `leave` to go on without once all have failed."""
+        told, wait = None, Wait(str(self), self._settings.options)
+        try:
+            while True:
+                for one in self._each:
+                    one.look(_LOOK_S)
+                if not all(one.agreed or one.error for one in self._each):
+                    continue
+                if self.agreed is not None:
+                    return True
+                error = self._each[-1].error
+                if leave or error is None:
+                    return False
+                if error is not told:
+                    told = error
+                    wait.goes_on(self._of_all(error))
+        except BaseException:
+            for one in self._each:
+                one.leave()
+            raise
+
+    def _of_all(self, error: SophonError) -> SophonError:
+        return type(error)("; ".join(dict.fromkeys(str(one.error) for one in self._each)))
+
+    def resize(self, processes: int) -> None:
+        """Other processes load from now on."""
+        for one in self._each:
+            one.resize(processes)
+
+    def look(self) -> bool:
+        """As `Contact.look`; one that comes while another is used is used at once.
+
+        Raises:
+            AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
+        """
+        came = [one for one in self._each if one.look()]
+        if came and self._in_use:
+            self._use(came)
+            return False
+        return bool(came)
+
+    def wait(self) -> bool:
+        """As `look`, and waits for one while all are missing."""
+        return not self._in_use and self._await(leave=False)
+
+    def take(self) -> Agreement | None:
+        """The agreements that are not used yet, as one, to be used from now on; None if there is none."""
+        return None if self.agreed is None else _together([one.agreed for one in self._each if one.agreed is not None])
+
+    def tell_workers(self) -> None:
+        """Have the workers use the agents that have agreed."""
+        self._use([one for one in self._each if one.agreed is not None])
+        for one in self._each:
+            if one not in self._in_use and one.missing and self._is_new(str(one.agent)):
+                warn_user(
+                    f"The agent at {one.agent} cannot be used yet: {one.missing}. The other agents do its part until "
+                    "it comes."
+                )
+
+    def _use(self, those: Sequence[Contact]) -> None:
+        for one in those:
+            agreement = one.take()
+            assert agreement is not None, "it has just agreed"
+            before = self._in_use[0].shared.agreed() if self._in_use and self._in_use[0].shared else None
+            if before is not None and before.place[1] != agreement.agreed.place[1]:
+                raise ConfigError(
+                    f"all agents must export the same folder of the dataset, got {self._in_use[0].agent}, which holds "
+                    f"{before.place[1] or 'all of it'!r}, and {one.agent}, which holds "
+                    f"{agreement.agreed.place[1] or 'all of it'!r}; add the folder to one of the addresses"
+                )
+            one.tell_workers()
+            self._in_use.append(one)
+
+    # --- what the user is told ------------------------------------------------------------------------------------
+
+    def shares(self) -> list[str]:
+        """What each agent has sent since the run began."""
+        told = []
+        for one in self._each:
+            if one.shared is not None:
+                samples, nbytes = one.shared.sent()
+                gone = ", and does not answer now" if one.is_gone else ""
+                told.append(f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}{gone}")
+        return told
+
+    def tell_missing(self) -> None:
+        """An epoch begins without an agent, since all are missing."""
+        if self._is_new("missing"):
+            warn_user(
+                f"The agents at {self} cannot be used yet: {self.missing}. Files are read on this host until one "
+                "comes. OffloadOptions(agent_missing=...) has the loader wait for it, or raise the error."
+            )
+
+    def tell_fallbacks(self, totals: Totals) -> None:
+        """As `Contact.tell_fallbacks`."""
+        if totals.fallbacks and self._is_new("fallbacks"):
+            warn_user(
+                f"None of the agents at {self} sends what was asked for. Files are read on this host until one does; "
+                "report() counts them as fallbacks."
+            )
+
+    def _is_new(self, what: str) -> bool:
+        known = what in self._warned_of
+        self._warned_of.add(what)
+        return not known
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """A run ends: neither look for the agents nor try them, until another begins."""
+        for one in self._each:
+            one.leave()
+
+    def close(self) -> None:
+        """Nothing is this loader's own."""
+
+
+def contact_with(data: Offloadable, settings: Settings) -> Contact | Contacts:
+    """With the agent of a loader, or the agents.
+
+    Args:
+        data: the dataset.
+        settings: of the loader.
+    """
+    return Contacts(data, settings) if settings.agents else Contact(data, settings)
+
+
+def _together(agreements: Sequence[Agreement]) -> Agreement:
+    """Several agreements as one: files lie where the first has them; cores add up; what all know may be used."""
+    first = agreements[0]
+    return replace(
+        first,
+        reach=tuple(map(max, zip(*(one.reach for one in agreements), strict=True))),
+        agent_cores=sum(one.agent_cores for one in agreements),
+        encodings=tuple(name for name in first.encodings if all(name in one.encodings for one in agreements)),
+        notes=tuple(dict.fromkeys(note for one in agreements for note in one.notes)),
+        agent=", ".join(one.agent for one in agreements),
+    )

@@ -1,0 +1,173 @@
+"""A loader with several agents that hold the same files, as on other hosts: batches are those of no agent at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
+from sophon_loader.errors import AgentUnreachable, ConfigError
+from tests.support.agents import EXPORT, Agent, agent_for, until
+from tests.support.loaders import QUICK, run_epoch, samples_of
+from tests.support.pictures import eval_transform, folder, train_transform
+
+FILES = 48
+LOADER: dict[str, Any] = {"batch_size": 2, "seed": 3}
+SOON = replace(QUICK, connect_timeout_s=0.5, dead_after_s=1.5)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
+
+
+@pytest.fixture(scope="module")
+def expected(root: Path) -> list[tuple[str, Any]]:
+    return run_epoch(OffloadingDataLoader(folder(root), policy="no-off", **LOADER))
+
+
+@pytest.fixture
+def other(root: Path) -> Iterator[Agent]:
+    with agent_for({EXPORT: root}) as running:
+        yield running
+
+
+def loader_of(dataset: Any, *agents: Agent, **arguments: Any) -> OffloadingDataLoader[Any]:
+    addresses = [one.address() for one in agents]
+    return OffloadingDataLoader(dataset, agent=addresses, **{"options": SOON, **LOADER, **arguments})
+
+
+def sent(loader: Any) -> list[int]:
+    """Samples from each agent, as the report has them."""
+    notes = [note for note in loader.report().as_dict()["notes"] if " has sent " in note]
+    return [int(note.split(" has sent ")[1].split(" ")[0]) for note in notes]
+
+
+@pytest.mark.parametrize("policy", ["auto", "no-off", "all-off", "resize-off"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_no_agent_and_both_have_a_share(
+    root: Path, agent: Agent, other: Agent, expected: Any, policy: str, workers: int
+) -> None:
+    loader = loader_of(folder(root), agent, other, policy=policy, num_workers=workers)
+    try:
+        assert samples_of(loader) == expected
+        report = loader.report().as_dict()
+        assert (report["samples"], report["fallbacks"], sum(sent(loader))) == (FILES, 0, FILES)
+        assert min(sent(loader)) >= FILES // 5
+    finally:
+        loader.close()
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_that_dies_hands_over_to_the_other_and_has_its_share_again(
+    root: Path, agent: Agent, other: Agent, mounted: bool, workers: int
+) -> None:
+    dataset: Any = folder(root)
+    if not mounted:
+        dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=SOON)
+    loader = loader_of(dataset, agent, other, policy="all-off", num_workers=workers)
+    plain = OffloadingDataLoader(folder(root), policy="no-off", **LOADER)
+    try:
+        for epoch in range(2):
+            plain.set_epoch(epoch)
+            reference, found = samples_of(plain), []
+            loader.set_epoch(epoch)
+            for number, batch in enumerate(loader):
+                if (epoch, number) == (0, 5):
+                    other.kill()
+                found += samples_of([batch])
+            assert found == reference
+            assert loader.report().as_dict()["fallbacks"] == 0, "the other one lives"
+        other.start()
+        other.ready()
+        before = sent(loader)
+
+        def used() -> bool:
+            samples_of(loader)
+            return sent(loader)[1] > before[1]
+
+        until(used, "it has its share again")
+    finally:
+        loader.close()
+
+
+def test_both_die(root: Path, agent: Agent, other: Agent, expected: Any) -> None:
+    loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=1)
+    try:
+        found = []
+        for number, batch in enumerate(loader):
+            if number == 5:
+                other.kill()
+                agent.kill()
+            found += samples_of([batch])
+        assert found == expected
+        report = loader.report().as_dict()
+        assert 0 < report["fallbacks"] < FILES
+        assert all("does not answer now" in note for note in report["notes"] if " has sent " in note)
+    finally:
+        agent.start()
+        loader.close()
+
+
+def test_one_that_is_missing_at_first_joins(root: Path, agent: Agent, other: Agent) -> None:
+    other.kill()
+    loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=1)
+    plain = OffloadingDataLoader(folder(root), policy="no-off", **LOADER)
+    try:
+        with pytest.warns(OffloadWarning, match="cannot be used yet: .* The other agents do its part until it comes"):
+            assert samples_of(loader) == samples_of(plain)
+        assert (sent(loader)[0], loader.report().as_dict()["fallbacks"]) == (FILES, 0)
+        other.start()
+        other.ready()
+
+        def used() -> bool:
+            samples_of(loader)
+            return sent(loader)[1] > 0
+
+        until(used, "it is used")
+    finally:
+        loader.close()
+
+
+def test_a_job_starts_while_all_are_missing(root: Path, agent: Agent, other: Agent, expected: Any) -> None:
+    other.kill()
+    agent.kill()
+    try:
+        loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=1)
+        assert samples_of(loader) == expected
+        assert "is missing" in loader.report().as_dict()["summary"]
+        loader.close()
+        raising = loader_of(folder(root), agent, other, options=replace(SOON, agent_missing="raise"))
+        with pytest.raises(AgentUnreachable) as caught:
+            next(iter(raising))
+        assert all(one.endpoint in str(caught.value) for one in (agent, other))
+    finally:
+        agent.start()
+
+
+def test_one_that_holds_other_files_is_refused(root: Path, agent: Agent, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    victim = sorted(copy.rglob("*.jpg"))[0]
+    victim.write_bytes(victim.read_bytes() + b"more")
+    with agent_for({EXPORT: copy}) as other:
+        loader = loader_of(folder(root), agent, other)
+        with pytest.raises(ConfigError, match="the export must hold the same files") as caught:
+            next(iter(loader))
+        assert other.endpoint in str(caught.value)
+
+
+def test_what_cannot_be_several_is_refused_with_words(root: Path, agent: Agent) -> None:
+    def refused(match: str, *agents: str, **arguments: Any) -> None:
+        with pytest.raises(ConfigError, match=match):
+            OffloadingDataLoader(folder(root, eval_transform()), agent=list(agents), **arguments)
+
+    one, other = "tcp://127.0.0.1:5/x", "tcp://127.0.0.1:6/x"
+    refused("each agent must be given once, got tcp://127.0.0.1:5/x 2 times", one, other, one)
+    refused("a list of agents must have addresses alone", "local", one)
+    for policy in ("sophon", "fastflow"):
+        refused(f"got '{policy}', which plans for one", one, other, policy=policy)
+    OffloadingDataLoader(folder(root), agent=[agent.address()], policy="sophon", **LOADER).close()
