@@ -74,7 +74,6 @@ class LivePlan:
         encodings: all names.
         conditions: at first.
         traffic: what saving traffic may cost.
-        files_here: files are read by the loader itself.
         agent_cores: that the agent had when it was agreed with; inf if it has not said so.
         shared: with workers that run already; None for a new one.
 
@@ -95,7 +94,6 @@ class LivePlan:
         conditions: Conditions,
         traffic: Traffic,
         *,
-        files_here: bool,
         agent_cores: float = math.inf,
         shared: Live | None = None,
     ) -> None:
@@ -105,10 +103,9 @@ class LivePlan:
         self._statistics = statistics
         self._processes = processes
         self._traffic = traffic
-        self._files_here = files_here
         self.shared = shared or Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
-        self.tariff = at_first(conditions.rates, files_here=files_here)
+        self.tariff = at_first(conditions)
         self.beside = Beside()
         self._mark: Moment | None = None
         self._latest: Moment | None = None
@@ -290,7 +287,7 @@ class LivePlan:
         now = self._newest
         if not now.samples:
             return None
-        rates = rates_of(self.conditions, now.read_bytes / now.samples, files_here=self._files_here)
+        rates = rates_of(self.conditions, now.read_bytes / now.samples)
         time = EpochWork(now.wire_bytes, now.loader_cpu_s, now.agent_cpu_s).time(now.samples, rates)
         facts = Facts(now.samples, rates, None, 0, None, 0.0)
         return Verdict(self._policy, facts, self.conditions.wire_seen, replace(self.tariff, predicted=time))
@@ -308,7 +305,7 @@ class LivePlan:
         A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
         against files, where the training step limits, they would never be tried, and the agent would work without need.
         """
-        facts = facts_of(table, self.conditions, files_here=self._files_here)
+        facts = facts_of(table, self.conditions)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
             wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
             if time_without_offloading(table, wide.rates).bottleneck in ("gpu", "agent-disk"):
@@ -317,7 +314,7 @@ class LivePlan:
 
     def _table(self) -> ChoiceTable | None:
         """What a tariff is worked out from; None before enough is known."""
-        table = self.shared.offers.table(self.beside, files_here=self._files_here)
+        table = self.shared.offers.table(self.beside, files_here=self.conditions.files_here)
         if table is not None and table.samples >= MIN_OFFERS:
             return table
         # Nothing is tried at an agent with next to no CPU, which weighs nothing then; but what limits can be told.
@@ -380,9 +377,9 @@ def live_plan(
         conditions = Conditions.at_first(rates.loader_cores, cores)
     else:
         conditions = replace(before.conditions, max_loader_cores=rates.loader_cores)
-    conditions = replace(conditions, max_agent_cores=most)
+    conditions = replace(conditions, max_agent_cores=most, files_here=agent.files_here)
     traffic = Traffic(settings.options.traffic_weight, settings.options.cost_per_gb)
-    names, here = encoding_names(), agent.files_here
+    names = encoding_names()
     has = math.inf if agreement is None else agreement.agent_cores
     live = LivePlan(
         policy,
@@ -392,7 +389,6 @@ def live_plan(
         names,
         conditions,
         traffic,
-        files_here=here,
         agent_cores=has,
         shared=shared,
     )

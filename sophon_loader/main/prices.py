@@ -32,46 +32,43 @@ def of_files(passed: Totals) -> ChoiceTable | None:
     return ChoiceTable((FILE,), wire, agent, loader)
 
 
-def facts_of(table: ChoiceTable, conditions: Conditions, *, files_here: bool) -> Facts:
+def facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
     """What a tariff is worked out from.
 
     Args:
         table: of the recent samples.
         conditions: what the resources give.
-        files_here: files are read by the loader itself.
     """
-    rates = rates_of(conditions, float(table.wire_bytes[:, 0].mean(dtype=np.float64)), files_here=files_here)
+    rates = rates_of(conditions, float(table.wire_bytes[:, 0].mean(dtype=np.float64)))
     return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
 
 
-def rates_of(conditions: Conditions, file_nbytes: float, *, files_here: bool) -> Rates:
+def rates_of(conditions: Conditions, file_nbytes: float) -> Rates:
     """With that of the agent's disk, for which no loader waits whose files are read on its own host.
 
     Args:
         conditions: what the resources give.
         file_nbytes: mean bytes of a file.
-        files_here: files are read by the loader itself.
     """
-    disk_samples_s = math.inf if files_here or not file_nbytes else conditions.disk_bytes_s / file_nbytes
+    disk_samples_s = math.inf if conditions.files_here or not file_nbytes else conditions.disk_bytes_s / file_nbytes
     return replace(conditions.rates, disk_samples_s=disk_samples_s)
 
 
-def at_first(rates: Rates, *, files_here: bool) -> Tariff:
+def at_first(conditions: Conditions) -> Tariff:
     """What requests go out at before anything is known: a second of wire, of loader and of agent costs the same.
 
     Args:
-        rates: of the wire and of the cores at either end.
-        files_here: files need neither wire nor agent, so nothing is offloaded.
+        conditions: what the resources give.
     """
-    if files_here:
+    if conditions.files_here:
         return Tariff((FILES,), "nothing has been measured yet, and files are read on this host")
-    if rates.agent_cores < OFFLOADS_FROM_CORES:
+    if conditions.rates.agent_cores < OFFLOADS_FROM_CORES:
         return Tariff((FILES,), f"nothing has been measured yet, and {NO_CPU}")
     reason = (
         "nothing has been measured yet: each sample is sent in the way that takes the least time of network and CPUs "
         "together"
     )
-    return Tariff((Part(1.0, equally_scarce(rates)),), reason)
+    return Tariff((Part(1.0, equally_scarce(conditions.rates)),), reason)
 
 
 def equally_scarce(rates: Rates) -> Prices:

@@ -167,6 +167,7 @@ class Conditions:
         growth: by how much the wire is tried next.
         wire_held_bytes_s: what the wire gave when it held replies up; 0 before it ever has. Its rate is tried beyond.
         max_agent_cores: that may be planned for the agent; one on this host promises cores that the loader uses.
+        files_here: what would cross as a file is read by the loader itself: no wire, no agent, and not its disk.
     """
 
     rates: Rates
@@ -177,6 +178,7 @@ class Conditions:
     growth: float = GROWTH
     wire_held_bytes_s: float = 0.0
     max_agent_cores: float = math.inf
+    files_here: bool = False
 
     @property
     def wire_seen(self) -> bool:

@@ -83,9 +83,7 @@ def test_of_few_steps_nothing_is_said_of_what_limits(tmp_path: Path, steps: int,
 
 def test_prices_without_a_prediction_are_followed_and_say_nothing_of_limits() -> None:
     names = encoding_names()
-    live = LivePlan(
-        WireOnly(), COUNT, Statistics(1, names), 1, names, Conditions.at_first(1.0, 1.0), Traffic(), files_here=False
-    )
+    live = LivePlan(WireOnly(), COUNT, Statistics(1, names), 1, names, Conditions.at_first(1.0, 1.0), Traffic())
     for _ in range(MIN_OFFERS):
         live.shared.offers.write(0, [Offer(0, "file", 9000, 0.0, 0.002), Offer(2, "pixels", 3000, 0.001, 0.001)])
     assert live._revise() and live.tariff.reason == "asked to save bytes"

@@ -70,9 +70,9 @@ class Driven:
     ) -> None:
         self.statistics = Statistics(processes, NAMES)
         policy, free = policy or Auto(), Traffic(weight=0.0)
+        conditions = replace(conditions, files_here=files_here)
         self.live = LivePlan(
-            policy, samples, self.statistics, processes, NAMES, conditions, free,
-            files_here=files_here, agent_cores=agent_cores,
+            policy, samples, self.statistics, processes, NAMES, conditions, free, agent_cores=agent_cores
         )  # fmt: skip
         self.begin()
 
@@ -122,14 +122,14 @@ def driven() -> Driven:
 
 
 def test_before_anything_is_known_all_resources_count_as_equally_scarce() -> None:
-    (part,) = at_first(Rates(math.inf, 50e6, 2.0, 4.0), files_here=False).parts
+    (part,) = at_first(replace(FIRST, rates=Rates(math.inf, 50e6, 2.0, 4.0))).parts
     assert part.share == 1.0 and part.prices == Prices(wire=1 / 50e6, loader=0.5, agent=0.25)
-    (part,) = at_first(FIRST.rates, files_here=False).parts
+    (part,) = at_first(FIRST).parts
     assert part.prices is not None and part.prices.wire == 1 / LIKELY_WIRE_BYTES_S
 
 
 def test_files_that_are_read_here_are_not_offloaded_before_anything_is_known() -> None:
-    assert at_first(FIRST.rates, files_here=True).parts == (FILES,)
+    assert at_first(replace(FIRST, files_here=True)).parts == (FILES,)
 
 
 def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
@@ -453,8 +453,8 @@ def test_what_is_tried_is_no_burden_to_a_small_agent(cores: float, share: float)
 
 
 def test_an_agent_with_next_to_no_cpu_is_asked_for_files_before_anything_is_known() -> None:
-    assert at_first(Conditions.at_first(1.0, 0.9 * OFFLOADS_FROM_CORES).rates, files_here=False).parts == (FILES,)
-    assert at_first(Conditions.at_first(1.0, OFFLOADS_FROM_CORES).rates, files_here=False).offloads
+    assert at_first(Conditions.at_first(1.0, 0.9 * OFFLOADS_FROM_CORES)).parts == (FILES,)
+    assert at_first(Conditions.at_first(1.0, OFFLOADS_FROM_CORES)).offloads
 
 
 def test_nothing_is_offloaded_to_workers_that_are_stopped_for_most_of_a_period(driven: Driven) -> None:

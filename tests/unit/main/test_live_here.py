@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -22,8 +23,8 @@ FILE_S = 0.005
 
 @pytest.fixture
 def live() -> LivePlan:
-    at_first = Conditions.at_first(loader_cores=1.0, agent_cores=1.0)
-    plan = LivePlan(Auto(), 1000, Statistics(1, ENCODINGS), 1, ENCODINGS, at_first, Traffic(0.0), files_here=True)
+    at_first = replace(Conditions.at_first(loader_cores=1.0, agent_cores=1.0), files_here=True)
+    plan = LivePlan(Auto(), 1000, Statistics(1, ENCODINGS), 1, ENCODINGS, at_first, Traffic(0.0))
     plan.begin()
     plan.progressed(NOTHING_PASSED, math.inf)
     return plan

@@ -111,7 +111,7 @@ class Play:
         self.statistics = Statistics(1, ENCODINGS)
         at_first = Conditions.at_first(loader_cores=1.0, agent_cores=1.0)
         traffic = traffic or Traffic(weight=0.0)
-        self.live = LivePlan(Auto(), 10_000, self.statistics, 1, ENCODINGS, at_first, traffic, files_here=False)
+        self.live = LivePlan(Auto(), 10_000, self.statistics, 1, ENCODINGS, at_first, traffic)
         self._pictures = pictures
         self._draw = np.random.default_rng(1)
         self._noise = noise
