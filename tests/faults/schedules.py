@@ -12,6 +12,9 @@ MOST_FILES = 64
 """Of the tree that all loaders read from."""
 EPOCHS = 2
 MOST_FAULTS = 4
+BEFORE = -1
+MISSING_SHARE = 0.2
+"""Of the schedules, in which the agent is away as the loader begins, and comes later."""
 STRIKES = ("drop", "double", "reorder", "truncate", "flip", "flip header")
 """Of messages; see `bench/bed/spoilt.py`."""
 LASTING = ("stop", "stall", "delay", "slow", "slow disk", "away")
@@ -26,7 +29,7 @@ class Fault:
     """Something that goes wrong.
 
     Args:
-        at: before which batch of the run, from 0.
+        at: before which batch of the run, from 0; `BEFORE` for before the loader is made.
         kind: one of `LASTING`, `MOMENTARY`, or a strike.
         amount: batches that it lasts, messages or files that it concerns, or workers of the newer agent; from 1.
         to_agent: of a strike: messages to the agent, and not those from it.
@@ -87,6 +90,9 @@ def drawn(seed: int) -> Schedule:
     }
     batches = EPOCHS * -(-files // batch_size)
     faults = [_fault(draw, batches) for _ in range(draw.randint(1, MOST_FAULTS))]
+    first = random.Random(f"{seed} begins")  # so that the faults of a seed stay what they were without this one
+    if first.random() < MISSING_SHARE:
+        faults.append(Fault(BEFORE, "away", first.randint(2, 1 + batches // 2)))
     return Schedule(seed, files, loader, draw.random() < 0.2, sorted(faults, key=lambda fault: fault.at))
 
 

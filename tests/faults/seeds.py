@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import OffloadWarning
-from tests.faults.schedules import EPOCHS, LASTING, MOST_FILES, STRIKES, Fault, Schedule, drawn, shrunk
+from tests.faults.schedules import BEFORE, EPOCHS, LASTING, MOST_FILES, STRIKES, Fault, Schedule, drawn, shrunk
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, make_tree
@@ -268,6 +268,8 @@ def _epochs(
     )
     found: list[Samples] = []
     number = 0
+    for event in events.get(BEFORE, ()):
+        event()
     try:
         for _ in range(EPOCHS):
             found.append([])
