@@ -39,6 +39,8 @@ class Contacts:
         self._each = [Contact(data, settings, where) for where in settings.agents]
         self._in_use: list[Contact] = []
         """Those that the workers have been told of."""
+        self._began_without = False
+        """Whether the run has begun with no agent."""
         self._warned_of: set[str] = set()
 
     # --- as of one ------------------------------------------------------------------------------------------------
@@ -83,8 +85,8 @@ class Contacts:
 
     @property
     def missing(self) -> str:
-        """What was got last instead of an agreement while the run was without an agent; "" where one was there."""
-        return "" if self._in_use or self.agreed else "; ".join(one.missing for one in self._each if one.missing)
+        """What was got last instead of agreements while the run was without an agent; "" if it never was."""
+        return "; ".join(one.missing for one in self._each if one.missing) if self._began_without else ""
 
     @property
     def note(self) -> str:
@@ -109,7 +111,7 @@ class Contacts:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
         """
-        self._in_use = []
+        self._in_use, self._began_without = [], False
         for one in self._each:
             one.start(chains, seed, processes)
         if not self.asked:
@@ -118,6 +120,7 @@ class Contacts:
         if not isinstance(self._settings.policy, NoOff) and (why := no_op_for_agents(chains)) and self._is_new("ops"):
             warn_user(f"No op runs at an agent: {why}.")
         agreement = self.take()
+        self._began_without = agreement is None
         if agreement is not None:
             self.tell_workers()
         return agreement

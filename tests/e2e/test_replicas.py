@@ -148,6 +148,39 @@ def test_a_job_starts_while_all_are_missing(root: Path, agent: Agent, other: Age
         agent.start()
 
 
+@pytest.mark.parametrize("policy", ["auto", "resize-off"])
+def test_the_first_that_comes_is_used_and_then_the_other(root: Path, agent: Agent, other: Agent, policy: str) -> None:
+    other.kill()
+    agent.kill()
+    loader = loader_of(folder(root), agent, other, policy=policy, num_workers=1)
+    plain = OffloadingDataLoader(folder(root), policy="no-off", **LOADER)
+    epoch = 0
+
+    def used(number: int) -> bool:
+        nonlocal epoch
+        before = sent(loader)[number] if epoch else 0
+        plain.set_epoch(epoch)
+        loader.set_epoch(epoch)
+        assert samples_of(loader) == samples_of(plain)
+        epoch += 1
+        return sent(loader)[number] > before
+
+    try:
+        assert not used(1) and not used(0)
+        for number, one in ((1, other), (0, agent)):
+            one.start()
+            one.ready()
+            until(lambda number=number: used(number), "it is used")
+        report = loader.report().as_dict()
+        assert (report["samples"], report["fallbacks"]) == (FILES, 0)
+        if policy == "auto":
+            assert loader._engine is not None and loader._engine._live is not None
+    finally:
+        loader.close()
+        if not agent.alive():
+            agent.start()
+
+
 def test_one_that_holds_other_files_is_refused(root: Path, agent: Agent, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
