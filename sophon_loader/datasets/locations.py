@@ -108,12 +108,14 @@ def last_names(data: Offloadable) -> list[str]:
 
 def _below(source: Source, base: str | None, address: Address) -> str:
     """What the keys of a source begin with in the address's folder: "" or a folder with its `/`."""
+    named = [one for one in (*source.replicas, source.address) if one is not None and one.export == address.export]
+    own = next((one for one in named if one.endpoint == address.endpoint), named[0] if named else None)
     if source.address is None:
         path = os.path.relpath(os.path.abspath(str(source.root)), base)
-    elif source.address.export != address.export:
+    elif own is None:
         path = ".."
     else:
-        path = os.path.relpath(source.address.folder or ".", address.folder or ".")
+        path = os.path.relpath(own.folder or ".", address.folder or ".")
     if path.split("/")[0] == "..":
         raise ConfigError(
             f"agent must be an address whose folder holds {source.address}, got {address}; leave the folder out of "

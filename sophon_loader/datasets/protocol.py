@@ -76,6 +76,7 @@ class Source:
         address: where the folder is, when it is only at an agent.
         promised: whether all this is only what an `OffloadableDataset` says of itself, or a rule of its class, so that
             it is compared with what the dataset gives.
+        replicas: where several agents have the same folder, all of these, `address` among them.
     """
 
     root: str | None
@@ -83,6 +84,7 @@ class Source:
     target: Callable[[int], Any]
     address: Address | None = None
     promised: bool = False
+    replicas: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.folders import what_is_there
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import IntTargets
-from sophon_loader.errors import SampleMissing
+from sophon_loader.errors import ConfigError, SampleMissing, SophonError, may_come
 from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
@@ -29,7 +29,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
     """What datasets share whose files the agent lists and sends.
 
     Args:
-        agent: its address, with a folder.
+        agent: its address, with a folder; or those of several agents that have the same files.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -41,18 +41,22 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        agent: str,
+        agent: str | Sequence[str],
         transform: Transform | None,
         target_transform: Transform | None,
         options: OffloadOptions | None,
     ) -> None:
-        super().__init__(agent, transform=transform, target_transform=target_transform)
+        texts = [agent] if isinstance(agent, str) else list(agent)
+        super().__init__(texts[0] if texts else "", transform=transform, target_transform=target_transform)
         self.options = options or OffloadOptions()
-        self.address = Address.parse(agent).with_key(self.options.key)
+        self.addresses = tuple(Address.parse(one).with_key(self.options.key) for one in texts)
+        if not texts:
+            raise ConfigError("agent must be an address or a list of them, got an empty list; give an address")
+        self.address = self.addresses[0]
         self._connection: tuple[int, Connection] | None = None
 
     def listed(self, ask: Callable[[Connection, float], _Listed]) -> _Listed:
-        """What the agent lists, once it is there.
+        """What the agent lists, once it is there; of several, the first one that does.
 
         Args:
             ask: takes a connection, and how long the answer may take, in seconds; a silent agent is given up before.
@@ -62,19 +66,30 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         """
 
         def listing() -> _Listed:
-            connection = Connection(self.address, 1, self.options)
-            try:
-                connection.greet(self.options.connect_timeout_s)
-                return ask(connection, 10 * self.options.dead_after_s)
-            except SampleMissing as error:
-                told = what_is_there(self.address, self.options)
-                raise SampleMissing(
-                    f"agent must name a folder that the export has, got {self.address}: {told or error}"
-                ) from None
-            finally:
-                connection.close()
+            *others, last = self.addresses
+            for self.address in others:
+                try:
+                    return self._listed(ask)
+                except SophonError as error:
+                    if not may_come(error):
+                        raise
+            self.address = last
+            return self._listed(ask)
 
-        return awaited(listing, str(self.address), self.options)
+        return awaited(listing, ", ".join(map(str, self.addresses)), self.options)
+
+    def _listed(self, ask: Callable[[Connection, float], _Listed]) -> _Listed:
+        connection = Connection(self.address, 1, self.options)
+        try:
+            connection.greet(self.options.connect_timeout_s)
+            return ask(connection, 10 * self.options.dead_after_s)
+        except SampleMissing as error:
+            told = what_is_there(self.address, self.options)
+            raise SampleMissing(
+                f"agent must name a folder that the export has, got {self.address}: {told or error}"
+            ) from None
+        finally:
+            connection.close()
 
     def __len__(self) -> int:
         return len(self.shared_keys)
@@ -87,7 +102,8 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
     @property
     def source(self) -> Source:
         """What of it can be offloaded."""
-        return Source(None, self.shared_keys, self.label, self.address)
+        several = self.addresses if len(self.addresses) > 1 else ()
+        return Source(None, self.shared_keys, self.label, self.address, replicas=several)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """One sample, with the file fetched from the agent and everything run here."""
@@ -118,7 +134,8 @@ class RemoteImageFolder(RemoteImages):
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class.
+        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such, at agents
+            that have the same files: the first that answers lists them, and a loader uses all.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -138,7 +155,7 @@ class RemoteImageFolder(RemoteImages):
 
     def __init__(
         self,
-        agent: str,
+        agent: str | Sequence[str],
         transform: Transform | None = None,
         target_transform: Transform | None = None,
         *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class RemoteFiles(RemoteImages):
 
     def __init__(
         self,
-        agent: str,
+        agent: str | Sequence[str],
         transform: Transform | None = None,
         target_transform: Transform | None = None,
         *,

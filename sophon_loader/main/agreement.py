@@ -341,7 +341,12 @@ def _size_there(connection: Connection, key: str, terms: Terms) -> int:
     return len(connection.file(key, terms.options.dead_after_s))
 
 
-def own_address(data: Offloadable) -> Address | None:
-    """The export that a RemoteImageFolder or RemoteFiles names itself."""
-    named = [source.address for source in data.sources if source.address is not None]
-    return replace(named[0], folder="") if named else None
+def own_addresses(data: Offloadable) -> list[Address]:
+    """The exports that a RemoteImageFolder or RemoteFiles names itself: one per agent.
+
+    With the folder where there is but one such dataset, since agents may have it at unlike places.
+    """
+    named = [source.replicas or (source.address,) for source in data.sources if source.address is not None]
+    if len(named) == 1 and len(named[0]) > 1:
+        return list(named[0])
+    return [replace(one, folder="") for one in named[0]] if named else []

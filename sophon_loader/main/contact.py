@@ -16,7 +16,7 @@ from sophon_loader.errors import SophonError, may_come, warn_user
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Meeting
-from sophon_loader.main.agreement import Agreement, own_address
+from sophon_loader.main.agreement import Agreement, own_addresses
 from sophon_loader.main.recheck import Recheck
 from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
@@ -81,7 +81,7 @@ class Contact:
     def __init__(self, data: Offloadable, settings: Settings, where: Address | None = None) -> None:
         self._data = data
         self._settings = settings
-        chosen = where or settings.agent or own_address(data)
+        chosen = where or settings.agent or next(iter(own_addresses(data)), None)
         self.agent = None if chosen is None else Agent(chosen, data, settings.options)
         self.shared: SharedRoute | None = None
         self.agreed: Agreement | None = None

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sophon_loader.client.address import Address
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
 from sophon_loader.figures import counted, size
 from sophon_loader.main.agent import Agent
-from sophon_loader.main.agreement import Agreement
+from sophon_loader.main.agreement import Agreement, own_addresses
 from sophon_loader.main.contact import Contact, can_read_here
 from sophon_loader.main.run import no_op_for_agents
-from sophon_loader.main.settings import Settings
+from sophon_loader.main.settings import Settings, check_several
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes.shared import SharedRoute
@@ -31,12 +32,13 @@ class Contacts:
     Args:
         data: the dataset that each of the agents must serve.
         settings: of the loader.
+        agents: each given once.
     """
 
-    def __init__(self, data: Offloadable, settings: Settings) -> None:
+    def __init__(self, data: Offloadable, settings: Settings, agents: Sequence[Address]) -> None:
         self._data = data
         self._settings = settings
-        self._each = [Contact(data, settings, where) for where in settings.agents]
+        self._each = [Contact(data, settings, where) for where in agents]
         self._in_use: list[Contact] = []
         """Those that the workers have been told of."""
         self._began_without = False
@@ -249,8 +251,15 @@ def contact_with(data: Offloadable, settings: Settings) -> Contact | Contacts:
     Args:
         data: the dataset.
         settings: of the loader.
+
+    Raises:
+        ConfigError: the dataset names several agents, and the policy plans for one.
     """
-    return Contacts(data, settings) if settings.agents else Contact(data, settings)
+    agents = settings.agents or (own_addresses(data) if settings.agent is None else ())
+    if len(agents) <= 1:
+        return Contact(data, settings)
+    check_several(agents, settings.policy)
+    return Contacts(data, settings, agents)
 
 
 def _together(agreements: Sequence[Agreement]) -> Agreement:

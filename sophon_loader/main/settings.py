@@ -108,11 +108,16 @@ def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[A
         raise ConfigError(f"a list of agents must have addresses alone, got {texts}; give 'local' by itself")
     found = tuple(Address.parse(one).with_key(options.key) for one in texts)
     if len(found) > 1:
-        _check_several(found, policy)
+        check_several(found, policy)
     return found
 
 
-def _check_several(agents: Sequence[Address], policy: Any) -> None:
+def check_several(agents: Sequence[Address], policy: Any) -> None:
+    """See that a loader can have these agents with its policy.
+
+    Raises:
+        ConfigError: one is given twice, or the policy plans for one.
+    """
     names = [str(one) for one in agents]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

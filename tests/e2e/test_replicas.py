@@ -181,6 +181,32 @@ def test_the_first_that_comes_is_used_and_then_the_other(root: Path, agent: Agen
             agent.start()
 
 
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_dataset_at_several_agents_names_them_itself(
+    root: Path, agent: Agent, other: Agent, expected: Any, dead: bool
+) -> None:
+    """Under unlike names of exports and folders. Listed by the first that answers."""
+    names = [agent.address(f"above/{root.name}"), other.address()]
+    if dead:
+        agent.kill()
+    try:
+        dataset = RemoteImageFolder(names, transform=train_transform(), options=SOON)
+        assert str(dataset.address) == names[dead]
+        loader = OffloadingDataLoader(dataset, options=SOON, policy="all-off", num_workers=1, **LOADER)
+        assert [label for _, label in samples_of(loader)] == [label for _, label in expected]
+        loader.set_epoch(0)
+        assert samples_of(loader) == expected
+        report = loader.report().as_dict()
+        assert (report["samples"], report["fallbacks"]) == (FILES, 0) and len(sent(loader)) == 2
+        assert sent(loader)[0] == 0 if dead else min(sent(loader)) > 0
+        loader.close()
+        with pytest.raises(ConfigError, match="'sophon', which plans for one"):
+            OffloadingDataLoader(dataset, policy="sophon", **LOADER)
+    finally:
+        if dead:
+            agent.start()
+
+
 def test_one_that_holds_other_files_is_refused(root: Path, agent: Agent, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
