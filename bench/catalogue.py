@@ -272,6 +272,16 @@ BENCHES = (
         ("--members", "10000", "--rounds", "1"),
     ),
     Bench(
+        "replicas",
+        "bench.replicas",
+        "What do two agents with the same files bring, alike and unlike, and what does a worker hold for 1, 2 and 8?",
+        "0.95 of the sum of their links (1.9 times one's); 0.9 of the sum of their CPUs, 0.95 where they are unlike",
+        5,
+        (),
+        ("--cases", "wire", "--policies", "no-off", "--rounds", "1", "--link-mbit", "50"),
+        "first",
+    ),
+    Bench(
         "workers",
         "bench.workers",
         'Is `num_workers="auto"` as fast as the best fixed number?',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import archive_tables, fused_tables, paper_tables, program_tables
+from bench import archive_tables, fused_tables, paper_tables, program_tables, replica_tables
 from bench.catalogue import BENCHES
 from bench.gains import gains
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
@@ -486,6 +486,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "agent": agent,
     "archives": archive_tables.archives,
     "archive-index": archive_tables.archive_index,
+    "replicas": replica_tables.replicas,
+    "replicas-workers": replica_tables.workers,
     "costs": costs,
     "encodings": encodings,
     "study": study,

@@ -57,6 +57,14 @@ WRONG = {
     "bench.keys": ("--data nowhere", "--rounds 0", "--repeat 0", "--mb 0", "--policies no-off nonsense"),
     "bench.archive_index": ("--members 999", "--rounds 0"),
     "bench.archives": ("--data nowhere", "--rounds 0", "--link-mbit -1", "--policies no-off nonsense"),
+    "bench.replicas": (
+        "--data nowhere",
+        "--rounds 0",
+        "--link-mbit 0",
+        "--agent-cores 0",
+        "--cases wire wire",
+        "--policies no-off nonsense",
+    ),
     "bench.workers": (
         "--data nowhere",
         "--rounds 0",
