@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sophon_loader.client.homes import Homes
 from sophon_loader.client.link import arrived
+from sophon_loader.client.pace import Pace, weights
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.encodings.encoding import Payload
@@ -38,7 +39,7 @@ class Fleet:
         lanes: the sessions, in the order of `terms`: what is known of each agent alone (`gone`, `why`, `gave_up_s`,
             `lost_s`, `shortest_net_s`) is theirs, since agents may be at unlike distances.
         answered: the lane of the reply that `next` has given last.
-        homes: whose `weights` may be changed at any time.
+        homes: of the keys; each agent's share is as what it has delivered lately.
         waited_s: seconds so far for which there was no reply to work on.
         starved_s: those of them in which more could have been on its way, had more been wanted.
 
@@ -58,6 +59,7 @@ class Fleet:
             first = self.lanes[0] if self.lanes else None
             self.lanes.append(Session(replace(one, options=options), first, terms[0].address.folder))
         self.homes = Homes([str(one.address) for one in terms])
+        self._paces = [Pace() for _ in terms]
         self.answered = self.lanes[0]
         self.waited_s = self.starved_s = 0.0
         self._unlooked_s = 0.0
@@ -182,7 +184,13 @@ class Fleet:
             links = [lane.connection for lane in self.lanes]
             # What has already arrived comes before any decision about silence.
             found = arrived(links, 0)
-            self._take_in(found or self._wait(), fresh=not found)
+            if found:
+                self._take_in(found, fresh=False)
+            else:
+                self._see_paces(())
+                found = self._wait()
+                self._take_in(found, fresh=True)
+                self._see_paces(found)
             if self._unlooked_s >= _LOOK_S:
                 self._look()
         return reply
@@ -269,6 +277,7 @@ class Fleet:
         """
         able = {n for n, lane in enumerate(self.lanes) if not lane.gone and n not in without}
         waiting = [lane.unanswered for lane in self.lanes]
+        self.homes.weights = weights([pace.rate for pace in self._paces])
         homes = self.homes.deal([one.key for one in wanted], waiting, lambda n: n in able or not able)
         shares: dict[int, tuple[list[Wanted], list[int]]] = defaultdict(lambda: ([], []))
         for number, position, one in zip(homes, positions, wanted, strict=True):
@@ -277,6 +286,12 @@ class Fleet:
         for number, lane in enumerate(self.lanes):
             if number in shares or not lane.knows(batch):
                 lane.want(batch, *shares[number])
+
+    def _see_paces(self, found: Sequence[int]) -> None:
+        """All that had come was taken, before something came by the lanes that are `found`."""
+        looked_s = now_s()
+        for number, (lane, pace) in enumerate(zip(self.lanes, self._paces, strict=True)):
+            pace.see(looked_s, lane.unanswered, lane.answers, just_now=number in found)
 
     def _wait(self) -> list[int]:
         """The lanes by which something comes."""
@@ -326,6 +341,7 @@ class Fleet:
         lives = [not lane.gone for lane in self.lanes]
         if lives == self._lived:
             return
+        self._paces = [pace if lived else Pace() for pace, lived in zip(self._paces, self._lived, strict=True)]
         self._lived = lives
         self._limit_patience()
         if not any(lives):

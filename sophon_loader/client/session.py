@@ -79,6 +79,7 @@ class Session:
         connection: with the agent.
         waited_s: seconds so far for which there was no reply to work on.
         starved_s: those of them in which more could have been on its way, had more been wanted.
+        answers: samples so far that came, waited for or not.
         fresh: replies so far that came while they were waited for, and not while this process did something else.
         net_s: seconds that those spent on their way, all together: neither queued nor worked on at the agent.
         queued_s: seconds that those waited at the agent for a worker or a reader, all together.
@@ -104,7 +105,7 @@ class Session:
         self._requests = Requests(terms.options, terms.instance, now_s())
         self.gave_up_s = 0.0
         self.waited_s = self.starved_s = 0.0
-        self.fresh = 0
+        self.answers = self.fresh = 0
         self.net_s = 0.0
         self.queued_s = 0.0
         self.shortest_net_s = math.inf
@@ -360,6 +361,7 @@ class Session:
             error.request = message.id
             self._do_without(error)
             return
+        self.answers += isinstance(message, Sample)
         self._do(self._requests.receive(message, payload, now_s()))
 
     def _refused(self, failed: Failed) -> None:

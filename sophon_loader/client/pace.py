@@ -1,0 +1,66 @@
+"""How fast each agent of a fleet delivers, and what share of the samples it should be asked for. No clock.
+
+Time counts in which an agent certainly had requests to answer: between moments at which a worker waits, when all that
+has come has been taken. So a worker that is slow itself says nothing about its agents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+LEAST = 1 / 16
+"""Weight of the slowest agent, by that of the fastest: enough to see that it is fast again."""
+_RECENT_S = 2.0
+"""What is older counts for less and less."""
+_ENOUGH_S = 0.1
+"""Before an agent has been waited for so long, nothing is known."""
+
+
+class Pace:
+    """Samples per second of one agent, as a worker sees it.
+
+    Example:
+        >>> pace = Pace()
+        >>> pace.see(10.0, unanswered=8, answers=0, just_now=False)
+        >>> pace.see(11.0, unanswered=4, answers=4, just_now=True)
+        >>> pace.rate
+        5.0
+    """
+
+    def __init__(self) -> None:
+        self._samples = self._busy_s = 0.0
+        self._since_s: float | None = None
+        """Since when it has had requests, or since when they have been counted; None while it has none."""
+        self._answers = 0
+
+    def see(self, now_s: float, unanswered: int, answers: int, *, just_now: bool) -> None:
+        """Nothing that has come is left to be taken.
+
+        Args:
+            now_s: the time, s.
+            unanswered: requests that the agent has.
+            answers: samples that it has sent so far.
+            just_now: whether the last one has come in this moment, and not at some time since the last call.
+        """
+        if self._since_s is not None and (unanswered or just_now):
+            seconds = now_s - self._since_s
+            kept = math.exp(-seconds / _RECENT_S)
+            self._busy_s = kept * self._busy_s + seconds
+            self._samples = kept * self._samples + answers - self._answers
+        self._since_s, self._answers = (now_s if unanswered else None), answers
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, as if one more came now; None while too little is known."""
+        return (self._samples + 1) / self._busy_s if self._busy_s >= _ENOUGH_S else None
+
+
+def weights(rates: Sequence[float | None]) -> list[float]:
+    """Shares of the samples, by that of the fastest agent: in [LEAST, 1]; 1 for one of which nothing is known.
+
+    Args:
+        rates: of the agents, samples/s; None where unknown.
+    """
+    best = max((rate for rate in rates if rate is not None), default=0.0)
+    return [1.0 if rate is None else max(LEAST, rate / best) for rate in rates]
