@@ -13,12 +13,11 @@ import pytest
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError
 from tests.support.agents import EXPORT, Agent, agent_for, until
-from tests.support.loaders import QUICK, run_epoch, samples_of
+from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
+from tests.support.replicas import LOADER, SOON, loader_of, sent
 
 FILES = 48
-LOADER: dict[str, Any] = {"batch_size": 2, "seed": 3}
-SOON = replace(QUICK, connect_timeout_s=0.5, dead_after_s=1.5)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sophon_loader.errors.OffloadWarning")
 
@@ -32,17 +31,6 @@ def expected(root: Path) -> list[tuple[str, Any]]:
 def other(root: Path) -> Iterator[Agent]:
     with agent_for({EXPORT: root}) as running:
         yield running
-
-
-def loader_of(dataset: Any, *agents: Agent, **arguments: Any) -> OffloadingDataLoader[Any]:
-    addresses = [one.address() for one in agents]
-    return OffloadingDataLoader(dataset, agent=addresses, **{"options": SOON, **LOADER, **arguments})
-
-
-def sent(loader: Any) -> list[int]:
-    """Samples from each agent, as the report has them."""
-    notes = [note for note in loader.report().as_dict()["notes"] if " has sent " in note]
-    return [int(note.split(" has sent ")[1].split(" ")[0]) for note in notes]
 
 
 @pytest.mark.parametrize("policy", ["auto", "no-off", "all-off", "resize-off"])

@@ -80,6 +80,7 @@ class Agent:
         prefix: Sequence[str] = (),
         warm: Warm | bool = True,
     ) -> None:
+        self.exports = exports
         self.arguments = arguments
         self.modules = modules
         self.log = log
@@ -88,15 +89,14 @@ class Agent:
         self._serve = ["serve", "--workers", str(workers)]
         if log is None:
             self._serve += ["--log-level", "warning"]
-        for name, folder in exports.items():
-            self._serve += ["--export", f"{name}={folder}"]
         self._bind: Sequence[str] = ()
         self._clients: list[Client] = []
         self._descendants: set[psutil.Process] = set()
         self.process, self.announcement = self._started()
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Announcement]:
-        arguments = [*self._serve, *(self._bind or ("--bind", "tcp://127.0.0.1:0")), *self.arguments]
+        exports = [part for name, folder in self.exports.items() for part in ("--export", f"{name}={folder}")]
+        arguments = [*self._serve, *exports, *(self._bind or ("--bind", "tcp://127.0.0.1:0")), *self.arguments]
         with contextlib.ExitStack() as files:
             errors = 2 if self.log is None else files.enter_context(self.log.open("ab")).fileno()
             process = self._process(arguments, errors)
@@ -113,7 +113,7 @@ class Agent:
         return subprocess.Popen([*self._prefix, *COMMAND, *arguments], env=with_modules(self.modules), **how)
 
     def start(self) -> None:
-        """Start it again on its old port, with the `arguments` and `modules` of now."""
+        """Start it again on its old port, with the `exports`, `arguments` and `modules` of now."""
         self._bind = ("--bind", self.endpoint)
         end_s = time.monotonic() + WAIT_S
         while True:
