@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 LEAST = 1 / 16
 """Weight of the slowest agent, by that of the fastest: enough to see that it is fast again."""
-_RECENT_S = 2.0
-"""What is older counts for less and less."""
-_ENOUGH_S = 0.1
-"""Before an agent has been waited for so long, nothing is known."""
+_RECENT_S, _RECENT = 2.0, 128
+"""What is older, in seconds or in samples, counts for less and less."""
+_ENOUGH_S, _ENOUGH = 0.1, 4
+"""Nothing is known before an agent has been waited for so long, or has sent so many samples meanwhile."""
+_LEAST_S = 1e-4
+"""No sample takes less."""
 
 
 class Pace:
@@ -44,16 +46,17 @@ class Pace:
             just_now: whether the last one has come in this moment, and not at some time since the last call.
         """
         if self._since_s is not None and (unanswered or just_now):
-            seconds = now_s - self._since_s
-            kept = math.exp(-seconds / _RECENT_S)
-            self._busy_s = kept * self._busy_s + seconds
-            self._samples = kept * self._samples + answers - self._answers
+            seconds, came = now_s - self._since_s, answers - self._answers
+            kept = math.exp(-seconds / _RECENT_S - came / _RECENT)
+            self._busy_s = kept * self._busy_s + max(seconds, _LEAST_S * came)
+            self._samples = kept * self._samples + came
         self._since_s, self._answers = (now_s if unanswered else None), answers
 
     @property
     def rate(self) -> float | None:
         """Samples per second, as if one more came now; None while too little is known."""
-        return (self._samples + 1) / self._busy_s if self._busy_s >= _ENOUGH_S else None
+        known = self._busy_s >= _ENOUGH_S or self._samples >= _ENOUGH
+        return (self._samples + 1) / self._busy_s if known else None
 
 
 def weights(rates: Sequence[float | None]) -> list[float]:

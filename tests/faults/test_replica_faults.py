@@ -99,7 +99,7 @@ def test_one_that_is_slow_gets_less(root: Path, agent: Agent, workers: int) -> N
                 time.monotonic() - since_s,
                 [now - then for now, then in zip(sent(loader), before, strict=True)],
             )
-            assert shares[1] < FILES // 4 and took_s < 2.0, (shares, took_s)
+            assert shares[1] < FILES // 6 and took_s < 2.0, (shares, took_s)
         finally:
             loader.close()
 

@@ -55,6 +55,16 @@ def test_short_bursts_count_where_they_are_waited_for() -> None:
     assert pace.rate is not None and pace.rate > 90.0, "as fast as it answers, not as seldom as it is asked"
 
 
+def test_one_that_is_so_fast_that_it_is_hardly_waited_for() -> None:
+    fast, slow = Pace(), Pace()
+    for number in range(10):
+        for pace, answers in ((fast, number), (slow, number // 5)):
+            pace.see(number / 10, 2, answers, just_now=False)
+            pace.see(number / 10 + 0.002, 1, answers + (pace is fast), just_now=pace is fast)
+            pace.see(number / 10 + 0.05, int(pace is slow), answers + (pace is fast), just_now=False)
+    assert weights([fast.rate, slow.rate]) == [1.0, LEAST], (fast.rate, slow.rate)
+
+
 def test_one_that_falls_silent_falls_to_the_least_and_rises_again_within_seconds() -> None:
     pace, now_s, answers = Pace(), 0.0, 0
     seen: dict[float, float | None] = {}
