@@ -62,10 +62,11 @@ def fallbacks(loader: Any) -> int:
 def test_one_that_stands_still_hands_over_and_has_its_share_again(
     root: Path, agent: Agent, other: Agent, how: str
 ) -> None:
-    workers: dict[str, Any] = {"num_workers": 0 if how in ("none", "remote") else 1}
-    workers |= {"persistent": {"persistent_workers": True}, "spawned": {"multiprocessing_context": "spawn"}}.get(
-        how, {}
-    )
+    more: dict[str, dict[str, Any]] = {
+        "persistent": {"persistent_workers": True},
+        "spawned": {"multiprocessing_context": "spawn"},
+    }
+    workers = {"num_workers": 0 if how in ("none", "remote") else 1, **more.get(how, {})}
     loader = loader_of(dataset_of(root, agent, how != "remote"), agent, other, policy="all-off", **workers)
     try:
         assert epochs(loader, 3, other.pause) == plain(root, 3)
