@@ -56,7 +56,7 @@ unit: $(VENV)/.built
 long: $(VENV)/.built
 	HYPOTHESIS_PROFILE=full $(PYTEST) -n $(JOBS) -m "not alone and not bed" $(UNIT)
 	HYPOTHESIS_PROFILE=full HELD_BATCHES=1000 FAULT_SEEDS=200 $(PYTEST) -n $(JOBS) --dist loadfile -m "not alone and not bed" \
-		tests/property/test_held_batches.py tests/faults/test_seeds.py tests/e2e
+		tests/property/test_held_batches.py tests/faults/test_seeds.py tests/faults/test_replica_seeds.py tests/e2e
 	for one in $(PILLOWS); do $(BIN)/pip install --quiet --no-deps --target build/pillow-$$one pillow==$$one && \
 		PYTHONPATH=$(CURDIR)/build/pillow-$$one $(PYTEST) tests/unit/kinds tests/unit/native tests/property/test_programs.py \
 		tests/property/test_deferred.py || exit 1; done

@@ -35,7 +35,7 @@ LONG = (
     *("test_frameworks.py", "test_live.py", "test_ranks.py", "test_asked_for.py", "test_loader_faults.py"),
     *("test_unused.py", "test_as_torch.py", "test_attacks.py", "test_batches.py", "test_auto_workers.py"),
     *("test_tail.py", "test_forks.py", "test_seeds.py", "test_other_values.py", "test_local_agent.py"),
-    *("test_scripts.py", "test_ops.py", "test_late_agent.py"),
+    *("test_scripts.py", "test_ops.py", "test_late_agent.py", "test_replica_faults.py", "test_replica_seeds.py"),
 )
 """Files whose tests take long together, the longest first."""
 

@@ -20,7 +20,7 @@ from torch import distributed
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
 from sophon_loader.main import seeding
-from tests.support.agents import ROOT, Agent, until
+from tests.support.agents import ROOT, Agent, agent_for, until
 from tests.support.pictures import train_transform
 from tests.support.ranks import BATCH, Indexed, seen, sharded
 from tests.support.warm import Forked
@@ -90,6 +90,17 @@ def test_two_ranks_and_what_four_make_of_it(root: Path, agent: Agent, tmp_path: 
         assert not any("left out" in note for note in summed["notes"])
         assert told["known"] == 1.0 and "only" not in told["planned"]["plan_reason"], told["planned"]["plan_reason"]
         assert told["planned"]["samples"] < PICTURES
+
+
+def test_two_ranks_with_two_agents_of_which_one_dies(root: Path, agent: Agent, tmp_path: Path) -> None:
+    with agent_for(root) as other:
+        told = {"addresses": [agent.ready().address(), other.ready().address()], "killed": other.pid}
+        (tmp_path / "agents").write_text(json.dumps(told))
+        two = run(2, "replicas", root, tmp_path)
+    expected = seen(sharded(root, seed=1))
+    assert sorted(one for told in two for one in told["seen"]) == sorted(expected)
+    assert [told["own"]["fallbacks"] for told in two] == [0, 0]
+    assert all((told["all"]["ranks"], told["all"]["samples"]) == (2, PICTURES) for told in two)
 
 
 def test_copies_of_a_picture_at_several_ranks(root: Path, tmp_path: Path) -> None:

@@ -80,6 +80,23 @@ def late(root: Path, folder: Path) -> dict[str, Any]:
     return {"seen": first, "used": used, "told": [str(one.message) for one in caught]}
 
 
+def replicas(root: Path, folder: Path) -> dict[str, Any]:
+    """Several agents, of which rank 0 kills the last in the middle of the epoch."""
+    told = json.loads((folder / "agents").read_text())
+    options = OffloadOptions(connect_timeout_s=0.5, heartbeat_s=0.3, dead_after_s=1.5)
+    loader = sharded(root, seed=1, agent=told["addresses"], policy="all-off", num_workers=1, options=options)
+    found = []
+    for number, batch in enumerate(loader):
+        found += seen([batch])
+        if number == 1:
+            if distributed.get_rank() == 0:
+                os.kill(told["killed"], signal.SIGKILL)
+            distributed.barrier()
+    own, both = loader.report().as_dict(), loader.report(all_ranks=True).as_dict()
+    loader.close()
+    return {"seen": found, "own": own, "all": both}
+
+
 def go_on(root: Path, folder: Path) -> dict[str, Any]:
     """The rest of that epoch; then an agent, whose address is there too, under two policies."""
     loader = sharded(root)
@@ -190,6 +207,7 @@ DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "begin": begin,
     "go_on": go_on,
     "late": late,
+    "replicas": replicas,
     "killed": killed,
     "copies": copies,
     "own": own,
