@@ -298,7 +298,12 @@ def test_a_hiccup_over_a_short_way_is_no_starving() -> None:
 
 
 def test_a_step_needs_no_longer_than_a_while_once_workers_starve() -> None:
-    assert starving([0.5] * 5) == [False, True, True, True, True]
+    assert starving([0.5] * 5) == [False, False, True, True, True]
+
+
+def test_workers_that_start_together_over_a_short_way_are_told_of_no_more() -> None:
+    """As measured of four."""
+    assert not any(starving([0.0, 0.36, 0.05, 0.0, 0.018, 0.0]))
 
 
 def test_what_starting_took_counts_for_nothing() -> None:
@@ -317,7 +322,7 @@ def test_it_grows_no_faster_than_it_shows_and_not_beyond_what_there_is_room_for(
         now_s = step * WHILE_S / 2
         ahead.passed(now_s, starved_s=2 * now_s)
         seen.append(ahead.batches)
-    assert seen[:11] == [0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 11] and seen[-1] == 11
+    assert seen[:13] == [0, 0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 11] and seen[-1] == 11
     ahead.allow(3, workers=1)
     assert ahead.batches == 3
 
