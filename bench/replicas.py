@@ -170,9 +170,10 @@ def workers(data: Path) -> list[dict[str, Any]]:
         data: an ImageFolder tree.
     """
     with ExitStack() as stack:
-        addresses = [stack.enter_context(local_agent(data))[0] for _ in range(max(NUMBERS))]
-        for address in addresses:
-            wait_for_worker(address)
+        addresses: list[str] = []
+        while len(addresses) < max(NUMBERS):
+            addresses.append(stack.enter_context(local_agent(data))[0])
+            wait_for_worker(addresses[-1])  # one after the other: each imports torch
         return [alone(worker, {"addresses": addresses[:number]}) for number in NUMBERS]
 
 

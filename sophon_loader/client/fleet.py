@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sophon_loader.client.homes import Homes
 from sophon_loader.client.link import arrived
-from sophon_loader.client.pace import Pace, weights
+from sophon_loader.client.pace import Pace, too_much, weights
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.encodings.encoding import Payload
@@ -188,6 +188,7 @@ class Fleet:
                 self._take_in(found, fresh=False)
             else:
                 self._see_paces(())
+                self._relieve()
                 found = self._wait()
                 self._take_in(found, fresh=True)
                 self._see_paces(found)
@@ -293,6 +294,16 @@ class Fleet:
         for number, (lane, pace) in enumerate(zip(self.lanes, self._paces, strict=True)):
             pace.see(looked_s, lane.unanswered, lane.answers, just_now=number in found)
 
+    def _relieve(self) -> None:
+        """Ask agents that have nothing to do for what one that is far slower would take long for."""
+        idle = [n for n, lane in enumerate(self.lanes) if not (lane.gone or lane.unanswered)]
+        if not idle or len(idle) == len(self.lanes):
+            return
+        rate = sum(self._paces[n].rate or 0.0 for n in idle)
+        for number, lane in enumerate(self.lanes):
+            if not lane.gone and (count := too_much(lane.owed, self._paces[number].rate, rate)):
+                self._deal_again(lane.give_back(count), without=[n for n in range(len(self.lanes)) if n not in idle])
+
     def _wait(self) -> list[int]:
         """The lanes by which something comes."""
         started_s, starved = now_s(), any(lane.starved for lane in self.lanes if not lane.gone)
@@ -346,12 +357,15 @@ class Fleet:
         self._limit_patience()
         if not any(lives):
             return
-        moved: dict[BatchId, list[Reply]] = defaultdict(list)
-        for lane in self.lanes:
-            for batch, reply in lane.withdraw():
-                moved[batch].append(reply)
-        for batch, replies in moved.items():
-            self._deal(batch, [one.position for one in replies], [one.wanted for one in replies])
+        self._deal_again([one for lane in self.lanes for one in lane.withdraw()])
+
+    def _deal_again(self, moved: Iterable[tuple[BatchId, Reply]], without: Iterable[int] = ()) -> None:
+        """Ask for samples that were taken back; `without` as of `_deal`."""
+        batches: dict[BatchId, list[Reply]] = defaultdict(list)
+        for batch, reply in moved:
+            batches[batch].append(reply)
+        for batch, replies in batches.items():
+            self._deal(batch, [one.position for one in replies], [one.wanted for one in replies], without)
 
 
 def _within(wanted: Wanted, reach: int) -> Wanted:

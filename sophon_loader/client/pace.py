@@ -15,6 +15,9 @@ _RECENT_S, _RECENT = 2.0, 128
 """What is older, in seconds or in samples, counts for less and less."""
 _ENOUGH_S, _ENOUGH = 0.1, 4
 """Nothing is known before an agent has been waited for so long, or has sent so many samples meanwhile."""
+_FAR, _LONG_S = 3.0, 0.25
+"""Agents that have nothing to do take over from one that is so many times slower, where they save so much, s: it sends
+what it was asked for all the same, and that keeps it from other samples."""
 _LEAST_S = 1e-4
 """No sample takes less."""
 
@@ -67,3 +70,17 @@ def weights(rates: Sequence[float | None]) -> list[float]:
     """
     best = max((rate for rate in rates if rate is not None), default=0.0)
     return [1.0 if rate is None else max(LEAST, rate / best) for rate in rates]
+
+
+def too_much(owed: int, rate: float | None, idle_rate: float) -> int:
+    """How many of the samples that one agent owes others should be asked for, which have nothing to do.
+
+    Args:
+        owed: by that agent.
+        rate: of it, samples/s; None where unknown.
+        idle_rate: of the others, all together.
+    """
+    if rate is None or idle_rate < _FAR * rate:
+        return 0
+    count = int(owed * idle_rate / (idle_rate + rate))
+    return count if count / rate >= _LONG_S else 0

@@ -194,6 +194,22 @@ class Requests:
             del self._ready[batch][reply.position]
         return found
 
+    @property
+    def owed(self) -> int:
+        """Samples that somebody still waits for."""
+        return len(self._requests)
+
+    def give_back(self, count: int) -> list[tuple[BatchId, Reply]]:
+        """Take back the newest ones that are owed: another agent is asked for them. Answers that come are ignored.
+
+        Args:
+            count: how many; at most as many as are owed.
+        """
+        numbers = list(self._requests)[len(self._requests) - count :]
+        found = [self._requests.pop(number) for number in numbers]
+        self._queue = deque(number for number in self._queue if number in self._requests)
+        return [(one.batch, Reply(one.wanted, one.position)) for one in found]
+
     def receive(self, message: Message, payload: Payload, now_s: float) -> list[Instruction]:
         """A message has come from the agent.
 

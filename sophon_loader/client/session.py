@@ -233,6 +233,15 @@ class Session:
         """See `Requests.withdraw`."""
         return self._requests.withdraw()
 
+    @property
+    def owed(self) -> int:
+        """See `Requests.owed`."""
+        return self._requests.owed
+
+    def give_back(self, count: int) -> list[tuple[BatchId, Reply]]:
+        """See `Requests.give_back`."""
+        return self._requests.give_back(count)
+
     def leave(self, why: str) -> None:
         """Give the agent up.
 

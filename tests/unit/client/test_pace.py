@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon_loader.client.pace import LEAST, Pace, weights
+from sophon_loader.client.pace import LEAST, Pace, too_much, weights
 from tests.support.drawn import examples
 
 
@@ -86,3 +86,23 @@ def test_nothing_is_known_at_first() -> None:
     assert pace.rate is None
     pace.see(0.5, 8, 0, just_now=False)
     assert pace.rate is not None and math.isfinite(pace.rate)
+
+
+@examples(200)
+@given(owed=st.integers(0, 512), rate=st.none() | st.floats(0.01, 1e4), idle_rate=st.floats(0.0, 1e4))
+def test_what_others_take_over(owed: int, rate: float | None, idle_rate: float) -> None:
+    count = too_much(owed, rate, idle_rate)
+    assert 0 <= count <= owed
+    if count:
+        assert rate is not None and idle_rate >= 3 * rate, "of unlike agents alone"
+        assert count / idle_rate <= (owed - count) / rate + 1e-9, "they are not later than what the slow one keeps"
+        assert owed / rate - max(count / idle_rate, (owed - count) / rate) >= 0.2, "it saves time"
+
+
+def test_who_has_fallen_silent_loses_what_it_owes_within_a_second() -> None:
+    pace = Pace()
+    for number in range(50):
+        pace.see(number / 50, 8, number, just_now=False)
+    assert not too_much(8, pace.rate, 60.0)
+    pace.see(3.0, 8, 49, just_now=False)
+    assert too_much(8, pace.rate, 60.0)
