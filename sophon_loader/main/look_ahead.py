@@ -25,8 +25,9 @@ SHARE = 0.02
 """Workers that starve for more of their time, in a few whiles in a row, are told of more. Starving for 0.02 to 0.04 of
 it over 30 ms cost up to 0.15 of the images/s."""
 IN_A_ROW = 3
-"""Over a short way, one hiccup starves workers for a while. Several that start together do so for two: a full wire
-seems a long way to one that has never seen it empty."""
+"""Over a short way, one hiccup starves workers for a while. Several that start together seem to starve for two whiles,
+or four on a busy machine: a full wire seems a long way to one that has never seen it empty.
+"""
 WHILE_S = 0.25
 """So long, and no shorter than what was told last needs to show."""
 _AT_ONCE = (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
