@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sophon_loader.client.homes import Homes
 from sophon_loader.client.link import arrived
-from sophon_loader.client.pace import Pace, too_much, weights
+from sophon_loader.client.pace import UNKNOWN, Pace, too_much, weights
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.encodings.encoding import Payload
@@ -299,7 +299,7 @@ class Fleet:
         idle = [n for n, lane in enumerate(self.lanes) if not (lane.gone or lane.unanswered)]
         if not idle or len(idle) == len(self.lanes):
             return
-        rate = sum(self._paces[n].rate or 0.0 for n in idle)
+        rate = sum(self._paces[n].rate or UNKNOWN for n in idle)
         for number, lane in enumerate(self.lanes):
             if not lane.gone and (count := too_much(lane.owed, self._paces[number].rate, rate)):
                 self._deal_again(lane.give_back(count), without=[n for n in range(len(self.lanes)) if n not in idle])

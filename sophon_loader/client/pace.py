@@ -15,6 +15,8 @@ _RECENT_S, _RECENT = 2.0, 128
 """What is older, in seconds or in samples, counts for less and less."""
 _ENOUGH_S, _ENOUGH = 0.1, 4
 """Nothing is known before an agent has been waited for so long, or has sent so many samples meanwhile."""
+UNKNOWN = _ENOUGH / _ENOUGH_S
+"""Samples per second of an agent of which nothing is known because it was never waited for, at least."""
 _FAR, _LONG_S = 3.0, 0.25
 """Agents that have nothing to do take over from one that is so many times slower, where they save so much, s: it sends
 what it was asked for all the same, and that keeps it from other samples."""
@@ -82,5 +84,5 @@ def too_much(owed: int, rate: float | None, idle_rate: float) -> int:
     """
     if rate is None or idle_rate < _FAR * rate:
         return 0
-    count = int(owed * idle_rate / (idle_rate + rate))
+    count = round(owed * idle_rate / (idle_rate + rate))  # the last one, too
     return count if count / rate >= _LONG_S else 0

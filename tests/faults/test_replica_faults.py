@@ -85,6 +85,24 @@ def test_one_that_stands_still_hands_over_and_has_its_share_again(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+def test_one_that_stands_still_is_not_waited_for_until_it_is_given_up(
+    root: Path, agent: Agent, other: Agent, workers: int
+) -> None:
+    patient = replace(SOON, dead_after_s=60.0, resend_after_s=60.0)
+    how: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "options": patient}
+    loader = loader_of(folder(root), agent, other.ready(), policy="all-off", **how)
+    try:
+        loader.set_epoch(1)
+        samples_of(loader)  # so that something is known of both
+        since_s = time.monotonic()
+        assert epochs(loader, 1, other.pause) == plain(root, 1)
+        assert time.monotonic() - since_s < 20.0 and fallbacks(loader) == 0
+    finally:
+        other.go_on()
+        loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_one_that_is_slow_gets_less(root: Path, agent: Agent, workers: int) -> None:
     nbytes = sum(path.stat().st_size for path in root.rglob("*.jpg")) / FILES
     with agent_for({EXPORT: root}, "--limit-mbit", f"{8e-6 * nbytes * 10:.6f}") as slow:  # ten pictures per second

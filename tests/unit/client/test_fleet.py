@@ -275,7 +275,8 @@ def test_good_agents_cost_no_retries_and_no_time_and_share_the_work(good: Scene)
 def test_what_a_dead_agent_has_not_answered_goes_to_the_others_at_once(good: Scene) -> None:
     batches = batches_of([30, 30])
     good.agents[0].script.extend(["die"] + ["drop"] * 1000)
-    replies = good.fetch(*batches[0], batches[1:])
+    with patch.object(fleet_module, "too_much", return_value=0):  # else the others take over before it is given up
+        replies = good.fetch(*batches[0], batches[1:])
     assert all(reply.sample is not None for reply in replies)
     assert [lane.gone for lane in good.fleet.lanes] == [True, False, False]
     spent_s = good.wire.clock.now_s
