@@ -101,7 +101,9 @@ def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[A
         )
     texts = list(agent) if several else [agent]
     if not texts:
-        raise ConfigError(f"agent must be an address, got {agent!r}; for no agent, write agent=None or leave it out")
+        raise ConfigError(
+            f"agent must be one address or more, got {agent!r}; for no agent, write agent=None or leave it out"
+        )
     if texts == ["local"]:
         return (LocalAgent(),)
     if "local" in texts:

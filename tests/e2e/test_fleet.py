@@ -95,7 +95,8 @@ def test_an_agent_that_falls_silent_costs_no_sample(root: Path, in_order: bool) 
         expected = [payloads(fetched(fleet, number, keys, in_order)) for number in range(4)]
         one.pause()
         assert [payloads(fetched(fleet, number, keys, in_order)) for number in range(4)] == expected
-        assert fleet.lanes[0].why == "got silence for 2 s" and fleet.lanes[0].gone
+        # Given up, or what it owed was taken over before.
+        assert fleet.lanes[0].why == ("got silence for 2 s" if fleet.lanes[0].gone else "")
         one.go_on()
         fleet.trust(gone=False, left_s=10.0, agent=0)
         assert [payloads(fetched(fleet, number, keys, in_order)) for number in range(4)] == expected

@@ -309,7 +309,7 @@ def test_files_that_differ(root: Path, tmp_path: Path, away: Agent, make: Any) -
     found = samples_of([next(iterator)])
     path = sorted(root.rglob("*.jpg"))[0]
     before = path.read_bytes()
-    away._serve = [one.replace(str(root), str(tmp_path / "other")) for one in away._serve]
+    away.exports = {EXPORT: tmp_path / "other"}
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "one.jpg").write_bytes(before)
     away.start()

@@ -19,6 +19,7 @@ from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolde
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.patience import MAX_RESENDS
+from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.main.agreement import proposed
@@ -274,9 +275,11 @@ def test_every_connection_is_made_with_the_options_of_the_user(
     loader = make(dataset, policy="sophon", options=options)
     assert samples_of(loader) == expected
     terms = proposed([chain_of(None)], dataset.address, options, Seed(1))
-    instead = Instead(None, terms)  # type: ignore[arg-type]
+    instead, session = Instead(None, terms), Session(terms)  # type: ignore[arg-type]
+    instead.session = session
     assert instead.there(Wanted(0, 0, 0, "file", "class_0/000.jpg")) == (root / "class_0/000.jpg").read_bytes()
     instead.close()
+    session.close()
     assert len(seen) > 5
     assert all(one.dead_after_s == 33.0 for one in seen)
 
