@@ -264,11 +264,23 @@ class Contact:
                     told = self.error
                     wait.goes_on(told)
         except BaseException:
-            if self._trial is not None:
-                self._end_trial()
-                self._route.failed(now_s(), "it was left")
+            self.leave_trial()
             raise
         return True
+
+    def leave_trial(self) -> None:
+        """Wait for its answer no longer; the next look that is due begins another."""
+        if self._trial is not None:
+            self._end_trial()
+            self._route.failed(now_s(), "it was left")
+
+    def refuse(self, error: Exception) -> None:
+        """The agent cannot serve this dataset, whatever it says: it is not used in this run.
+
+        Args:
+            error: why.
+        """
+        self._route.refused(f"the agent could not be started or reached: {error}")
 
     def _new_trial(self) -> _Trial:
         self._route.trial_begins()
@@ -298,7 +310,7 @@ class Contact:
         first = self._agreement is None
         own = self.agent is None or self.agent.is_own
         if not isinstance(error, SophonError) or (first and (own or not may_come(error))):
-            self._route.refused(f"the agent could not be started or reached: {error}")
+            self.refuse(error)
             raise error
         if first:
             self.missing = str(error)

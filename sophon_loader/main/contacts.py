@@ -146,7 +146,7 @@ class Contacts:
                     wait.goes_on(self._of_all(error))
         except BaseException:
             for one in self._each:
-                one.leave()
+                one.leave_trial()
             raise
 
     def _of_all(self, error: SophonError) -> SophonError:
@@ -193,11 +193,13 @@ class Contacts:
             assert agreement is not None, "it has just agreed"
             before = self._in_use[0].shared.agreed() if self._in_use and self._in_use[0].shared else None
             if before is not None and before.place[1] != agreement.agreed.place[1]:
-                raise ConfigError(
+                error = ConfigError(
                     f"all agents must export the same folder of the dataset, got {self._in_use[0].agent}, which holds "
                     f"{before.place[1] or 'all of it'!r}, and {one.agent}, which holds "
                     f"{agreement.agreed.place[1] or 'all of it'!r}; add the folder to one of the addresses"
                 )
+                one.refuse(error)
+                raise error
             one.tell_workers()
             self._in_use.append(one)
 

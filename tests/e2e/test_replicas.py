@@ -195,6 +195,51 @@ def test_a_dataset_at_several_agents_names_them_itself(
             agent.start()
 
 
+def test_after_a_wait_in_vain_the_agents_are_looked_for_as_before(root: Path, agent: Agent, other: Agent) -> None:
+    other.kill()
+    agent.kill()
+    try:
+        short = replace(SOON, missing_wait_s=1.0)
+        loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=1, options=short)
+        assert len(samples_of(loader)) == FILES
+        with pytest.raises(AgentUnreachable):
+            loader.measure()
+        other.start()
+        other.ready()
+
+        def used() -> bool:
+            samples_of(loader)
+            return sent(loader)[1] > 0
+
+        until(used, "it is used")
+        loader.close()
+    finally:
+        agent.start()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_one_that_exports_another_folder_of_the_dataset_is_refused_each_time(
+    root: Path, tmp_path: Path, later: bool
+) -> None:
+    """No loader goes on without it and without a word."""
+    tree = tmp_path / "tree"
+    shutil.copytree(root, tree / "only")
+    with agent_for({EXPORT: tree}) as whole, agent_for({EXPORT: tree / "only"}) as inner:
+        if later:
+            inner.kill()
+        loader = loader_of(folder(tree), whole, inner, policy="all-off")
+        if later:
+            assert len(samples_of(loader)) == FILES
+            inner.start()
+            inner.ready()
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="all agents must export the same folder") as caught:
+                for _ in range(200):
+                    samples_of(loader)
+            assert all(one.endpoint in str(caught.value) for one in (whole, inner))
+        loader.close()
+
+
 def test_one_that_holds_other_files_is_refused(root: Path, agent: Agent, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
