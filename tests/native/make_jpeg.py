@@ -20,6 +20,9 @@ from PIL import Image
 
 Sampling = tuple[tuple[int, int], ...]
 
+DENSITIES = (0.0, 0.02, 0.1, 0.5, 1.0)
+"""Shares of coefficients that are not zero."""
+
 LAYOUTS: dict[str, Sampling] = {
     "4:4:4": ((1, 1), (1, 1), (1, 1)),
     "4:2:2": ((2, 1), (1, 1), (1, 1)),
@@ -268,3 +271,24 @@ def _depths(weights: dict[int, float]) -> dict[int, int]:
             depth[symbol] += 1
         heapq.heappush(heap, (a[0] + b[0], a[1], [*a[2], *b[2]]))
     return depth
+
+
+def drawn_jpegs(
+    sizes: Sequence[tuple[int, int]], layout: str, optimise: bool, restart_interval: int
+) -> Iterator[tuple[random.Random, int, int, bytes]]:
+    """Per size: what more may be drawn from for that file, its width, its height, and the file."""
+    rng = random.Random(f"{layout} {optimise} {restart_interval}")
+    for width, height in sizes:
+        data = make_jpeg(
+            Spec(
+                width,
+                height,
+                LAYOUTS[layout],
+                seed=rng.randrange(1 << 30),
+                restart_interval=restart_interval,
+                optimise=optimise,
+                fill_bytes=rng.choice((0, 0, 2)),
+                density=rng.choice(DENSITIES),
+            )
+        )
+        yield rng, width, height, data

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sophon_loader import native
-from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
+from tests.native.make_jpeg import DENSITIES, LAYOUTS, Spec, drawn_jpegs, make_jpeg
 from tests.native.pixels import assert_same_pixels, border_boxes, decode, random_box
 from tests.support.drawn import examples
 
@@ -17,27 +17,13 @@ pytestmark = pytest.mark.usefixtures("extension")
 
 # One MCU, just over one MCU (chroma of 1 and 2 samples in the last), and several.
 SIZES = [(1, 1), (3, 2), (5, 4), (8, 8), (17, 9), (20, 33), (36, 18), (70, 61)]
-DENSITIES = (0.0, 0.02, 0.1, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("restart_interval", [0, 1, 3, 7])
 @pytest.mark.parametrize("optimise", [False, True], ids=["annex-k", "optimised"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_borders_and_random_boxes(layout: str, optimise: bool, restart_interval: int) -> None:
-    rng = random.Random(f"{layout} {optimise} {restart_interval}")
-    for width, height in SIZES:
-        data = make_jpeg(
-            Spec(
-                width,
-                height,
-                LAYOUTS[layout],
-                seed=rng.randrange(1 << 30),
-                restart_interval=restart_interval,
-                optimise=optimise,
-                fill_bytes=rng.choice((0, 0, 2)),
-                density=rng.choice(DENSITIES),
-            )
-        )
+    for rng, width, height, data in drawn_jpegs(SIZES, layout, optimise, restart_interval):
         image = decode(data)
         boxes = [random_box(rng, width, height) for _ in range(4)]
         for box in border_boxes(width, height) + boxes:

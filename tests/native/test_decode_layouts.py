@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sophon_loader.native import decoding
-from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
+from tests.native.make_jpeg import DENSITIES, LAYOUTS, Spec, drawn_jpegs, make_jpeg
 from tests.native.pixels import border_boxes, random_box
 from tests.support.drawn import examples
 
@@ -24,7 +24,6 @@ WAYS = [True, *([False] if decoding.available else [])]
 
 # One MCU, just over one MCU (chroma of 1 and 2 samples in the last), several, and rows that fill vectors.
 SIZES = [(1, 1), (3, 2), (5, 4), (8, 8), (17, 9), (20, 33), (36, 18), (70, 61), (150, 40)]
-DENSITIES = (0.0, 0.02, 0.1, 0.5, 1.0)
 
 
 def pillow(data: bytes) -> NDArray[np.uint8]:
@@ -47,20 +46,7 @@ def assert_pillows(data: bytes, box: tuple[int, int, int, int] | None, want: NDA
 @pytest.mark.parametrize("optimise", [False, True], ids=["annex-k", "optimised"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_borders_and_random_boxes(layout: str, optimise: bool, restart_interval: int) -> None:
-    rng = random.Random(f"{layout} {optimise} {restart_interval}")
-    for width, height in SIZES:
-        data = make_jpeg(
-            Spec(
-                width,
-                height,
-                LAYOUTS[layout],
-                seed=rng.randrange(1 << 30),
-                restart_interval=restart_interval,
-                optimise=optimise,
-                fill_bytes=rng.choice((0, 0, 2)),
-                density=rng.choice(DENSITIES),
-            )
-        )
+    for rng, width, height, data in drawn_jpegs(SIZES, layout, optimise, restart_interval):
         want = pillow(data)
         boxes = [random_box(rng, width, height) for _ in range(6)]
         for box in [None, *border_boxes(width, height), *boxes]:

@@ -8,14 +8,7 @@
 #include <string.h>
 
 #include "pixels.h"
-
-#define REQUIRE(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
+#include "require.h"
 
 enum { MOST = 200, GUARD = 0xA5 };
 

@@ -9,15 +9,8 @@
 #include <string.h>
 
 #include "finish.h"
+#include "require.h"
 #include "resample.h"
-
-#define REQUIRE(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 static uint32_t state;
 

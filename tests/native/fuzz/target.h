@@ -14,14 +14,7 @@
 #include <string.h>
 
 #include "jpegcrop.h"
-
-#define REQUIRE(condition)                                                 \
-    do {                                                                   \
-        if (!(condition)) {                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                       \
-        }                                                                  \
-    } while (0)
+#include "require.h"
 
 /* 0..255 to a position in [0, n), the borders included. */
 static uint32_t scaled(uint8_t fraction, uint32_t n) { return (uint32_t)((uint64_t)(n - 1) * fraction / 255); }
