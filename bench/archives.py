@@ -19,11 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from bench import arguments, record
 from bench.children import local_agent
-from bench.loading import our_loader, quiet, samples_per_s, training_pipeline
+from bench.loading import our_loader, quiet, rates_in_turns, samples_per_s, training_pipeline
 from bench.peers.shards import location_of, write_shards
 from sophon_loader import RemoteFiles, RemoteImageFolder
 
@@ -107,13 +105,7 @@ def loaders(exports: dict[str, str], made: Path, policy: str, mbit: float, round
             every[name] = our_loader(dataset, 1, agent=address, policy=policy)
             stack.callback(every[name].close)
             samples_per_s(every[name])  # starts workers, fills the page cache, and lets a policy find its choices
-        rows = []
-        for number in tqdm(range(rounds), desc=f"{policy}, {mbit:g} Mbit/s", file=sys.stderr):
-            row: dict[str, Any] = {"round": number, "policy": policy, "link_mbit": mbit}
-            for name in record.in_turns(list(every), number):
-                row[name] = samples_per_s(every[name])
-            rows.append(row)
-    return rows
+        return rates_in_turns(every, rounds, f"{policy}, {mbit:g} Mbit/s", {"policy": policy, "link_mbit": mbit})
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

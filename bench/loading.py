@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from tqdm import tqdm
 
+from bench import record
 from sophon_loader import LocalAgent, OffloadingDataLoader
 
 OPS = 5
@@ -93,6 +96,26 @@ def samples_per_s(loader: DataLoader[Any], step_s: float = 0.0) -> float:
         samples += len(labels)
         time.sleep(step_s)
     return samples / (time.perf_counter() - started_s)
+
+
+def rates_in_turns(
+    loaders: Mapping[str, Any], rounds: int, title: str, about: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """A row per round: its number, what it is about, and each loader's samples per second of an epoch.
+
+    Args:
+        loaders: by their names; they take turns, and which goes first changes every round.
+        rounds: how many.
+        title: of the progress bar.
+        about: what all rows say.
+    """
+    rows = []
+    for number in tqdm(range(rounds), desc=title, file=sys.stderr):
+        row: dict[str, Any] = {"round": number, **about}
+        for name in record.in_turns(list(loaders), number):
+            row[name] = samples_per_s(loaders[name])
+        rows.append(row)
+    return rows
 
 
 def cpu_s(pid: int) -> float:

@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tqdm import tqdm
 
 from bench import arguments, record
 from bench.bed import LoopbackHosts, why_no_quota
 from bench.children import AGENT, EXPORT, alone, local_agent, wait_for_worker
-from bench.loading import our_loader, quiet, samples_per_s, training_pipeline
+from bench.loading import our_loader, quiet, rates_in_turns, samples_per_s, training_pipeline
 from bench.record import REPOSITORY
 from sophon_loader import RemoteImageFolder
 from sophon_loader.wire.announcement import announced
@@ -134,13 +133,7 @@ def loaders(
             every[name] = our_loader(dataset, 1, agent=addresses, policy=policy)
             stack.callback(every[name].close)
             samples_per_s(every[name])  # starts workers, fills the page cache, and lets a policy find its choices
-        rows = []
-        for number in tqdm(range(rounds), desc=f"{case}, {policy}", file=sys.stderr):
-            row: dict[str, Any] = {"round": number, "case": case, "policy": policy}
-            for name in record.in_turns(list(every), number):
-                row[name] = samples_per_s(every[name])
-            rows.append(row)
-    return rows
+        return rates_in_turns(every, rounds, f"{case}, {policy}", {"case": case, "policy": policy})
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
