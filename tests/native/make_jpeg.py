@@ -21,7 +21,7 @@ from PIL import Image
 Sampling = tuple[tuple[int, int], ...]
 
 DENSITIES = (0.0, 0.02, 0.1, 0.5, 1.0)
-"""Shares of coefficients that are not zero."""
+"""See `Spec.density`."""
 
 LAYOUTS: dict[str, Sampling] = {
     "4:4:4": ((1, 1), (1, 1), (1, 1)),
