@@ -21,7 +21,7 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
-from tests.support.agents import Agent, agent_for
+from tests.support.agents import Agent, agent_for, until
 from tests.support.loaders import QUICK
 from tests.support.pictures import train_transform
 
@@ -127,9 +127,14 @@ def test_an_agent_that_is_killed_costs_no_sample_and_no_time(root: Path, in_orde
             one.ready()
             before = fleet.lanes[0].received_nbytes
             fleet.trust(gone=False, left_s=10.0, agent=0)
-            for number in range(BATCHES):
-                assert payloads(fetched(fleet, number, keys, in_order)) == expected[number]
-            assert fleet.lanes[0].received_nbytes > before + 10_000, "it takes its share again"
+
+            def has_a_share() -> bool:
+                # All batches take a quarter of a second, which a new connection may take, too, on a busy machine.
+                for number in range(BATCHES):
+                    assert payloads(fetched(fleet, number, keys, in_order)) == expected[number]
+                return fleet.lanes[0].received_nbytes > before + 10_000
+
+            until(has_a_share, "it takes its share again")
             assert not fleet.gone and fleet.malformed == 0
 
 
