@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from sophon_loader import OffloadingDataLoader, OffloadOptions, RemoteImageFolder
+from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import SampleDiffers, SampleMissing
 from storage_agent.keys import FIRST, KeyFolder
@@ -26,6 +26,8 @@ from tests.support.spreader import Spreader
 
 LOADER: dict[str, Any] = {"batch_size": 2, "policy": "all-off", "seed": 3, "num_workers": 2}
 PATIENT = replace(QUICK, dead_after_s=20.0, window=4, verify=0.0)
+"""On a busy host an agent may be silent for longer than `QUICK` waits; samples read here then would show nothing."""
+CHECKED = replace(PATIENT, verify=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +137,7 @@ def test_one_agent_lacks_files(root: Path, tmp_path: Path, make: Any, alike: lis
         if not mounted:
             dataset = RemoteImageFolder(alike[0].address(), dataset.transform, options=QUICK)
         with pytest.raises((SampleMissing, SampleDiffers)) as caught:
-            list(make(dataset, spreader.address(), num_workers=3))
+            list(make(dataset, spreader.address(), num_workers=3, options=CHECKED))
         assert instance(poor) in said(caught.value) and ".jpg" in said(caught.value)
 
 
@@ -145,9 +147,8 @@ def test_one_agent_holds_other_bytes(
     make: Any, alike: list[Agent], other_files: Agent, policy: str, workers: int
 ) -> None:
     """It is asked once more itself, although a new connection would lead to another agent."""
-    options = OffloadOptions(**{**vars(QUICK), "verify": 1.0})
     with Spreader([alike[0], other_files]) as spreader, pytest.raises(SampleDiffers) as caught:
-        list(make(None, spreader.address(), policy=policy, options=options, num_workers=workers))
+        list(make(None, spreader.address(), policy=policy, options=CHECKED, num_workers=workers))
     text = said(caught.value)
     assert "must be the same at both ends" in text and ".jpg" in text
     assert spreader.address() in text and f"instance {instance(other_files)}" in text
@@ -162,7 +163,7 @@ def test_one_agent_holds_a_file_of_another_size(
 
     with agent_with(root, tmp_path / "twin", longer) as other, Spreader([alike[0], other]) as spreader:
         with pytest.raises(SampleDiffers) as caught:
-            list(make(None, spreader.address(), num_workers=workers, options=replace(QUICK, verify=0.0)))
+            list(make(None, spreader.address(), num_workers=workers, options=PATIENT))
         assert f"instance {instance(other)}" in said(caught.value)
         assert "bring one of the two files up to date" in said(caught.value)
 

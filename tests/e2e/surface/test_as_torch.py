@@ -22,6 +22,7 @@ from tqdm import tqdm
 from sophon_loader import LocalAgent, OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.pipeline import randomness
+from tests.support.agents import until
 from tests.support.loaders import LOCAL, QUICK, SeenIndex, samples_of
 from tests.support.pictures import eval_transform, folder
 
@@ -166,6 +167,7 @@ def test_a_thread_that_draws_beside_the_loop_keeps_its_random_numbers(
     expected, beside = samples_of(loader()), loader()
     thread = threading.Thread(target=draw, name="environment")
     thread.start()
+    until(lambda: len(drawn) > 0, "the thread's first number")  # until then nobody can tell what it is going to run
     try:
         with pytest.warns(OffloadWarning, match=r"num_workers=0 is not safe beside other threads \(environment\)"):
             found = samples_of(beside)
