@@ -16,6 +16,7 @@ from PIL import Image
 from sophon_loader import native
 from sophon_loader.errors import PipelineError
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
+from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
@@ -120,6 +121,7 @@ def run_from_file(
     *,
     after: Callable[[int, Any], None] | None = None,
     begun: Begun | None = None,
+    tally: Tally | None = None,
 ) -> Any:
     """Take a file to stage `stop`, decoding only the part that is needed where that is faster; the same value.
 
@@ -133,6 +135,7 @@ def run_from_file(
         after: see `Chain.run`. Then op 0 is the decoding of what op 1 reads, and ops run one by one; an image that
             `after` is given may be one whose pixels or `info` nobody has looked at.
         begun: what `begin` gave for this file and draw, if it was asked before.
+        tally: counts who decodes the file, which C of our own may then do; None for Pillow.
 
     Returns:
         The value at stage `stop`; an image is a plain one.
@@ -145,6 +148,7 @@ def run_from_file(
             elif begun is not None and begun.stage <= stop:
                 value, stage = _looked_at(chain.run(begun.image, begun.stage, deferrable, draw)), deferrable
             elif (source := source_of(data)) is not None and source.shape.px <= chain.max_px:
+                source.tally = tally
                 value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw)), deferrable
             else:
                 stage = 0

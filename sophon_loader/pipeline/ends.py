@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torchvision import tv_tensors
@@ -175,9 +176,21 @@ def _looked_up(table: _Table, image: Image.Image) -> torch.Tensor:
     shape = len(image.getbands()), image.height, image.width
     # On the default device, as the ops' own tensors may be.
     made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
-    memory = made if table.planes else made.permute(1, 2, 0)
-    apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
+    if not _written(table, image, made):
+        memory = made if table.planes else made.permute(1, 2, 0)
+        apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
     return made if table.cls is torch.Tensor else made.as_subclass(table.cls)
+
+
+def _written(table: _Table, image: Image.Image, out: torch.Tensor) -> bool:
+    """Whether the pixels went there right from the file, without an image of Pillow's."""
+    if type(image) is not Deferred or table.dtype != torch.float32:
+        return False
+    picture = image.picture()
+    if picture is None:
+        return False
+    values = np.frombuffer(table.items, np.float32).reshape(-1, 256)
+    return picture.written_to(out.numpy(), values)
 
 
 def _same(a: Any, b: Any) -> bool:

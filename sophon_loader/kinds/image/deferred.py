@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 from PIL import Image, ImageFilter
 
 from sophon_loader.host.regular import read_regular
+from sophon_loader.kinds.image.fused import Picture, begun
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
 from sophon_loader.kinds.image.source import Held, Source, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
@@ -73,19 +74,18 @@ class Node:
         if self.im is not None:
             return self.im
         if self.parent is None:
-            return self.source.whole().im
-        path = [self]
-        base = self.parent
-        while base.im is None and base.parent is not None and not base.is_shared():
-            path.append(base)
-            base = base.parent
-        path.reverse()
+            found = None if self.is_shared() else self._begun(self.source, [])
+            return self.source.whole().im if found is None else found[0].image().im
+        base, path = self._way()
         ran = [node for node in path if node.step is not None]
         steps = [node.step for node in ran if node.step is not None]
         if base.im is None and base.is_shared():
             base.im = base.made()
         if base.im is not None:
             held = Held(Image.Image()._new(base.im), None, base.shape)
+        elif (found := self._begun(base.source, steps)) is not None:
+            picture, done = found
+            held, ran, steps = Held(picture.image(), None, picture.shape), ran[done:], steps[done:]
         else:
             held = base.source.held(steps)
             base.source.was_read = True
@@ -93,6 +93,38 @@ class Node:
                 base.keep(held.image.im)
         im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
         return im.copy() if any(node.im is im for node in (base, *path)) else im
+
+    def _way(self) -> tuple[Node, list[Node]]:
+        """The nearest point before this one that is kept, or will be wanted again, and those from there to here."""
+        path, base = [self], self.parent
+        assert base is not None
+        while base.im is None and base.parent is not None and not base.is_shared():
+            path.append(base)
+            base = base.parent
+        return base, path[::-1]
+
+    def picture(self) -> Picture | None:
+        """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
+        if self.im is not None:
+            return None
+        base, path = (self, []) if self.parent is None else self._way()
+        if base.parent is not None or base.im is not None or base.is_shared():
+            return None
+        steps = [node.step for node in path if node.step is not None]
+        found = self._begun(base.source, steps)
+        if found is None:
+            return None
+        picture, done = found
+        if done == len(steps):
+            return picture
+        self.im = Held(picture.image(), None, picture.shape).run(steps[done:]).im
+        return None
+
+    @staticmethod
+    def _begun(source: Source, steps: list[Step]) -> tuple[Picture, int] | None:
+        found = begun(source, steps)
+        source.was_read = source.was_read or found is not None
+        return found
 
     def keep(self, im: Any) -> None:
         """Keep what has been made on the way to another point, if somebody still has the image that stands here."""
@@ -168,6 +200,10 @@ class Deferred(_Ours):
     def steps(self) -> tuple[Step, ...]:
         """What has been recorded, from the decoded picture to here."""
         return self._node.steps()
+
+    def picture(self) -> Picture | None:
+        """The pixels by C of our own, for whoever wants no image of Pillow's; None where that one must make them."""
+        return self._node.picture()
 
     def program(self, file: str = "") -> Program:
         """What has been recorded, as a program of the file with this key."""

@@ -6,14 +6,18 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from sophon_loader import native
+from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import BANDS, Shape, output, run
 from sophon_loader.kinds.image.segments import read_by, turned
+from sophon_loader.native import fused
 from sophon_loader.programs.program import Program, Step
 
 
@@ -35,9 +39,10 @@ class Source:
         sealed: whether to raise `PixelsWanted` in place of decoding.
         is_file: whether the image stands for an opened file, which can still be told how to decode (`drafted`).
         was_read: whether a program has been run on it.
+        tally: counts who decodes it, where C of our own may; None for Pillow alone.
     """
 
-    __slots__ = ("_failed", "_opened", "can_be_cut", "data", "is_file", "part", "sealed", "shape", "was_read")
+    __slots__ = ("_failed", "_opened", "can_be_cut", "data", "is_file", "part", "sealed", "shape", "tally", "was_read")
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class Source:
         self.is_file = False
         self.sealed = False
         self.was_read = False
+        self.tally: Tally | None = None
 
     def opened(self) -> ImageFile.ImageFile:
         """The file as `PIL.Image.open` gives it: opened once, so that its warnings come once."""
@@ -103,6 +109,27 @@ class Source:
         if self.part is not None:
             raise ValueError("the whole picture is wanted, and there is a part of it only")
         return _plain(self._load())
+
+    def decoded(self, box: tuple[int, ...]) -> NDArray[np.uint8] | None:
+        """A rectangle of the picture by C of our own, uint8 [h, w, 1 or 3]; None where Pillow must decode it.
+
+        Args:
+            box: left, top, right and bottom, within the picture.
+        """
+        if self.sealed:
+            raise PixelsWanted
+        left, top, right, bottom = box
+        data = self.data
+        if self.part is not None:
+            kept = self.part.window.kept
+            if not kept.contains(Region(left, top, right - left, bottom - top)):
+                return None
+            left, top, right, bottom = left - kept.left, top - kept.top, right - kept.left, bottom - kept.top
+            data = self.part.data
+        pixels = fused.decode(data, (left, top, right, bottom))
+        if pixels is not None and self.part is None and _may_warn(data):
+            self.opened()
+        return pixels
 
     def region(self, steps: Sequence[Step]) -> Region:
         """The rectangle that a program reads of it."""
