@@ -8,6 +8,11 @@ from typing import TypeGuard
 
 from sophon_loader.errors import ConfigError
 
+_SWITCHES = {
+    "reuse_batch_memory": "batches travel as in torch's DataLoader",
+    "fused": "Pillow decodes and resizes all pictures",
+}
+
 
 @dataclass(frozen=True)
 class OffloadOptions:
@@ -36,6 +41,8 @@ class OffloadOptions:
             depends on their random numbers only. If above 0 and the files are here, the first 16 of a run are added.
         reuse_batch_memory: whether workers put batches into shared memory that is used again. With False, batches
             travel as in torch's DataLoader, which takes more CPU time.
+        fused: whether C of our own decodes, resizes and finishes pictures whose files are here or come whole. With
+            False, Pillow and torchvision make the same values, which takes more CPU time.
         key: for an agent that has keys: the token that it made, or the path of the file with it. None: the environment
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
 
@@ -59,6 +66,7 @@ class OffloadOptions:
     cost_per_gb: float = 0.0
     verify: float = 0.001
     reuse_batch_memory: bool = True
+    fused: bool = True
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,11 +92,10 @@ class OffloadOptions:
                 f"cost_per_gb must be a number of seconds, at least 0, got {self.cost_per_gb!r}; 0 means that traffic "
                 "is free"
             )
-        if not isinstance(self.reuse_batch_memory, bool):
-            raise ConfigError(
-                f"reuse_batch_memory must be True or False, got {self.reuse_batch_memory!r}; with False, "
-                "batches travel as in torch's DataLoader"
-            )
+        for name, otherwise in _SWITCHES.items():
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} must be True or False, got {value!r}; with False, {otherwise}")
         if self.key is not None and not isinstance(self.key, str):
             raise ConfigError(
                 f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"

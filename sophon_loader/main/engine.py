@@ -112,6 +112,7 @@ class Engine:
             self._statistics,
             self._contact.routes,
             self._shared,
+            fused=self._settings.options.fused,
         )
         return self._dataset
 

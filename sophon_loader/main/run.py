@@ -87,7 +87,13 @@ class Run:
         return (*notes, *self.profiler.notes)
 
     def dataset(
-        self, plan: SharedPlan | None, statistics: Statistics, routes: Sequence[SharedRoute], live: Live | None = None
+        self,
+        plan: SharedPlan | None,
+        statistics: Statistics,
+        routes: Sequence[SharedRoute],
+        live: Live | None = None,
+        *,
+        fused: bool = True,
     ) -> OffloadedDataset:
         """What the workers of this run shall use.
 
@@ -96,6 +102,7 @@ class Run:
             statistics: that they count into.
             routes: to the agents; none where this run does without.
             live: what they follow where the agent chooses.
+            fused: whether they may decode by C of our own.
         """
         steps = [
             Steps(chain, 0, one.target_transform, len(one.chain))
@@ -111,6 +118,7 @@ class Run:
             self.seed,
             live,
             self.pipelines,
+            fused=fused,
         )
 
 

@@ -141,7 +141,8 @@ def run_from_file(
         The value at stage `stop`; an image is a plain one.
     """
     deferrable = min(stop, chain.deferrable)
-    if deferrable > 1 and trusted():
+    # A first op that looks at pixels gets those of our own C as well.
+    if deferrable > (1 if tally is None else 0) and trusted():
         try:
             if after is not None:
                 value, stage = _run_measured(chain, data, draw, after, begun)

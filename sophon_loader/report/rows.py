@@ -51,6 +51,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "sent", _sent(totals)
     yield "sent as", _sent_as(totals)
     yield "ops at the agent", _cuts(totals.cuts)
+    yield "decoded here", _decoded(totals)
     yield "CPU time", _cpu_time(totals)
     yield "problems", "\n".join(_problems(totals))
     yield "checked", _verified(totals.verified)
@@ -129,6 +130,15 @@ def _cpu_time(totals: Totals) -> str:
     text = ", ".join(f"{where} {duration(seconds)}" for where, seconds in spent.items() if seconds)
     if totals.upkeep_s:
         text += f" ({duration(totals.upkeep_s)} of it besides reading, ops and encoding)"
+    return text
+
+
+def _decoded(totals: Totals) -> str:
+    """By whom; nothing where C of our own was not to."""
+    text = f"{counted(totals.fused, 'file')} by C of our own" if totals.fused else ""
+    if totals.unfused:
+        which = "which are not baseline JPEG, or damaged" if totals.fused else "since our C takes none of them"
+        text += f"{', ' if text else ''}{counted(totals.unfused, 'file')} by Pillow, {which}"
     return text
 
 

@@ -145,6 +145,8 @@ class ReportValues:
             "malformed": totals.malformed,
             "verified": totals.verified,
             "degraded": totals.degraded,
+            "fused": totals.fused,
+            "unfused": totals.unfused,
             "predicted_seconds": self.predicted_seconds,
             "plan_reason": self.plan_reason,
             "notes": list(self.notes),

@@ -56,6 +56,8 @@ class Totals:
         estimated_work_s, weighed_work_s: CPU seconds of ops and encoding of these, as estimated, and as they were.
         compared_rest_s: part of that: of samples that crossed at cut 0, for which all ops were left.
         compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
+        fused: samples whose file C of our own has decoded here.
+        unfused: other ones that it might have, but for what their files are.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -92,6 +94,8 @@ class Totals:
     weighed_work_s: float = 0.0
     compared_rest_s: float = 0.0
     compared_loader_s: float = 0.0
+    fused: int = 0
+    unfused: int = 0
     cuts: dict[int, int] = field(default_factory=dict)
     encodings: dict[str, int] = field(default_factory=dict)
 

@@ -71,6 +71,7 @@ class OffloadedDataset(Dataset[Any]):
         seed: of the run.
         live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
         pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
+        fused: whether C of our own may decode.
 
     Attributes:
         chooser: says what to ask for.
@@ -89,12 +90,15 @@ class OffloadedDataset(Dataset[Any]):
         seed: Seed,
         live: Live | None = None,
         pipelines: Sequence[Pipeline] = (),
+        *,
+        fused: bool = True,
     ) -> None:
         self._data = data
         self._plan = plan
         self._profile = profile
         self._seed = seed
         self._live = live
+        self._fused = fused
         self.queued: QueuedTickets | None = None
         self._locations = Locations(data, routes[0].proposed.address if routes else None)
         self._statistics = statistics
@@ -128,7 +132,7 @@ class OffloadedDataset(Dataset[Any]):
         self._by_position = any(map(_runs_users_code, data.sources, steps))
         here = self._ways.terms is not None and self._ways.terms.files_here
         self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
-        self._finisher = Finisher(data, steps, locations, profile, self._ways.terms, self._seed)
+        self._finisher = Finisher(data, steps, locations, profile, self._ways.terms, self._seed, self._fused)
 
     def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
         """The steps as agents have agreed to them, if another has done so just now; else [].

@@ -16,6 +16,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import MalformedMessage, add_note, note_foreign
 from sophon_loader.figures import counted
+from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.described import run_from_file, run_from_part
@@ -45,6 +46,7 @@ class Finisher:
         profile: is told what the ops take, while it is recording; None for nothing.
         terms: agreed on with the agent; None without one.
         seed: of the run.
+        fused: whether C of our own may decode.
 
     Example:
         >>> image, label = finisher.finish(Reply(wanted, position=0), epoch=0, row=statistics.row(0))
@@ -58,6 +60,7 @@ class Finisher:
         profile: SampleProfile | None,
         terms: Terms | None,
         seed: Seed,
+        fused: bool = True,
     ) -> None:
         self._data = data
         self._steps = tuple(steps)
@@ -65,6 +68,7 @@ class Finisher:
         self._profile = profile
         self._terms = terms
         self._seed = seed
+        self._tally = Tally() if fused else None
         self._instead = Instead(locations, terms)
         self._sizes = Sizes(locations, self._instead)
         self._verifier = Verifier(0.0 if terms is None else terms.options.verify, self._instead, terms)
@@ -211,7 +215,9 @@ class Finisher:
         look = self._looking(steps, row)
         if profile is None or not profile.recording:
             if look is None:
-                return run_from_file(chain, data, len(chain), draw)
+                value = run_from_file(chain, data, len(chain), draw, tally=self._tally)
+                self._count(row)
+                return value
             return chain.run(data, 0, len(chain), draw, after=look)
         measured = profile.measure(len(data), steps.reach)
 
@@ -223,6 +229,13 @@ class Finisher:
         value = chain.run(data, 0, len(chain), draw, after=after)
         profile.store(draw.index, measured)
         return value
+
+    def _count(self, row: Row) -> None:
+        """Who has decoded."""
+        tally = self._tally
+        if tally is not None and (tally.ours or tally.pillows):
+            row.add(fused=tally.ours, unfused=tally.pillows)
+            tally.ours = tally.pillows = 0
 
     def _looking(self, steps: Steps, row: Row) -> Callable[[int, Any], None] | None:
         """What looks at one sample of each source whether its values can cross; None once that has been done."""

@@ -51,6 +51,7 @@ class Schedule:
         loader: arguments of OffloadingDataLoader.
         profile: whether there is one to write, to a disk that is full.
         faults: in the order in which they come.
+        fused: whether C of our own may decode.
 
     Example:
         >>> Schedule.from_line(drawn(7).line()) == drawn(7)
@@ -62,6 +63,7 @@ class Schedule:
     loader: dict[str, Any]
     profile: bool = False
     faults: list[Fault] = field(default_factory=list)
+    fused: bool = True
 
     def line(self) -> str:
         """As a line of text, to be kept."""
@@ -93,7 +95,8 @@ def drawn(seed: int) -> Schedule:
     first = random.Random(f"{seed} begins")  # so that the faults of a seed stay what they were without this one
     if first.random() < MISSING_SHARE:
         faults.append(Fault(BEFORE, "away", first.randint(2, 1 + batches // 2)))
-    return Schedule(seed, files, loader, draw.random() < 0.2, sorted(faults, key=lambda fault: fault.at))
+    fused = random.Random(f"{seed} decodes").random() < 0.5
+    return Schedule(seed, files, loader, draw.random() < 0.2, sorted(faults, key=lambda fault: fault.at), fused)
 
 
 def _fault(draw: random.Random, batches: int) -> Fault:

@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -262,7 +263,7 @@ def _epochs(
         Subset(folder(at.root), range(schedule.files)),
         agent=address,
         seed=schedule.seed,
-        options=OPTIONS,
+        options=replace(OPTIONS, fused=schedule.fused),
         generator=generator,
         **arguments,
     )

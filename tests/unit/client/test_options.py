@@ -35,7 +35,8 @@ def test_a_time_must_be_positive_and_finite(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, "no"])
-def test_a_switch_is_on_or_off(value: object) -> None:
-    with pytest.raises(ConfigError, match=f"reuse_batch_memory must be True or False, got {value!r}"):
-        OffloadOptions(reuse_batch_memory=value)  # type: ignore[arg-type]
-    assert OffloadOptions().reuse_batch_memory and not OffloadOptions(reuse_batch_memory=False).reuse_batch_memory
+@pytest.mark.parametrize("name", ["reuse_batch_memory", "fused"])
+def test_a_switch_is_on_or_off(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be True or False, got {value!r}"):
+        OffloadOptions(**{name: value})  # type: ignore[arg-type]
+    assert getattr(OffloadOptions(), name) and not getattr(OffloadOptions(**{name: False}), name)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""The history of deferred images: points at which they stand, and how the pixels there are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ReferenceType, ref
+
+from PIL import Image
+
+from sophon_loader.kinds.image.fused import Picture, begun
+from sophon_loader.kinds.image.primitives import Shape
+from sophon_loader.kinds.image.source import Held, Source
+from sophon_loader.programs.program import Step
+
+
+class Node:
+    """A point of an image's history: a picture's file, or a step on what another point makes.
+
+    Args:
+        source: the file.
+        shape: of the image here.
+        parent: what the step is done to; None for the picture as it is decoded.
+        step: None for a copy of the parent.
+    """
+
+    __slots__ = ("__weakref__", "children", "depth", "im", "image", "parent", "shape", "source", "step")
+
+    def __init__(self, source: Source, shape: Shape, parent: Node | None = None, step: Step | None = None) -> None:
+        self.source = source
+        self.shape = shape
+        self.parent = parent
+        self.step = step
+        self.depth = 0
+        self.im: Any = None
+        """Pillow's own image of this point, where it is kept for whoever may want it once more."""
+        self.image: ReferenceType[Any] | None = None
+        """The image that stands at this point, as long as somebody has it."""
+        self.children: list[ReferenceType[Node]] = []
+        if parent is not None:
+            self.depth = parent.depth + 1
+            parent.children.append(ref(self))
+
+    def steps(self) -> tuple[Step, ...]:
+        """From the decoded picture to here."""
+        found = []
+        node: Node | None = self
+        while node is not None:
+            if node.step is not None:
+                found.append(node.step)
+            node = node.parent
+        return tuple(reversed(found))
+
+    def wanted(self) -> int:
+        """How many points come from this one whose pixels have not been made."""
+        return sum(child() is not None for child in self.children)
+
+    def is_shared(self) -> bool:
+        """Whether pixels of this point are wanted more than once: several images come from it, or one has before."""
+        return (self.parent is None and self.source.was_read) or (len(self.children) > 1 and self.wanted() > 1)
+
+    def made(self) -> Any:
+        """Pillow's own image of this point, made of the nearest point before it that is kept or will be wanted again,
+        or of as much of the file as it takes."""
+        if self.im is not None:
+            return self.im
+        if self.parent is None:
+            found = None if self.is_shared() else self._begun(self.source, [])
+            return self.source.whole().im if found is None else found[0].image().im
+        base, path = self._way()
+        ran = [node for node in path if node.step is not None]
+        steps = [node.step for node in ran if node.step is not None]
+        if base.im is None and base.is_shared():
+            base.im = base.made()
+        if base.im is not None:
+            held = Held(Image.Image()._new(base.im), None, base.shape)
+        elif (found := self._begun(base.source, steps[: _until_held(ran)])) is not None:
+            picture, done = found
+            image = picture.image()
+            (ran[done - 1] if done else base).keep(image.im)
+            held, ran, steps = Held(image, None, picture.shape), ran[done:], steps[done:]
+        else:
+            held = base.source.held(steps)
+            base.source.was_read = True
+            if held.kept is None:  # all of it is there
+                base.keep(held.image.im)
+        im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
+        return im.copy() if any(node.im is im for node in (base, *path)) else im
+
+    def _way(self) -> tuple[Node, list[Node]]:
+        """The nearest point before this one that is kept, or will be wanted again, and those from there to here."""
+        path, base = [self], self.parent
+        assert base is not None
+        while base.im is None and base.parent is not None and not base.is_shared():
+            path.append(base)
+            base = base.parent
+        return base, path[::-1]
+
+    def picture(self) -> Picture | None:
+        """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
+        if self.im is not None:
+            return None
+        base, path = (self, []) if self.parent is None else self._way()
+        if base.parent is not None or base.im is not None or base.is_shared():
+            return None
+        ran = [node for node in path if node.step is not None]
+        steps = [node.step for node in ran if node.step is not None]
+        if _until_held(ran) < len(steps):
+            return None
+        found = self._begun(base.source, steps)
+        if found is None:
+            return None
+        picture, done = found
+        if done == len(steps):
+            return picture
+        self.im = Held(picture.image(), None, picture.shape).run(steps[done:]).im
+        return None
+
+    @staticmethod
+    def _begun(source: Source, steps: list[Step]) -> tuple[Picture, int] | None:
+        found = begun(source, steps)
+        source.was_read = source.was_read or found is not None
+        return found
+
+    def keep(self, im: Any) -> None:
+        """Keep what has been made on the way to another point, if somebody still has the image that stands here."""
+        if self.is_held:
+            self.im = im
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody still has the image that stands here."""
+        return self.image is not None and self.image() is not None
+
+
+def _until_held(path: Sequence[Node]) -> int:
+    """How many points of a path come before, and with, the first whose image somebody has: it may be wanted as well."""
+    return next((at + 1 for at, node in enumerate(path) if node.is_held), len(path))
