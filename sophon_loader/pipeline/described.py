@@ -16,11 +16,11 @@ from PIL import Image
 from sophon_loader import native
 from sophon_loader.errors import PipelineError
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
-from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.fused import Tally, decoded
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
-from sophon_loader.kinds.image.source import Source, source_of
+from sophon_loader.kinds.image.source import Held, Source, source_of
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.programs.program import Program, Step
@@ -145,7 +145,7 @@ def run_from_file(
     if deferrable > (1 if tally is None else 0) and trusted():
         try:
             if after is not None:
-                value, stage = _run_measured(chain, data, draw, after, begun)
+                value, stage = _run_measured(chain, data, draw, after, begun, tally)
             elif begun is not None and begun.stage <= stop:
                 value, stage = _looked_at(chain.run(begun.image, begun.stage, deferrable, draw)), deferrable
             elif (source := source_of(data)) is not None and source.shape.px <= chain.max_px:
@@ -161,12 +161,25 @@ def run_from_file(
     return chain.run(data, 0, stop, draw, after=after)
 
 
+def go_on(chain: Chain, value: Any, stage: int, draw: Draw) -> Any:
+    """Take to its end what `run_from_part` has begun, or any other value at a stage; as `Chain.run`."""
+    if isinstance(value, Deferred):
+        deferrable = max(stage, chain.deferrable)
+        value, stage = _looked_at(chain.run(value, stage, deferrable, draw)), deferrable
+    return chain.run(value, stage, len(chain), draw)
+
+
 def _looked_at(value: Any) -> Any:
     return plain(value) if isinstance(value, Image.Image) else value
 
 
 def _run_measured(
-    chain: Chain, data: bytes, draw: Draw, after: Callable[[int, Any], None], begun: Begun | None
+    chain: Chain,
+    data: bytes,
+    draw: Draw,
+    after: Callable[[int, Any], None],
+    begun: Begun | None,
+    tally: Tally | None,
 ) -> tuple[Any, int]:
     """The value behind op 1, and 2; or anything, and 0, where op 1 cannot be recorded."""
     source = source_of(data) if begun is None else begun.source
@@ -176,17 +189,30 @@ def _run_measured(
         begun = begin(chain, source, draw, stop=2)
     if begun.stage < 2:
         return None, 0
-    held = source.held(begun.steps)
-    after(1, _rgb(source))
-    image = finished(begun.image, held.run(begun.steps))
+    source.tally = tally
+    if (found := decoded(source, begun.steps)) is not None:
+        picture, done = found
+        after(1, _rgb(source))
+        done += picture.runs(begun.steps[done:])
+        held, rest = Held(picture.image(), None, picture.shape), begun.steps[done:]
+    else:
+        held, rest = source.held(begun.steps), begun.steps
+        after(1, _rgb(source))
+    image = finished(begun.image, held.run(rest))
     after(2, image)
     return image, 2
 
 
-def run_from_part(chain: Chain, part: PartOfFile, draw: Draw) -> tuple[int, Image.Image]:
+def run_from_part(chain: Chain, part: PartOfFile, draw: Draw, tally: Tally | None = None) -> tuple[int, Image.Image]:
     """The stage and the value that a part of a file was cut out for.
 
     Seeds the global generators: call it within `isolated()`.
+
+    Args:
+        chain: the pipeline.
+        part: of the file.
+        draw: decides the random numbers.
+        tally: see `run_from_file`; then the value may be an image for `go_on` alone.
 
     Raises:
         PipelineError, ValueError: the pipeline does not begin with a crop, or the part does not hold what that reads.
@@ -198,7 +224,8 @@ def run_from_part(chain: Chain, part: PartOfFile, draw: Draw) -> tuple[int, Imag
     begun = begin(chain, source, draw)
     if begun.stage < 2:
         raise PipelineError("a part of a picture suits a pipeline that begins with a crop only")
-    return begun.stage, plain(begun.image)
+    source.tally = tally
+    return begun.stage, begun.image if begun.image.decode() else plain(begun.image)
 
 
 def _rgb(source: Source) -> Deferred:

@@ -135,10 +135,10 @@ def _cpu_time(totals: Totals) -> str:
 
 def _decoded(totals: Totals) -> str:
     """By whom; nothing where C of our own was not to."""
-    text = f"{counted(totals.fused, 'file')} by C of our own" if totals.fused else ""
+    text = f"{counted(totals.fused, 'picture')} by C of our own" if totals.fused else ""
     if totals.unfused:
-        which = "which are not baseline JPEG, or damaged" if totals.fused else "since our C takes none of them"
-        text += f"{', ' if text else ''}{counted(totals.unfused, 'file')} by Pillow, {which}"
+        which = "whose files are not baseline JPEG, or damaged" if totals.fused else "since our C takes none of them"
+        text += f"{', ' if text else ''}{counted(totals.unfused, 'picture')} by Pillow, {which}"
     return text
 
 

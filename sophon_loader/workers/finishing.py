@@ -19,7 +19,7 @@ from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
-from sophon_loader.pipeline.described import run_from_file, run_from_part
+from sophon_loader.pipeline.described import go_on, run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.profiling.samples import SampleProfile
@@ -178,10 +178,11 @@ class Finisher:
             except Exception as second:
                 add_note(second, f"the agent's answer was unusable: {error}")
                 raise
+        self._count(row)
         self._sizes.compare(reply, self._instead.name())
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
-        value = chain.run(value, stage, len(chain), draw) if stage else self._run_file(value, steps, draw, row)
+        value = go_on(chain, value, stage, draw) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
         if self._verifier.due(draw) or self._verifier.is_first(reply, row):
             self._verifier.verify(reply, chain, draw, row)
@@ -202,7 +203,7 @@ class Finisher:
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if isinstance(value, PartOfFile):
-                return run_from_part(steps.chain, value, draw)
+                return run_from_part(steps.chain, value, draw, self._tally)
         except Exception as error:  # the boundary to what somebody else has made
             raise MalformedMessage(
                 f"agent {agent} must send {sample.encoding!r} as docs/wire.md describes it, got: {error}"
@@ -226,7 +227,11 @@ class Finisher:
             if look is not None:
                 look(stage, value)
 
-        value = chain.run(data, 0, len(chain), draw, after=after)
+        if self._tally is None:
+            value = chain.run(data, 0, len(chain), draw, after=after)
+        else:
+            value = run_from_file(chain, data, len(chain), draw, after=after, tally=self._tally)
+            self._count(row)
         profile.store(draw.index, measured)
         return value
 

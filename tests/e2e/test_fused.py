@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 from sophon_loader import OffloadOptions
 from sophon_loader.native import fused
+from tests.e2e.test_other_agent import Cropping
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, picture, train_transform
 
@@ -60,7 +61,7 @@ def test_samples_are_those_of_pillow(root: Path, make: Any, name: str, workers: 
     totals, others = ours.report().totals, pillows.report().totals
     assert totals.fused + totals.unfused == FILES and 0 < totals.unfused < 10, "a PNG, and some progressive files"
     assert (others.fused, others.unfused) == (0, 0)
-    assert f"{totals.fused} files by C of our own, {totals.unfused} files by Pillow" in str(ours.report())
+    assert f"{totals.fused} pictures by C of our own, {totals.unfused} pictures by Pillow" in str(ours.report())
     assert "by Pillow" not in str(pillows.report())
 
 
@@ -74,6 +75,18 @@ def test_so_they_are_beside_an_agent(make: Any, policy: str) -> None:
         assert samples_of(ours) == samples_of(pillows)
     assert pillows.report().totals.fused == 0
     assert policy != "no-off" or ours.report().totals.fused > 0
+
+
+def test_parts_of_files_go_the_same_way(make: Any) -> None:
+    def loader(**options: Any) -> Any:
+        chosen = replace(QUICK, verify=0.5, **options)
+        return make(policy=Cropping(), num_workers=1, options=chosen)
+
+    ours, pillows = loader(), loader(fused=False)
+    assert samples_of(ours) == samples_of(pillows)
+    totals = ours.report().totals
+    assert totals.encodings["roi-jpeg"] > 10 and totals.fused >= totals.encodings["roi-jpeg"]
+    assert totals.malformed == 0 and totals.verified > 5
 
 
 def test_damaged_files_fail_as_with_pillow(tmp_path: Path, make: Any) -> None:

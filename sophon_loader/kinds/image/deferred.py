@@ -97,6 +97,11 @@ class Deferred(_Ours):
         """The pixels by C of our own, for whoever wants no image of Pillow's; None where that one must make them."""
         return self._node.picture()
 
+    def decode(self) -> bool:
+        """Make the pixels by C of our own and keep them; False where Pillow must make them."""
+        self._node.ours = self._node.picture()
+        return self._node.ours is not None
+
     def program(self, file: str = "") -> Program:
         """What has been recorded, as a program of the file with this key."""
         return self._node.source.program(self.steps, file)

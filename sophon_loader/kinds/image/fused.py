@@ -109,6 +109,16 @@ class Picture:
             raise RuntimeError("C of our own must be there, since it has made this picture")
         return pixels
 
+    def copy(self) -> Picture:
+        """Another one of the same pixels, which nobody writes to."""
+        other = Picture(self._pixels, self._mode)
+        other._window, other._turned = self._window, self._turned
+        return other
+
+    def runs(self, steps: Sequence[Step]) -> int:
+        """Take steps up to the first that Pillow must take, and say how many that are."""
+        return next((done for done, step in enumerate(steps) if not self.does(step)), len(steps))
+
     def does(self, step: Step) -> bool:
         """Take a step; False for one that Pillow must take."""
         name = step[0]
@@ -173,25 +183,25 @@ def begun(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     Raises:
         Exception: whatever Pillow raises for a damaged file.
     """
-    tally = source.tally
-    if tally is None:
-        return None
-    found = _decoded(source, steps)
-    tally.ours += found is not None
-    tally.pillows += found is None
-    found = found or _opened(source, steps)
+    found = decoded(source, steps) or _opened(source, steps)
     if found is None:
         return None
     picture, done = found
-    while done < len(steps) and picture.does(steps[done]):
-        done += 1
-    return picture, done
+    return picture, done + picture.runs(steps[done:])
+
+
+def decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+    """As `begun`, of a JPEG file, what its first crop leaves; counted."""
+    tally = source.tally
+    if tally is None:
+        return None
+    found = _decoded(source, steps) if source.can_be_cut or source.part else None
+    tally.ours += found is not None
+    tally.pillows += found is None
+    return found
 
 
 def _decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
-    """Of a JPEG file, what its first crop leaves, decoded by our own code."""
-    if not (source.can_be_cut or source.part):
-        return None
     shape = source.shape
     mode, done = shape.mode, 0
     box: tuple[int, ...] = 0, 0, shape.width, shape.height
@@ -207,7 +217,7 @@ def _decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | Non
 
 def _opened(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """Of another file, decoded by Pillow, what its first crops leave, if our code then has something to resize."""
-    if source.can_be_cut or source.part:  # Pillow must judge it
+    if source.tally is None or source.can_be_cut or source.part:  # Pillow must judge it
         return None
     done = next((at for at, step in enumerate(steps) if step[0] not in ("convert", "crop")), len(steps))
     if done == len(steps) or steps[done][0] != "resize":

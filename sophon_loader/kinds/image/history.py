@@ -24,7 +24,7 @@ class Node:
         step: None for a copy of the parent.
     """
 
-    __slots__ = ("__weakref__", "children", "depth", "im", "image", "parent", "shape", "source", "step")
+    __slots__ = ("__weakref__", "children", "depth", "im", "image", "ours", "parent", "shape", "source", "step")
 
     def __init__(self, source: Source, shape: Shape, parent: Node | None = None, step: Step | None = None) -> None:
         self.source = source
@@ -34,6 +34,8 @@ class Node:
         self.depth = 0
         self.im: Any = None
         """Pillow's own image of this point, where it is kept for whoever may want it once more."""
+        self.ours: Picture | None = None
+        """Its pixels by C of our own, where those are kept."""
         self.image: ReferenceType[Any] | None = None
         """The image that stands at this point, as long as somebody has it."""
         self.children: list[ReferenceType[Node]] = []
@@ -64,17 +66,17 @@ class Node:
         or of as much of the file as it takes."""
         if self.im is not None:
             return self.im
-        if self.parent is None:
-            found = None if self.is_shared() else self._begun(self.source, [])
+        if self.parent is None and self.ours is None:
+            found = None if self.is_shared() else self._begun([])
             return self.source.whole().im if found is None else found[0].image().im
         base, path = self._way()
         ran = [node for node in path if node.step is not None]
         steps = [node.step for node in ran if node.step is not None]
-        if base.im is None and base.is_shared():
+        if base.im is None and base.ours is None and base.is_shared():
             base.im = base.made()
         if base.im is not None:
             held = Held(Image.Image()._new(base.im), None, base.shape)
-        elif (found := self._begun(base.source, steps[: _until_held(ran)])) is not None:
+        elif (found := base._begun(steps[: _until_held(ran)])) is not None:
             picture, done = found
             image = picture.image()
             (ran[done - 1] if done else base).keep(image.im)
@@ -87,27 +89,14 @@ class Node:
         im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
         return im.copy() if any(node.im is im for node in (base, *path)) else im
 
-    def _way(self) -> tuple[Node, list[Node]]:
-        """The nearest point before this one that is kept, or will be wanted again, and those from there to here."""
-        path, base = [self], self.parent
-        assert base is not None
-        while base.im is None and base.parent is not None and not base.is_shared():
-            path.append(base)
-            base = base.parent
-        return base, path[::-1]
-
     def picture(self) -> Picture | None:
         """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
-        if self.im is not None:
-            return None
-        base, path = (self, []) if self.parent is None else self._way()
-        if base.parent is not None or base.im is not None or base.is_shared():
-            return None
+        base, path = self._way()
         ran = [node for node in path if node.step is not None]
         steps = [node.step for node in ran if node.step is not None]
-        if _until_held(ran) < len(steps):
+        if base.im is not None or (base.ours is None and base.is_shared()) or _until_held(ran) < len(steps):
             return None
-        found = self._begun(base.source, steps)
+        found = base._begun(steps)
         if found is None:
             return None
         picture, done = found
@@ -116,10 +105,22 @@ class Node:
         self.im = Held(picture.image(), None, picture.shape).run(steps[done:]).im
         return None
 
-    @staticmethod
-    def _begun(source: Source, steps: list[Step]) -> tuple[Picture, int] | None:
-        found = begun(source, steps)
-        source.was_read = source.was_read or found is not None
+    def _way(self) -> tuple[Node, list[Node]]:
+        """The nearest point up to this one that is kept, or will be wanted again, and those from there to here."""
+        path: list[Node] = []
+        base = self
+        while base.im is None and base.ours is None and base.parent is not None and (not path or not base.is_shared()):
+            path.append(base)
+            base = base.parent
+        return base, path[::-1]
+
+    def _begun(self, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+        """By C of our own: the picture from here on, and how many of these steps it has taken; None where it cannot."""
+        if self.ours is not None:
+            picture = self.ours.copy()
+            return picture, picture.runs(steps)
+        found = begun(self.source, steps) if self.parent is None else None
+        self.source.was_read = self.source.was_read or found is not None
         return found
 
     def keep(self, im: Any) -> None:
