@@ -15,8 +15,10 @@ from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host.system import cores_available
 from sophon_loader.wire.announcement import Announcement
+from sophon_loader.wire.entry import Entry
 from storage_agent import log
 from storage_agent.allocator import keep_freed_memory
+from storage_agent.announcing import Announcer, announced_address, check_folder
 from storage_agent.arguments import USUAL_PORT, parser
 from storage_agent.broker import Broker
 from storage_agent.checks import check_address, check_modules
@@ -62,6 +64,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         nice=parsed.nice,
         links_out=parsed.links_out,
         index_folder=parsed.index_folder,
+        announce=parsed.announce,
+        announce_as=parsed.announce_as,
     )
     exports = open_exports(settings)
     log.configure(parsed.log_level, as_json=parsed.log_json)
@@ -69,6 +73,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     settings = replace(settings, indexed=exports.indexed())
     check_modules(settings.ops)
     check_address(settings.bind)
+    if settings.announce is not None:
+        check_folder(settings.announce)
     if settings.keys is not None:
         new = _see_to_keys(KeyFolder(settings.keys))
     elif not is_private(settings.bind):
@@ -78,6 +84,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
     keep_freed_memory()  # before there are threads
     broker = Broker(settings, exports)
+    announcer = None if settings.announce is None else _announcer(settings.announce, broker, settings)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()
 
@@ -85,8 +92,18 @@ def _serve(parsed: argparse.Namespace) -> int:
         _announce(broker, settings, exports)
         if new is not None:
             print(how_to_copy(new, broker.address), file=sys.stderr)
+        if announcer is not None:
+            announcer.start()
 
-    broker.run(ready)
+    def leaving() -> None:
+        if announcer is not None:
+            announcer.leave()
+
+    try:
+        broker.run(ready, leaving)
+    finally:
+        if announcer is not None:
+            announcer.close()
     return 0
 
 
@@ -119,6 +136,19 @@ def _see_to_keys(keys: KeyFolder) -> Path | None:
 
 def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:
     print(Announcement(broker.address, exports.describe(), settings.workers, os.getpid()).line(), flush=True)
+
+
+def _announcer(folder: Path, broker: Broker, settings: Settings) -> Announcer:
+    try:
+        address = announced_address(broker.address, settings.announce_as)
+        announcer = Announcer(folder, Entry([address], broker.instance, list(settings.exports)), log.EventLog())
+    except SophonError:
+        broker.close()
+        raise
+    if is_private(address):
+        remedy = "give --announce-as HOST, or another --bind"
+        log.EventLog().warning("agent announced for this host only", announced=address, remedy=remedy)
+    return announcer
 
 
 def _stop_when_stdin_closes() -> None:

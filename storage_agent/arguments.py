@@ -36,6 +36,8 @@ examples:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555
   # Pictures in tar or zip files, of which nothing is unpacked:
   sophon-agent serve --export "imagenet=tar:///data/shards/{000000..000099}.tar"
+  # Beside other agents, in a folder where all of them say that they are there:
+  sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:0 --announce /shared/run/agents
   # On a file server that has other work to do:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555 --cpu-share 0.5 --nice 10
 """
@@ -133,6 +135,19 @@ def _add_served(group: _Group) -> None:
         metavar="ADDRESS",
         help="Where to listen. tcp://0.0.0.0:5555 is reachable from other hosts; port 0 takes a free one "
         "(default: %(default)s, for this host only).",
+    )
+    group.add_argument(
+        "--announce",
+        type=Path,
+        metavar="FOLDER",
+        help="Keep a file in this folder that says where the agent listens and what it serves, while it serves.",
+    )
+    group.add_argument(
+        "--announce-as",
+        default=Settings.announce_as,
+        metavar="HOST[:PORT]",
+        help="What that file says instead of the host and the port of --bind (default: this host's name if --bind is "
+        "0.0.0.0 or [::]).",
     )
     group.add_argument(
         "--ops",

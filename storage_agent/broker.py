@@ -74,6 +74,7 @@ class Broker:
 
     Attributes:
         address: where loaders connect.
+        instance: what tells it from all other agents, earlier ones at its address too.
     """
 
     def __init__(self, settings: Settings, exports: Exports) -> None:
@@ -82,10 +83,10 @@ class Broker:
         self._log = EventLog()
         self._frontend = Frontend(settings, self._log)
         self.address = self._frontend.address
-        self._instance = uuid.uuid4().hex
+        self.instance = uuid.uuid4().hex
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
         self._pipelines = Pipelines()
-        self._desk = Desk(self._instance, exports.names, encoding_names(), self._admission, self._pipelines)
+        self._desk = Desk(self.instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines, settings.job_s)
         self._upkeep = Upkeep()
         self._cores_at_s = -math.inf
@@ -104,11 +105,12 @@ class Broker:
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+    def run(self, ready: Callable[[], None] = lambda: None, leaving: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM, SIGINT or `stop()`; then finish what is in flight, within `drain_s`.
 
         Args:
             ready: called once loaders can connect.
+            leaving: called once no more requests are taken.
 
         Raises:
             AgentError: workers cannot be started (an `--ops` module that fails to import, say).
@@ -120,8 +122,8 @@ class Broker:
                 keys = "none" if self._settings.keys is None else str(self._settings.keys)
                 exports, workers = self._exports.describe(), self._settings.workers
                 told = {"address": self.address, "exports": exports, "workers": workers, "keys": keys}
-                self._log.info("agent started", **told, pid=os.getpid(), instance=self._instance)
-                self._loop()
+                self._log.info("agent started", **told, pid=os.getpid(), instance=self.instance)
+                self._loop(leaving)
         finally:
             self.close()
 
@@ -129,7 +131,7 @@ class Broker:
         """Take no more requests; `run` returns when those in flight are answered."""
         self._stopping = True
 
-    def _loop(self) -> None:
+    def _loop(self, leaving: Callable[[], None]) -> None:
         for source in (self._frontend.socket, self._frontend.monitor, self._notices):
             self._poller.register(source, zmq.POLLIN)
         door = self._frontend.door
@@ -141,6 +143,7 @@ class Broker:
             if self._stopping:
                 if deadline_s is None:
                     deadline_s = now_s + self._settings.drain_s
+                    leaving()
                     self._desk.stop()
                     self._staff.stop()
                     self._log.info("agent stopping", unanswered=self._admission.outstanding)
@@ -270,7 +273,7 @@ class Broker:
     def _welcome(self, version: int, exports: Sequence[str]) -> Welcome:
         return Welcome(
             version=version,
-            instance=self._instance,
+            instance=self.instance,
             exports=list(exports),
             encodings=list(encoding_names()),
             software=dict(software()),
@@ -362,7 +365,7 @@ class Broker:
         folders, door = self._exports.describe(), self._frontend.door
         return {
             **self._tally.values(),
-            "instance": self._instance,
+            "instance": self.instance,
             "exports": {name: folders[name] for name in exports},
             "keys": door is not None,
             "keys_refused": 0 if door is None else door.refused,

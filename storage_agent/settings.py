@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.wire.entry import host_and_port
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 
 MIN_WORKER_NBYTES = 256 << 20
@@ -56,6 +57,8 @@ class Settings:
             user whose files they are.
         nice: how much workers give way to other processes of this host.
         index_folder: where indexes of archives are kept; None for the usual one.
+        announce: folder in which the agent says that it is there; None to say it nowhere.
+        announce_as: `HOST` or `HOST:PORT` to be said there; "" for where it listens.
         indexed: name -> index, of the exports that are archives; the agent's start finds them for its workers.
 
     Example:
@@ -81,6 +84,8 @@ class Settings:
     insecure: bool = False
     links_out: bool = False
     index_folder: Path | None = None
+    announce: Path | None = None
+    announce_as: str = ""
     indexed: Mapping[str, Indexed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,6 +109,17 @@ class Settings:
             )
         if self.links_out and not self.bind.startswith("ipc://"):
             raise ConfigError(f"--links-out must go with a Unix socket, got {self.bind}; serve the folder they lead to")
+        if self.announce is not None and not self.bind.startswith("tcp://"):
+            raise ConfigError(
+                f"--announce must go with a --bind of tcp://, got {self.bind}; no other host reaches that"
+            )
+        if self.announce_as and self.announce is None:
+            raise ConfigError(f"--announce-as must go with --announce FOLDER, got {self.announce_as!r} alone")
+        if self.announce_as and host_and_port(self.announce_as) is None:
+            raise ConfigError(
+                f"--announce-as must be HOST or HOST:PORT, such as fileserver:5555 or [2001:db8::7]:5555, got "
+                f"{self.announce_as!r}"
+            )
         for name in ("workers", "readers", "max_outstanding", "max_queued"):
             if getattr(self, name) < 1:
                 option = name if name == "max_outstanding" else f"--{name.replace('_', '-')}"

@@ -25,13 +25,13 @@ from storage_agent.stores import Exports
 class _Broker:
     """Takes the settings and serves nobody."""
 
-    address = "tcp://127.0.0.1:4711"
+    address, instance = "tcp://127.0.0.1:4711", "5f0c"
     made: Settings
 
     def __init__(self, settings: Settings, exports: Exports) -> None:
         type(self).made = settings
 
-    def run(self, ready: Any) -> None:
+    def run(self, ready: Any, leaving: Any) -> None:
         ready()
 
 
