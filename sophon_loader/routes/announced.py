@@ -1,0 +1,249 @@
+"""A roster that is a folder: a JSON file per agent, which that agent writes anew every few seconds.
+
+Whoever may write to the folder says who the agents are. So what it holds is taken for anything at all, and without a
+key, which names the agent's, only a folder and files that nobody else may write are believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sophon_loader.client.address import Address
+from sophon_loader.errors import ConfigError, MalformedMessage
+from sophon_loader.host.regular import check_regular, read_to_end
+from sophon_loader.logs import log_line
+from sophon_loader.routes.roster import LOOK_S, MAX_MEMBERS, Member, Question
+from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, Entry
+
+MAX_ENTRIES = 1000
+MAX_NAMES = 16 * MAX_ENTRIES
+"""In the folder that are looked at; others than entries may lie there."""
+MAX_SAID = 100
+"""Lines about entries that were left out. Whoever can write there could cause any number."""
+_LIKE = "write file:///FOLDER/EXPORT, such as file:///shared/run/agents/imagenet"
+
+log = logging.getLogger(__name__)
+
+
+class _File(NamedTuple):
+    """An entry's file as it was found. `reason`: why it is left out; `doubt`: why it would be without a key."""
+
+    seen: tuple[int, int, bytes] = (0, 0, b"")
+    """Its time of change, inode and content: another one if it has been written since."""
+    entry: Entry | None = None
+    reason: str = ""
+    doubt: str = ""
+
+
+class _Snapshot(NamedTuple):
+    at_s: float
+    folder: str
+    export: str
+    within: str
+    files: dict[str, _File]
+    doubt: str
+    left_out: int
+
+
+@dataclass
+class _Known:
+    """A file that has been an entry, and for how long it has been seen unchanged."""
+
+    seen: tuple[int, int, bytes]
+    entry: Entry
+    unchanged_s: float = 0.0
+
+
+class Announced:
+    """The agents of which a folder has an entry that was written anew within 30 s, by this process's clock.
+
+    Args:
+        text: `file:///FOLDER/EXPORT[/FOLDER]`: the last existing folder is the roster, the rest is export and folder
+            within it.
+        keyed: whether agents are known by a key, so that nobody else's entry does harm.
+        wait_s: how long a look may take; 0 not to wait, but take what has been found since the last look.
+        clock: monotonic seconds.
+        say: takes lines about what is left out, each once.
+
+    Raises:
+        ConfigError: the text has another form.
+
+    Example:
+        >>> roster = Announced("file:///shared/run/agents/imagenet/train", keyed=False)
+        >>> [str(member.address) for member in roster.look()]
+        ['tcp://fileserver:5555/imagenet/train']
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        keyed: bool,
+        wait_s: float = LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+        say: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.trouble = ""
+        self._text = text
+        self._parts = _parts(text)
+        self._keyed = keyed
+        self._clock = clock
+        self._say = say
+        self._said: set[tuple[str, str]] = set()
+        self._place: tuple[str, str, str] | None = None
+        """The folder, the export, and the folder within that, once agents have been found there."""
+        self._known: dict[str, _Known] = {}
+        self._names: tuple[str, ...] = ()
+        """Of what is known, for the thread."""
+        self._looked_at_s: float | None = None
+        """When the folder was read last; None if that failed: what could not be written then is not old."""
+        self._question = Question(self._read, "roster-folder", wait_s)
+
+    def look(self) -> Sequence[Member]:
+        """The agents of now; those of the last time while the folder cannot be read.
+
+        Raises:
+            ConfigError: the text names no export, only a folder.
+        """
+        try:
+            snapshots = self._question.answers()
+        except ConfigError:
+            raise
+        except OSError as error:
+            self._fails(f"the folder of {self._text} cannot be read: {error.strerror or error}")
+        else:
+            for snapshot in snapshots:
+                self._take(snapshot)
+            if self._question.overdue:
+                self._fails(f"the folder of {self._text} cannot be read: its disk does not answer")
+        return self._members()
+
+    def _fails(self, why: str) -> None:
+        self.trouble, self._looked_at_s = why, None
+
+    def _members(self) -> list[Member]:
+        living = [known.entry for _, known in sorted(self._known.items()) if known.unchanged_s < GONE_S]
+        if self._place is None:
+            return []
+        _, export, within = self._place
+        members = (
+            Member(Address(endpoint, export, within), entry.instance, tuple(entry.exports))
+            for entry in living
+            for endpoint in entry.addresses
+        )
+        return list(itertools.islice(members, MAX_MEMBERS))
+
+    def _take(self, found: _Snapshot) -> None:
+        """Have what was read take the place of what was known."""
+        if found.doubt and not self._keyed:
+            self._fails(f"{found.folder} is not believed without a key: {found.doubt}")
+            return
+        if found.doubt:
+            self._tell(found.folder, "folder of agents may name wrong ones", found.doubt)
+        if found.left_out:
+            self._tell(found.folder, "entries left out", f"there are more than {MAX_ENTRIES}")
+        passed_s = 0.0 if self._looked_at_s is None else found.at_s - self._looked_at_s
+        self._looked_at_s = found.at_s
+        for name in self._known.keys() - found.files.keys():
+            del self._known[name]
+        for name, file in found.files.items():
+            self._take_file(f"{found.folder}/{name}", name, file, passed_s)
+        self._names = tuple(sorted(self._known))
+        if self._known:
+            self._place = found.folder, found.export, found.within
+        self.trouble = "" if self._members() else f"no agent of {found.export!r} is announced in {found.folder}"
+
+    def _take_file(self, path: str, name: str, file: _File, passed_s: float) -> None:
+        reason = file.reason or ("" if self._keyed else file.doubt)
+        known = self._known.get(name)
+        if file.entry is not None and not reason and (known is None or known.seen != file.seen):
+            self._known[name] = _Known(file.seen, file.entry)
+        elif known is not None:
+            known.unchanged_s += passed_s
+        if reason:
+            self._tell(path, "entry left out", reason)
+        elif file.doubt:
+            self._tell(path, "entry may name a wrong agent", file.doubt)
+
+    def _tell(self, path: str, event: str, reason: str) -> None:
+        if (path, event) not in self._said and len(self._said) < MAX_SAID:
+            self._said.add((path, event))
+            self._say(log_line(event, file=path, reason=reason))
+            if len(self._said) == MAX_SAID:
+                self._say(log_line("no more entries are told of", roster=self._text))
+
+    # --- what the thread does that may hang: nothing below changes anything ---------------------------------------
+
+    def _read(self) -> _Snapshot:
+        folder, export, within = self._place or self._placed()
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            doubt = _doubt(os.fstat(descriptor))
+            with os.scandir(descriptor) as listing:
+                there = {one.name for one in itertools.islice(listing, MAX_NAMES)}
+            entries = {name for name in there if name.endswith(SUFFIX) and not name.startswith(".")}
+            known = self._names  # which a listing may lack while their file is being replaced
+            names = [*known, *sorted(entries - set(known))]
+            found = {name: _file(descriptor, name) for name in names[:MAX_ENTRIES]}
+        finally:
+            os.close(descriptor)
+        files = {name: file for name, file in found.items() if file is not None}
+        return _Snapshot(self._clock(), folder, export, within, files, doubt, len(names[MAX_ENTRIES:]))
+
+    def _placed(self) -> tuple[str, str, str]:
+        for count in range(len(self._parts), -1, -1):
+            folder = "/" + "/".join(self._parts[:count])
+            try:
+                if not stat.S_ISDIR(os.stat(folder).st_mode):
+                    continue
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if count == len(self._parts):
+                raise ConfigError(f"agent must name an export behind the folder {folder}, got {self._text}; {_LIKE}")
+            return folder, self._parts[count], "/".join(self._parts[count + 1 :])
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/")
+
+
+def _parts(text: str) -> list[str]:
+    parts = [part for part in text.removeprefix("file:///").split("/") if part]
+    if not text.startswith("file:///") or not parts or {".", ".."} & set(parts) or "\0" in text:
+        raise ConfigError(f"agent must be the absolute path of a folder and an export, got {text!r}; {_LIKE}")
+    return parts
+
+
+def _file(folder: int, name: str) -> _File | None:
+    """A file of a folder; None if there is none."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return _File(reason="it is a link" if error.errno == errno.ELOOP else error.strerror or str(error))
+    try:
+        status = os.fstat(descriptor)
+        check_regular(status, name)
+        data = read_to_end(descriptor, min(status.st_size, MAX_ENTRY_NBYTES), at_most=MAX_ENTRY_NBYTES)
+        return _File((status.st_mtime_ns, status.st_ino, data), Entry.parse(data), doubt=_doubt(status))
+    except MalformedMessage as error:
+        return _File(reason=str(error))
+    except OSError as error:  # also ESTALE, of one that has just been replaced
+        return _File(reason=error.strerror or str(error))
+    finally:
+        os.close(descriptor)
+
+
+def _doubt(status: os.stat_result) -> str:
+    """Why others than this user and root may have written there; "" if they may not."""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to another user (uid {status.st_uid}); run agents and loaders as one user, or use a key"
+    if status.st_mode & 0o022:
+        return f"others may write there (mode {stat.S_IMODE(status.st_mode):o}); chmod go-w, or use a key"
+    return ""

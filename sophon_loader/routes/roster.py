@@ -1,0 +1,190 @@
+"""Who the agents are at the moment: a list, a name with several addresses, or a folder in which agents announce
+themselves (`announced.py`). Looked at again and again; nothing here connects to an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from sophon_loader.client.address import Address
+from sophon_loader.host.endpoints import host_of
+
+LOOK_S = 5.0
+"""How long a look may take, unless told otherwise."""
+MAX_MEMBERS = 1000
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent that a roster names.
+
+    Args:
+        address: with export and folder, without a key.
+        instance: what tells the agent from all others, if the roster knows it; "" else. Equal ones are one agent, at
+            several addresses.
+        exports: what the agent serves, if the roster knows it: not always the address's.
+    """
+
+    address: Address
+    instance: str = ""
+    exports: tuple[str, ...] | None = None
+
+
+class Roster(Protocol):
+    """Used by one thread.
+
+    Attributes:
+        trouble: why the last look has found nothing new, or nothing; "" if all is well.
+    """
+
+    trouble: str
+
+    def look(self) -> Sequence[Member]:
+        """Who the agents are now. Where that cannot be found out, those of the last time, and `trouble` says why."""
+        ...
+
+
+class Listed:
+    """Agents that were listed by hand.
+
+    Args:
+        addresses: of theirs.
+
+    Example:
+        >>> [str(member.address) for member in Listed([Address.parse("tcp://a:5555/x")]).look()]
+        ['tcp://a:5555/x']
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.trouble = ""
+        self._members = [Member(address) for address in dict.fromkeys(addresses)]
+
+    def look(self) -> Sequence[Member]:
+        """Always the same."""
+        return self._members
+
+
+class Resolved:
+    """All addresses that a name has, of both families, as a headless Service of Kubernetes has one for each agent.
+
+    Args:
+        address: whose host is looked up anew at each look.
+        wait_s: how long a look may take; 0 not to wait, but take what has been found since the last look.
+
+    Example:
+        >>> Resolved(Address.parse("tcp://agents.default.svc:5555/imagenet")).look()[0].address.endpoint
+        'tcp://10.0.0.7:5555'
+    """
+
+    def __init__(self, address: Address, *, wait_s: float = LOOK_S) -> None:
+        self.trouble = ""
+        self._address = replace(address, token=None)
+        self._host, self._port = host_of(address.endpoint), int(address.endpoint.rpartition(":")[2])
+        self._members: Sequence[Member] = ()
+        self._question = Question(self._look_up, "roster-name", wait_s)
+
+    def look(self) -> Sequence[Member]:
+        """The name's addresses now; those of the last time while no name server answers, or it knows none."""
+        try:
+            found = self._question.answers()
+        except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
+            self.trouble = f"{self._host!r} cannot be looked up: {getattr(error, 'strerror', None) or error}"
+        else:
+            self.trouble = f"no name server answers for {self._host!r}" if self._question.overdue else ""
+            if found:
+                self._members = [Member(replace(self._address, endpoint=one)) for one in found[-1]]
+        return self._members
+
+    def _look_up(self) -> list[str]:
+        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        hosts = {_numeric(where) for family, *_, where in found if family in (socket.AF_INET, socket.AF_INET6)}
+        in_order = sorted(hosts, key=_in_order)[:MAX_MEMBERS]
+        return [f"tcp://{f'[{host}]' if ':' in host else host}:{self._port}" for host in in_order]
+
+
+class Question(Generic[Found]):
+    """A question that may never be answered, asked by a thread of its own, one at a time.
+
+    Args:
+        ask: called by the thread.
+        name: of the thread.
+        wait_s: how long `answers` may take; 0 not to wait.
+    """
+
+    def __init__(self, ask: Callable[[], Found], name: str, wait_s: float) -> None:
+        self._ask = ask
+        self._name = name
+        self._wait_s = wait_s
+        self._asking: _Asking[Found] | None = None
+
+    def answers(self) -> list[Found]:
+        """What has been found out since the last call, oldest first: at most a late answer, and the one to a question
+        asked now; neither where there is no answer within `wait_s`.
+
+        Raises:
+            Exception: what `ask` raised now.
+        """
+        found: list[Found] = []
+        if self._asking is not None and not self._asking.is_alive():  # also in a process forked since
+            with contextlib.suppress(Exception):  # asked again at once, and that tells
+                found += self._asking.found()
+            self._asking = None
+        if self._asking is None:
+            self._asking = _Asking(self._ask, self._name)
+            self._asking.start()
+        self._asking.join(self._wait_s)
+        if not self._asking.is_alive():
+            asked, self._asking = self._asking, None
+            found += asked.found()
+        return found
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the question asked last has been open for longer than it may."""
+        return self._asking is not None and time.monotonic() - self._asking.since_s >= (self._wait_s or LOOK_S)
+
+
+class _Asking(threading.Thread, Generic[Found]):
+    """One question. A daemon, since nothing ends a system call that hangs."""
+
+    def __init__(self, ask: Callable[[], Found], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.since_s = time.monotonic()
+        self._ask = ask
+        self._answers: list[Found] = []
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._answers.append(self._ask())
+        except Exception as error:  # told by the thread that asked
+            self._error = error
+
+    def found(self) -> list[Found]:
+        """Its answer; none if it has been cut off by a fork.
+
+        Raises:
+            Exception: what it got instead.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._answers
+
+
+def _numeric(where: Sequence[object]) -> str:
+    """The address of a `getaddrinfo` entry, with its zone."""
+    host, zone = str(where[0]), where[3] if len(where) > 3 else 0
+    return f"{host}%{zone}" if zone and "%" not in host else host
+
+
+def _in_order(host: str) -> tuple[int, int, str]:
+    """IPv4 first, by number: a name server may turn its answers at each question."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    return address.version, int(address), host
