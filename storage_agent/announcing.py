@@ -99,7 +99,7 @@ class Announcer:
             )
         self.path = folder / _file_name(entry.addresses)
         self._leaving = threading.Event()
-        self._failed = ""
+        self._failed: str | None = None
         self._thread = threading.Thread(target=self._keep, name="announcer", daemon=True)
 
     def start(self) -> None:
@@ -142,12 +142,12 @@ class Announcer:
             raise
 
     def _tell(self, reason: str) -> None:
-        """Say that the entry cannot be written, or can be again; each once."""
+        """Say that the entry has been written, cannot be, or has been again; each once."""
         if reason and not self._failed:
             remedy = f"loaders take this agent for gone after {GONE_S:g} s; see to the folder"
             self._log.warning("agent not announced", folder=str(self._folder), reason=reason, remedy=remedy)
-        elif self._failed and not reason:
-            self._log.info("agent announced again", folder=str(self._folder))
+        elif self._failed is None or (self._failed and not reason):
+            self._log.info("agent announced", file=str(self.path))
         self._failed = reason
 
     def _sweep(self) -> None:

@@ -170,7 +170,7 @@ def test_a_disk_that_fills_later(root: Path, full: Path, tmp_path: Path) -> None
         assert "No space left on device" in agent.errors() and agent.alive()
         assert len(_entries(full)) == 1, "the last one stays"
         (full / "data").unlink()
-        until(lambda: "agent announced again" in agent.errors(), "it is said", 15)
+        until(lambda: agent.errors().count(" agent announced ") == 2, "it is said", 15)
     finally:
         assert agent.end() == 0
     assert os.listdir(full) == [] and "Traceback" not in agent.errors()
