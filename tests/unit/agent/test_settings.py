@@ -37,6 +37,10 @@ def test_settings_that_work(tmp_path: Path, changed: dict[str, Any]) -> None:
                          ("max_queued", "--max-queued"))),
     *(({"limit_mbit": n}, f"--limit-mbit must be above 0, got {n}; leave it out") for n in (0.0, -1.0, math.nan)),
     *(({"max_file_nbytes": n}, "--max-file-mb must be from 1 to 1024, got") for n in (0, -1, MAX_PAYLOAD_NBYTES + 1)),
+    ({"announce": Path("/x"), "bind": "ipc://*"}, "--announce must go with a --bind of tcp://, got ipc"),
+    ({"announce_as": "host"}, "--announce-as must go with --announce FOLDER, got 'host' alone"),
+    *(({"announce": Path("/x"), "announce_as": text}, "--announce-as must be HOST or HOST:PORT")
+      for text in ("a:b", "a:0", "tcp://a:5", "::1", "a b", "a:5/d", "*")),
     ({"links_out": True}, "--links-out must go with a Unix socket, got tcp://"),
     ({"max_px": 0}, "--max-megapixels must be above 0, got 0"),
     *(({"drain_s": n}, "drain_s must be") for n in (-1.0, math.nan, math.inf)),
