@@ -1,13 +1,50 @@
-"""A folder in which real agents announce themselves, as loaders read it."""
+"""A folder in which real agents announce themselves, as loaders read it, and a name as this system resolves it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from sophon_loader.routes.announced import Announced
 from storage_agent.status import ask_status
 from tests.support.agents import Agent, until
 from tests.support.clocks import FakeClock
+
+RESOLVED = """
+from sophon_loader.client.address import Address
+from sophon_loader.routes.roster import Resolved
+
+roster = Resolved(Address.parse("tcp://agents:5555/d"))
+for lines in ("127.0.0.9 agents", "127.0.0.9 agents\\n127.0.0.10 agents\\n::1 agents", "127.0.0.10 agents", ""):
+    with open("/etc/hosts", "w") as hosts:
+        hosts.write(lines + "\\n")
+    print(*(one.address.endpoint for one in roster.look()), roster.trouble != "")
+"""
+"""Has an /etc/hosts of its own, which it changes."""
+
+
+def test_a_name_whose_addresses_change(tmp_path: Path) -> None:
+    """Not patched: the C library reads its file, in a mount namespace."""
+    hosts = tmp_path / "hosts"
+    hosts.touch()
+    command = f'mount --bind "{hosts}" /etc/hosts && exec "$@"'
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c", command, "-"]
+    try:
+        can = subprocess.run([*mounted, "true"], capture_output=True, text=True, timeout=20)
+    except OSError:
+        pytest.skip("no unshare")
+    if can.returncode:
+        pytest.skip(f"no /etc/hosts of its own: {can.stderr}")
+    told = subprocess.run([*mounted, sys.executable, "-c", RESOLVED], capture_output=True, text=True, timeout=60)
+    assert told.stdout.splitlines() == [
+        "tcp://127.0.0.9:5555 False",
+        "tcp://127.0.0.9:5555 tcp://127.0.0.10:5555 tcp://[::1]:5555 False",
+        "tcp://127.0.0.10:5555 False",
+        "tcp://127.0.0.10:5555 True",
+    ], told.stderr
 
 
 def test_agents_come_and_go(root: Path, tmp_path: Path) -> None:
