@@ -82,7 +82,14 @@ class Instead:
             return None
 
     def there(self, wanted: Wanted) -> bytes:
+        """The file, as of `elsewhere`."""
+        return self.elsewhere(wanted)[0]
+
+    def elsewhere(self, wanted: Wanted) -> tuple[bytes, str]:
         """The file, from the agent; of several, from another than has answered, if one has it. Waits for it.
+
+        Returns:
+            The file, and what error texts call the agent that it is from.
 
         Raises:
             AgentUnreachable: it does not come within `dead_after_s`.
@@ -94,8 +101,8 @@ class Instead:
         for lane in lanes:
             if lane is not answered and not lane.gone:
                 with contextlib.suppress(SophonError):
-                    return self._file_of(lane, wanted)
-        return self._file_of(answered, wanted)
+                    return self._file_of(lane, wanted), agent_name(lane.terms)
+        return self._file_of(answered, wanted), agent_name(answered.terms)
 
     def _file_of(self, lane: Session, wanted: Wanted) -> bytes:
         terms, pid = lane.terms, os.getpid()

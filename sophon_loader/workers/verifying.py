@@ -136,14 +136,23 @@ def _tells_no_size(path: str) -> bool:
 
 
 @dataclass(frozen=True)
+class _File:
+    """What a sample is compared with; `holder` is the agent that has it, if it is another one than made the sample."""
+
+    data: bytes
+    holder: str = ""
+
+
+@dataclass(frozen=True)
 class _Found:
-    """A value that differs: behind how many ops, where, and what is there in either; the agent's answer."""
+    """A value that differs: behind how many ops, where, and what is there in either; the agent's answer; the file."""
 
     stage: int
     where: str
     ours: str
     theirs: str
     sample: Sample
+    file: _File
 
 
 class Verifier:
@@ -224,28 +233,38 @@ class Verifier:
         stage, sample = found.stage, found.sample
         ran = " to ".join(dict.fromkeys((chain.ops[0].label, chain.ops[stage - 1].label)))
         what = f"value after ops 0 to {stage - 1} ({ran})" if stage else "file"
+        agent, other = self._instead.name(), found.file.holder
+        if other:
+            ends, ours, cause = "at all agents", f"from the file at agent {other}", "both agents"
+            warning = "Train with neither of the two until you know which is right"
+        else:
+            ends, ours, cause = "at both ends", "here", "both hosts"
+            warning = "Do not train with this agent until you know the cause"
         raise SampleDiffers(
-            f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found.ours}"
-            f"{found.where} here and {found.theirs}{found.where} from agent {self._instead.name()}, at cut "
-            f"{sample.cut} in encoding {sample.encoding!r}; see that both hosts hold the same files and run the same "
-            "ops. Do not train with this agent until you know the cause: earlier samples may be wrong too"
+            f"{what} of sample {wanted.sample} ({wanted.key!r}) must be the same {ends}, got {found.ours}{found.where} "
+            f"{ours} and {found.theirs}{found.where} from agent {agent}, at cut {sample.cut} in encoding "
+            f"{sample.encoding!r}; see that {cause} hold the same files and run the same ops. {warning}: earlier "
+            "samples may be wrong too"
         )
 
-    def _file(self, wanted: Wanted) -> bytes:
+    def _file(self, wanted: Wanted) -> _File:
         here = self._instead.here(wanted)
-        return self._instead.there(wanted) if here is None else here
+        if here is not None:
+            return _File(here)
+        data, holder = self._instead.elsewhere(wanted)
+        return _File(data, holder if holder != self._instead.name() else "")
 
     def _again(self, wanted: Wanted, chain: Chain, draw: Draw) -> _Found | None:
         """What differs when the agent is asked once more; None for nothing, as the file has been replaced meanwhile."""
         for _ in range(_ROUNDS):
-            before, data = self._instead.seen(wanted), self._file(wanted)
+            before, file = self._instead.seen(wanted), self._file(wanted)
             sample, payload = self._instead.again(wanted, draw.epoch)
-            if self._file(wanted) == data and self._instead.seen(wanted) == before:
-                return _compared(data, sample, payload, chain, draw)
+            if self._file(wanted) == file and self._instead.seen(wanted) == before:
+                return _compared(file, sample, payload, chain, draw)
         return None
 
 
-def _compared(data: bytes, sample: Sample, payload: Payload, chain: Chain, draw: Draw) -> _Found | None:
+def _compared(file: _File, sample: Sample, payload: Payload, chain: Chain, draw: Draw) -> _Found | None:
     """Where the value that the agent has sent is another one than that of a file; None for nowhere."""
     theirs: Any = decode(sample.encoding, sample.meta, payload)
     stage = sample.cut
@@ -254,7 +273,7 @@ def _compared(data: bytes, sample: Sample, payload: Payload, chain: Chain, draw:
     elif stage == 0:
         theirs = bytes(theirs)
     try:
-        found = difference(chain.run(data, 0, stage, draw), theirs)
+        found = difference(chain.run(file.data, 0, stage, draw), theirs)
     except Exception as error:  # of an op, for which the file at the agent was good enough
         found = "", f"{type(error).__name__}: {error}", kind_of(theirs)
-    return None if found is None else _Found(stage, *found, sample)
+    return None if found is None else _Found(stage, *found, sample, file)

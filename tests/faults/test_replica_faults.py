@@ -153,6 +153,31 @@ def test_one_that_lies_is_named(root: Path, agent: Agent, lying: Agent, policy: 
         loader.close()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("first", [True, False], ids=["lists", "second"])
+@pytest.mark.parametrize("policy", ["no-off", "all-off"])
+def test_one_that_lies_is_held_against_the_other_where_no_file_is_mounted(
+    root: Path, agent: Agent, lying: Agent, policy: str, first: bool, workers: int
+) -> None:
+    """Nobody here knows which of the two is right, so the error names both."""
+    names = [one.address() for one in ((lying, agent) if first else (agent, lying))]
+    dataset = RemoteImageFolder(names, transform=train_transform(), options=SOON)
+    loader = OffloadingDataLoader(
+        dataset, options=replace(SOON, verify=1.0), policy=policy, num_workers=workers, **LOADER
+    )
+    try:
+        with pytest.raises(SampleDiffers) as caught:
+            for _ in range(3):
+                samples_of(loader)
+        words = str(caught.value)
+        assert all(f"agent {name}" in words for name in names), words
+        assert " here" not in words and "Train with neither" in words, words
+        keys = [str(path.relative_to(root)) for path in root.rglob("*.jpg")]
+        assert any(key in words for key in keys), words
+    finally:
+        loader.close()
+
+
 def test_one_that_lies_goes_unnoticed_without_verify(root: Path, agent: Agent, lying: Agent) -> None:
     """As docs/several-agents.md says."""
     loader = loader_of(folder(root), agent, lying, policy="no-off", options=replace(SOON, verify=0.0))

@@ -365,6 +365,6 @@ def test_a_file_that_cannot_be_had_hinders_nobody(root: Path, monkeypatch: pytes
     def nobody(self: Any, one: Any) -> bytes:
         raise AgentUnreachable("it has just gone")
 
-    monkeypatch.setattr(module.Instead, "there", nobody)
+    monkeypatch.setattr(module.Instead, "elsewhere", nobody)
     assert torch.equal(finished(parts, reply)[0], value)
     assert parts.statistics.totals(1).verified == 0
