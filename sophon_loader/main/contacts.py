@@ -43,6 +43,8 @@ class Contacts:
         """Those that the workers have been told of."""
         self._began_without = False
         """Whether the run has begun with no agent."""
+        self._told_later: list[str] = []
+        """Notes on the agents that came when others were used already."""
         self._warned_of: set[str] = set()
 
     # --- as of one ------------------------------------------------------------------------------------------------
@@ -92,16 +94,10 @@ class Contacts:
 
     @property
     def note(self) -> str:
-        """What a user should know of where the agents stand; "" while all serve."""
-        if self.why_alone:
+        """What a user should know while no agent is used; `shares` tells of each by itself."""
+        if self.why_alone or self._in_use or not self.missing:
             return self.why_alone
-        if not self._in_use:
-            return f"files are read on this host until an agent comes: {self.missing}" if self.missing else ""
-        return "; ".join(
-            f"the agent at {one.agent} has yet to come, and the others do its part: {one.missing}"
-            for one in self._each
-            if one not in self._in_use and one.missing
-        )
+        return f"files are read on this host until an agent comes: {self.missing}"
 
     def fits(self, processes: int) -> bool:
         """Whether a run that begins with so many processes would have the agents if this one has them."""
@@ -113,7 +109,7 @@ class Contacts:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
         """
-        self._in_use, self._began_without = [], False
+        self._in_use, self._told_later, self._began_without = [], [], False
         for one in self._each:
             one.start(chains, seed, processes)
         if not self.asked:
@@ -165,7 +161,9 @@ class Contacts:
         """
         came = [one for one in self._each if one.look()]
         if came and self._in_use:
+            found = [one.agreed for one in came if one.agreed is not None]
             self._use(came)
+            self._told_later += [f"agent {agreement.agent}: {note}" for agreement in found for note in agreement.notes]
             return False
         return bool(came)
 
@@ -206,14 +204,19 @@ class Contacts:
     # --- what the user is told ------------------------------------------------------------------------------------
 
     def shares(self) -> list[str]:
-        """What each agent has sent since the run began."""
+        """What each agent has sent since the run began, where it stands now, and what one that came later cannot do."""
         told = []
         for one in self._each:
             if one.shared is not None:
                 samples, nbytes = one.shared.sent()
-                gone = ", and does not answer now" if one.is_gone else ""
-                told.append(f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}{gone}")
-        return told
+                stands = self._stands(one)
+                told.append(f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}{stands}")
+        return told + self._told_later
+
+    def _stands(self, one: Contact) -> str:
+        if self._in_use and one not in self._in_use and one.missing:
+            return f"; it has yet to come, and the others do its part: {one.missing}"
+        return ", and does not answer now" if one.is_gone else ""
 
     def tell_missing(self) -> None:
         """An epoch begins without an agent, since all are missing."""

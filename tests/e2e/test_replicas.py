@@ -12,6 +12,7 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError
+from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
@@ -118,6 +119,60 @@ def test_one_that_is_missing_at_first_joins(root: Path, agent: Agent, other: Age
         until(used, "it is used")
     finally:
         loader.close()
+
+
+def noted(loader: Any, agent: Agent) -> str:
+    """What the report says of an agent."""
+    return "; ".join(note for note in loader.report().as_dict()["notes"] if agent.endpoint in note)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_report_says_within_an_epoch_that_one_has_come_and_that_it_has_gone(
+    root: Path, agent: Agent, other: Agent, workers: int
+) -> None:
+    other.kill()
+    loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=workers, sampler=list(range(FILES)) * 500)
+    batches = iter(loader)
+    try:
+
+        def said(what: str) -> bool:
+            next(batches)
+            return what in noted(loader, other)
+
+        assert said("it has yet to come, and the others do its part")
+        other.start()
+        other.ready()
+        until(lambda: not said("it has yet to come") and sent(loader)[1] > 0, "it is used in the same epoch")
+        other.kill()
+        until(lambda: said("does not answer now"), "it is known to have gone")
+        assert "it has yet to come" not in noted(loader, other) and sent(loader)[1] > 0
+        other.start()
+        other.ready()
+        until(lambda: not said("does not answer now"), "it is known to be back")
+    finally:
+        del batches
+        loader.close()
+
+
+def test_what_one_that_joins_later_cannot_do_is_said(root: Path, tmp_path: Path, agent: Agent) -> None:
+    with agent_for({EXPORT: root}, modules=modules(tmp_path, OTHER_TORCH)) as other:
+        other.kill()
+        loader = loader_of(folder(root), agent, other, policy="all-off", sampler=list(range(FILES)) * 500)
+        batches = iter(loader)
+        try:
+            next(batches)
+            assert "no op runs" not in noted(loader, other)
+            other.start()
+            other.ready()
+
+            def said() -> bool:
+                next(batches)
+                return "no op runs at the agent" in noted(loader, other)
+
+            until(said, "what it cannot do")
+        finally:
+            del batches
+            loader.close()
 
 
 def test_a_job_starts_while_all_are_missing(root: Path, agent: Agent, other: Agent, expected: Any) -> None:
