@@ -131,7 +131,9 @@ def test_the_report_says_within_an_epoch_that_one_has_come_and_that_it_has_gone(
     root: Path, agent: Agent, other: Agent, workers: int
 ) -> None:
     other.kill()
-    loader = loader_of(folder(root), agent, other, policy="all-off", num_workers=workers, sampler=list(range(FILES)) * 500)
+    loader = loader_of(
+        folder(root), agent, other, policy="all-off", num_workers=workers, sampler=list(range(FILES)) * 500
+    )
     batches = iter(loader)
     try:
 
@@ -150,7 +152,6 @@ def test_the_report_says_within_an_epoch_that_one_has_come_and_that_it_has_gone(
         other.ready()
         until(lambda: not said("does not answer now"), "it is known to be back")
     finally:
-        del batches
         loader.close()
 
 
@@ -171,7 +172,6 @@ def test_what_one_that_joins_later_cannot_do_is_said(root: Path, tmp_path: Path,
 
             until(said, "what it cannot do")
         finally:
-            del batches
             loader.close()
 
 
