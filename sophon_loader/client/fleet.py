@@ -32,8 +32,9 @@ class Fleet:
     that lives has been asked, and one that says "nothing" that none lives.
 
     Args:
-        terms: agreed on, with one agent each; the keys of what is wanted are those of the first.
+        terms: agreed on, with one agent each.
         reaches: per agent and source, the last stage that the agent reaches; () where all reach whatever is wanted.
+        folder: what the keys of what is wanted begin with; None for the folder of the first agent.
 
     Attributes:
         lanes: the sessions, in the order of `terms`: what is known of each agent alone (`gone`, `why`, `gave_up_s`,
@@ -50,14 +51,17 @@ class Fleet:
         >>> replies = [fleet.next(batch) for _ in range(fleet.missing(batch))]
     """
 
-    def __init__(self, terms: Sequence[Terms], reaches: Sequence[Sequence[int]] = ()) -> None:
-        self._reaches = reaches if len(set(map(tuple, reaches))) > 1 else ()
+    def __init__(
+        self, terms: Sequence[Terms], reaches: Sequence[Sequence[int]] = (), folder: str | None = None
+    ) -> None:
+        self._reaches = reaches
+        self._folder = terms[0].address.folder if folder is None else folder
         self.lanes: list[Session] = []
         for one in terms:
             # What has come and lies here is this process's, however many agents it is from.
             options = replace(one.options, window_nbytes=max(1, one.options.window_nbytes // len(terms)))
             first = self.lanes[0] if self.lanes else None
-            self.lanes.append(Session(replace(one, options=options), first, terms[0].address.folder))
+            self.lanes.append(Session(replace(one, options=options), first, self._folder))
         self.homes = Homes([str(one.address) for one in terms])
         self._paces = [Pace() for _ in terms]
         self.answered = self.lanes[0]

@@ -17,6 +17,27 @@ from xxhash import xxh3_64_intdigest
 BOUND = 1.25
 """An agent may have so many times its share of what waits, and one sample more, before others are asked."""
 
+MOST = 16
+"""So many agents have a connection to each worker, or more where workers are too few for all: one takes six file
+descriptors."""
+
+
+def connected(agents: int, worker: int, workers: int) -> list[int]:
+    """The numbers of the agents that a worker is connected to: all, or a part of a ring, where that of the next worker
+    begins. So over all workers each agent has as many connections as another, or one more.
+
+    Args:
+        agents: how many there are.
+        worker: its number, from 0.
+        workers: how many there are.
+
+    Example:
+        >>> connected(20, worker=1, workers=3)
+        [16, 17, 18, 19, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    """
+    count = min(agents, max(MOST, math.ceil(agents / workers)))
+    return list(range(agents)) if count == agents else [(worker * count + n) % agents for n in range(count)]
+
 
 class Homes:
     """Of the keys at some agents.

@@ -282,7 +282,7 @@ class OffloadedDataset(Dataset[Any]):
             self._looked = 0, {}
         pid = os.getpid()
         if self._process is None or self._process[0] != pid:
-            session = self._ways.session()
+            session = self._ways.session(_worker(), _workers())
             self._mounted = session is not None and self._locations.all_here
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))
@@ -316,6 +316,12 @@ def _worker() -> int:
     """Number of this worker; 0 in the main process, too."""
     worker = get_worker_info()
     return int(worker.id) if worker else 0
+
+
+def _workers() -> int:
+    """How many processes load as this one does."""
+    worker = get_worker_info()
+    return int(worker.num_workers) if worker else 1
 
 
 def _runs_users_code(source: Source, steps: Steps) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sophon_loader.client.fleet import Fleet
+from sophon_loader.client.homes import connected
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.wire.messages import Sample
@@ -26,6 +27,8 @@ class Ways:
         self._routes = tuple(routes)
         self._numbers: list[int] = []
         """Those of `agreed` among the routes."""
+        self._connected: list[int] = []
+        """Those of the session's lanes."""
         self._cores: dict[int, tuple[float, float]] = {}
         """Per route, what its agent has said last of its cores."""
         self._lost_s: list[float] = []
@@ -45,13 +48,23 @@ class Ways:
         """Those of the agent that agreed first, which says where the files lie; None before that."""
         return self.agreed[0].terms if self.agreed else None
 
-    def session(self) -> Session | Fleet | None:
-        """A new one, with all agents that have agreed; None with none."""
-        self._lost_s = [0.0] * len(self.agreed)
-        if len(self.agreed) <= 1:
-            return Session(self.agreed[0].terms) if self.agreed else None
-        placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in self.agreed]
-        return Fleet(placed, [one.reach for one in self.agreed])
+    def session(self, worker: int, workers: int) -> Session | Fleet | None:
+        """A new one, with the agents that have agreed, of many with a part; None with none.
+
+        Args:
+            worker: its number.
+            workers: how many there are.
+        """
+        agreed = dict(sorted(zip(self._numbers, self.agreed, strict=True)))
+        numbers = list(agreed)
+        self._connected = [numbers[n] for n in connected(len(numbers), worker, workers)]
+        self._lost_s = [0.0] * len(self._connected)
+        if len(agreed) <= 1:
+            return Session(self.agreed[0].terms) if agreed else None
+        those = [agreed[number] for number in self._connected]
+        placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in those]
+        unlike = len({one.reach for one in self.agreed}) > 1
+        return Fleet(placed, [one.reach for one in those] if unlike else (), self.agreed[0].place[0])
 
     def trust(self, session: Session | Fleet, worker: int, *, mounted: bool) -> None:
         """Expect of each agent what this worker, others before it and the main process have found out.
@@ -61,8 +74,8 @@ class Ways:
             worker: its number.
             mounted: whether all files can be read on this host.
         """
-        several = len(self._numbers) > 1
-        for lane, number in enumerate(self._numbers):
+        several = len(self._connected) > 1
+        for lane, number in enumerate(self._connected):
             route = self._routes[number]
             left_s = route.left_s(worker) if mounted else math.inf
             # Without another agent and without the files, one that has gone is waited for all the same.
@@ -71,7 +84,7 @@ class Ways:
 
     def note(self, session: Session | Fleet, worker: int) -> None:
         """Tell the other processes what this worker has found out since it did so last."""
-        for place, (lane, number) in enumerate(zip(session.lanes, self._numbers, strict=True)):
+        for place, (lane, number) in enumerate(zip(session.lanes, self._connected, strict=True)):
             lost_s, self._lost_s[place] = lane.lost_s - self._lost_s[place], lane.lost_s
             self._routes[number].note(worker, lane.gave_up_s, lost_s)
 
@@ -87,12 +100,14 @@ class Ways:
         Returns:
             The cores that this process can count on, of all agents that live, and those that each of their workers has.
         """
-        number = self._numbers[session.lanes.index(session.answered)]
+        number = self._connected[session.lanes.index(session.answered)]
         self._routes[number].hear(worker)
         if len(self._routes) == 1:
             return sample.cores, sample.per_worker
         self._routes[number].count(worker, nbytes)
         self._cores[number] = sample.cores, sample.per_worker
-        living = [n for lane, n in zip(session.lanes, self._numbers, strict=True) if not lane.gone and n in self._cores]
+        living = [
+            n for lane, n in zip(session.lanes, self._connected, strict=True) if not lane.gone and n in self._cores
+        ]
         told = [self._cores[n] for n in living] or [(sample.cores, sample.per_worker)]
         return sum(cores for cores, _ in told), sum(each for _, each in told) / len(told)

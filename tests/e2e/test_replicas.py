@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
+from sophon_loader.client.homes import MOST
 from sophon_loader.errors import AgentUnreachable, ConfigError
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import EXPORT, Agent, agent_for, until
@@ -47,6 +51,26 @@ def test_batches_are_those_of_no_agent_and_both_have_a_share(
         assert min(sent(loader)) >= FILES // 5
     finally:
         loader.close()
+
+
+def test_of_many_agents_each_worker_is_connected_to_some(root: Path, agent: Agent) -> None:
+    """So that descriptors have a limit; over all workers each agent has work. They name the folder in unlike ways."""
+    with contextlib.ExitStack() as stack:
+        exports: list[dict[str, Path | str]] = [{EXPORT: root.parent}, {EXPORT: root}]
+        others = [stack.enter_context(agent_for(exports[number % 2])) for number in range(MOST + 1)]
+        how: dict[str, Any] = {"num_workers": 3, "persistent_workers": True, "policy": "no-off"}
+        order = list(range(FILES)) * 6
+        loader = loader_of(folder(root), *others, agent, **how, sampler=order)
+        try:
+            plain = OffloadingDataLoader(folder(root), sampler=order, policy="no-off", **LOADER)
+            assert samples_of(loader) == samples_of(plain)
+            assert sum(sent(loader)) == len(order) and min(sent(loader)) > 0
+            ports = {int(one.endpoint.rpartition(":")[2]) for one in (*others, agent)}
+            for worker in multiprocessing.active_children():
+                reached = {one.raddr.port for one in psutil.Process(worker.pid).net_connections("tcp") if one.raddr}
+                assert len(reached & ports) == MOST
+        finally:
+            loader.close()
 
 
 @pytest.mark.parametrize("mounted", [True, False])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sophon_loader.client.homes import BOUND, Homes
+from sophon_loader.client.homes import BOUND, MOST, Homes, connected
 from tests.support.drawn import examples
 
 KEYS = [f"n{number % 50:08}/n{number % 50:08}_{number}.JPEG" for number in range(4000)]
@@ -116,3 +116,13 @@ def test_every_process_has_the_same_order() -> None:
 
 def test_a_name_that_is_no_utf8_has_a_home() -> None:
     assert sorted(homes(3).order("a\udcff.jpg")) == [0, 1, 2]
+
+
+@examples(200)
+@given(agents=st.integers(1, 100), workers=st.integers(1, 24))
+def test_of_many_agents_a_worker_is_connected_to_some_and_all_workers_to_all_alike(agents: int, workers: int) -> None:
+    each = [connected(agents, worker, workers) for worker in range(workers)]
+    spread = Counter(number for numbers in each for number in numbers)
+    assert set(spread) == set(range(agents)) and max(spread.values()) - min(spread.values()) <= 1
+    for numbers in each:
+        assert len(set(numbers)) == len(numbers) == min(agents, max(MOST, -(-agents // workers)))
