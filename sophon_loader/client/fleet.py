@@ -283,7 +283,9 @@ class Fleet:
         able = {n for n, lane in enumerate(self.lanes) if not lane.gone and n not in without}
         waiting = [lane.unanswered for lane in self.lanes]
         self.homes.weights = weights([pace.rate for pace in self._paces])
-        homes = self.homes.deal([one.key for one in wanted], waiting, lambda n: n in able or not able)
+        # Below the folder, which has another name for a worker that met the agents in another order.
+        below = len(self._folder) + 1 if self._folder else 0
+        homes = self.homes.deal([one.key[below:] for one in wanted], waiting, lambda n: n in able or not able)
         shares: dict[int, tuple[list[Wanted], list[int]]] = defaultdict(lambda: ([], []))
         for number, position, one in zip(homes, positions, wanted, strict=True):
             shares[number][0].append(one if not self._reaches else _within(one, self._reaches[number][one.source]))

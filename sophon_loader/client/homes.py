@@ -62,7 +62,7 @@ class Homes:
         """The agents, the key's home first.
 
         Args:
-            key: of a file, as all processes call it.
+            key: of a file, as all processes call it, whichever agent each of them met first.
         """
         data = key.encode(errors="surrogateescape")
         scores = [

@@ -43,7 +43,7 @@ class Wire:
         self.waits = 0
 
     def connection(self, *_: object) -> Link:
-        self.links.append(Link(self.agents[len(self.links)]))
+        self.links.append(Link(self.agents[len(self.links) % len(self.agents)]))
         return self.links[-1]
 
     def arrived(self, links: Sequence[Link], timeout_s: float) -> list[int]:
@@ -399,6 +399,28 @@ def test_each_agent_is_asked_by_its_own_export_and_folder() -> None:
             assert link.exports == {f"export{number}"}
             assert link.asked and all(key.startswith(f"{folder}0/") for key in link.asked)
         assert {scene.fleet.next(batch).wanted.key for _ in want} == {one.key for one in want}
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]])
+def test_a_key_has_its_home_in_whatever_order_the_agents_were_given_or_came(order: list[int]) -> None:
+    """Workers that met the agents in unlike orders call a file as the first of each has it."""
+    folders = ["train", "", "copies/train"]
+    homes: list[dict[str, str]] = []
+    for found in ([0, 1, 2], order):
+        with Scene([[], [], []], folders=folders) as scene:
+            scene.fleet = Fleet([scene.terms[number] for number in found])
+            links = scene.wire.links[-3:]
+            batch, want = batches_of([30])[0]
+            first = folders[found[0]]
+            scene.fleet.want(batch, [replace(one, key=f"{first}/{one.key}".lstrip("/")) for one in want])
+            homes.append(
+                {
+                    key.removeprefix(folders[number]).lstrip("/"): folders[number]
+                    for number, link in zip(found, links, strict=True)
+                    for key in link.asked
+                }
+            )
+    assert homes[0] == homes[1] and len(set(homes[0].values())) == 3
 
 
 def test_what_is_known_of_the_way_is_each_agents_own(good: Scene) -> None:
