@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
 from tests.pages.blocks import steps_of
-from tests.support.agents import ROOT, Agent, with_modules
+from tests.support.agents import ROOT, Agent, agent_for, with_modules
 from tests.support.loaders import samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
 from tests.support.programs import Programs, Ran
@@ -222,9 +222,14 @@ def test_a_training_like_torchvisions_references(root: Path, make: Any) -> None:
     assert seen[0][1].shape == (4, 4) and not torch.equal(seen[0][0][0], seen[0][0][1])
 
 
-def test_lightning_predicts_what_comes_from_the_agent(programs: Programs, agent: Agent, root: Path) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_lightning_predicts_what_comes_from_the_agent(
+    programs: Programs, agent: Agent, root: Path, several: bool
+) -> None:
     pytest.importorskip("lightning")
-    (done,) = programs.run("tests.support.predicting", agent.address(), str(root))
+    with agent_for(root) as other:
+        names = [agent.address(), other.address()][: 1 + several]
+        (done,) = programs.run("tests.support.predicting", ",".join(names), str(root))
     assert done.status == 0, done.output
     expected = [image for image, _ in samples_of(DataLoader(folder(root, eval_transform()), 4))]
     told = [json.loads(line) for line in done.output.splitlines() if line.startswith('{"')]

@@ -1,4 +1,4 @@
-"""Lightning's `predict`, which makes every loader anew: `python -m tests.support.predicting AGENT ROOT`."""
+"""Lightning's `predict`, which makes every loader anew: `python -m tests.support.predicting AGENT[,AGENT...] ROOT`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ class Predicting(LightningModule):
         return self.make()
 
 
-def main(agent: str, root: str) -> None:
+def main(agents: str, root: str) -> None:
     dataset = folder(Path(root), eval_transform())
 
-    def make() -> OffloadingDataLoader[Any]:
-        return OffloadingDataLoader(dataset, batch_size=4, agent=agent, policy="resize-off", num_workers=1, seed=7)
+    given: dict[str, Any] = {"agent": agents.split(","), "policy": "resize-off", "num_workers": 1, "seed": 7}
 
-    for given in (make(), None):  # passed to `predict`; from the module's own hook
+    def make() -> OffloadingDataLoader[Any]:
+        return OffloadingDataLoader(dataset, batch_size=4, **given)
+
+    for loader in (make(), None):  # passed to `predict`; from the module's own hook
         trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-        predictions = trainer.predict(Predicting(make), given)
+        predictions = trainer.predict(Predicting(make), loader)
         report = trainer.predict_dataloaders.report().as_dict()
         digests = [digest for batch in predictions or () for digest in batch]
         print(json.dumps({"choices": report["choices"], "seen": digests}))
