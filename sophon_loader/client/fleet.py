@@ -307,7 +307,7 @@ class Fleet:
             return
         rate = sum(self._paces[n].rate or UNKNOWN for n in idle)
         for number, lane in enumerate(self.lanes):
-            if not lane.gone and (count := too_much(lane.owed, self._paces[number].rate, rate)):
+            if not lane.gone and (count := too_much(lane.owed, lane.unanswered, self._paces[number].rate, rate)):
                 self._deal_again(lane.give_back(count), without=[n for n in range(len(self.lanes)) if n not in idle])
 
     def _wait(self) -> list[int]:

@@ -74,15 +74,17 @@ def weights(rates: Sequence[float | None]) -> list[float]:
     return [1.0 if rate is None else max(LEAST, rate / best) for rate in rates]
 
 
-def too_much(owed: int, rate: float | None, idle_rate: float) -> int:
+def too_much(owed: int, unanswered: int, rate: float | None, idle_rate: float) -> int:
     """How many of the samples that one agent owes others should be asked for, which have nothing to do.
 
     Args:
         owed: by that agent.
+        unanswered: requests that it has; those of them that others have taken over are answered all the same, and may
+            be before what is owed.
         rate: of it, samples/s; None where unknown.
         idle_rate: of the others, all together.
     """
     if rate is None or idle_rate < _FAR * rate:
         return 0
     count = round(owed * idle_rate / (idle_rate + rate))  # the last one, too
-    return count if count / rate >= _LONG_S else 0
+    return count if (count + unanswered - owed) / rate >= _LONG_S else 0

@@ -89,20 +89,33 @@ def test_nothing_is_known_at_first() -> None:
 
 
 @examples(200)
-@given(owed=st.integers(0, 512), rate=st.none() | st.floats(0.01, 1e4), idle_rate=st.floats(0.0, 1e4))
-def test_what_others_take_over(owed: int, rate: float | None, idle_rate: float) -> None:
-    count = too_much(owed, rate, idle_rate)
+@given(
+    owed=st.integers(0, 512),
+    ignored=st.integers(0, 64),
+    rate=st.none() | st.floats(0.01, 1e4),
+    idle_rate=st.floats(0.0, 1e4),
+)
+def test_what_others_take_over(owed: int, ignored: int, rate: float | None, idle_rate: float) -> None:
+    count = too_much(owed, owed + ignored, rate, idle_rate)
     assert 0 <= count <= owed
     if count:
         assert rate is not None and idle_rate >= 3 * rate, "of unlike agents alone"
-        assert owed / rate - max(count / idle_rate, (owed - count) / rate) >= 0.1, "it saves time"
-    assert too_much(1, 0.5, 40.0) == 1, "the last one, too"
+        saved = (owed + ignored) / rate - max(count / idle_rate, (owed - count) / rate)
+        assert saved >= 0.1, "it saves time, where it comes behind what nobody waits for any more"
+    assert too_much(1, 1, 0.5, 40.0) == 1, "the last one, too"
+
+
+def test_what_comes_behind_answers_that_nobody_waits_for_is_taken_over_at_once() -> None:
+    """As beside an agent of a tenth in the first batches: it still owed one sample, and 30 others were on its wire."""
+    assert not too_much(1, 1, 4.8, 36.8)
+    assert too_much(1, 31, 4.8, 36.8) == 1
+    assert not too_much(0, 31, 4.8, 36.8)
 
 
 def test_who_has_fallen_silent_loses_what_it_owes_within_a_second() -> None:
     pace = Pace()
     for number in range(50):
         pace.see(number / 50, 8, number, just_now=False)
-    assert not too_much(8, pace.rate, 60.0)
+    assert not too_much(8, 8, pace.rate, 60.0)
     pace.see(3.0, 8, 49, just_now=False)
-    assert too_much(8, pace.rate, 60.0)
+    assert too_much(8, 8, pace.rate, 60.0)
