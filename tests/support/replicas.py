@@ -22,4 +22,4 @@ def loader_of(dataset: Any, *agents: Agent, **arguments: Any) -> OffloadingDataL
 def sent(loader: Any) -> list[int]:
     """Samples from each agent, as the report has them."""
     notes = [note for note in loader.report().as_dict()["notes"] if " has sent " in note]
-    return [int(note.split(" has sent ")[1].split(" ")[0]) for note in notes]
+    return [int(note.split(" has sent ")[1].split(" ")[0].replace(",", "")) for note in notes]
