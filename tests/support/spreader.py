@@ -36,6 +36,10 @@ class Spreader(Relay):
     def __enter__(self) -> Spreader:
         return self
 
+    def skip(self) -> None:
+        """Pass over the agent whose turn it is."""
+        self._next = (self._next + 1) % len(self._targets)
+
     def connected(self) -> socket.socket:
         """A connection to the agent whose turn it is, or to the next one that has a listener."""
         for _ in self._targets:
