@@ -34,6 +34,7 @@ from sophon_loader.workers.collate import Collate
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.offers import SharedOffers
+from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.tariff import SharedTariff
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Engine:
         self._steering: Steering | None = None
         self._run: Run | None = None
         self._processes, self._statistics, self._memory = 1, Statistics(1, encoding_names()), BatchMemory(1)
+        self._slots: Slots | None = None
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
         self._iterations = 0
@@ -107,12 +109,16 @@ class Engine:
         priced = isinstance(self._settings.policy, PricingPolicy) and self._contact.asked
         self._shared = Live(SharedTariff(), SharedOffers(self._processes, encoding_names())) if priced else None
         self._live = self._live_plan(run)
+        reused, plain = self._settings.options.reuse_batch_memory, run.split.arrange is None
+        in_batches = reused and plain and run.split.collate_fn is default_collate
+        self._slots = Slots(self._memory) if in_batches else None
         self._dataset = run.dataset(
             None if self._steering is None else self._steering.shared,
             self._statistics,
             self._contact.routes,
             self._shared,
             fused=self._settings.options.fused,
+            slots=self._slots,
         )
         return self._dataset
 
@@ -257,7 +263,7 @@ class Engine:
         """What the workers shall make batches with."""
         divided = self.run.split
         memory = self._memory if self._settings.options.reuse_batch_memory else None
-        return Collate(divided.collate_fn, memory, divided.arrange)
+        return Collate(divided.collate_fn, memory, divided.arrange, self._slots)
 
     @property
     def step_clock(self) -> StepClock:

@@ -21,6 +21,7 @@ from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
+from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 
 _NOTE_ON_INFO = (
@@ -94,6 +95,7 @@ class Run:
         live: Live | None = None,
         *,
         fused: bool = True,
+        slots: Slots | None = None,
     ) -> OffloadedDataset:
         """What the workers of this run shall use.
 
@@ -103,6 +105,7 @@ class Run:
             routes: to the agents; none where this run does without.
             live: what they follow where the agent chooses.
             fused: whether they may decode by C of our own.
+            slots: where they make samples for their batch; None for in memory of their own.
         """
         steps = [
             Steps(chain, 0, one.target_transform, len(one.chain))
@@ -119,6 +122,7 @@ class Run:
             live,
             self.pipelines,
             fused=fused,
+            slots=slots,
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from sophon_loader.errors import PipelineError, TooManyPixels, note_foreign
-from sophon_loader.pipeline.ends import End, end_of
+from sophon_loader.pipeline.ends import End, Place, end_of
 from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
 from sophon_loader.pipeline.plain import check_plain
@@ -151,6 +151,7 @@ class Chain:
         draw: Draw,
         *,
         after: Callable[[int, Any], None] | None = None,
+        place: Place | None = None,
     ) -> Any:
         """Take the value at stage `start` to stage `stop`.
 
@@ -161,6 +162,7 @@ class Chain:
             start, stop: stages, `0 <= start <= stop <= len(self)`.
             draw: decides the random numbers.
             after: called with (stage, value) after every op, for profiling.
+            place: gives memory for the value at the last stage, if the ops before it are known well enough.
 
         Returns:
             The value at stage `stop`.
@@ -174,9 +176,11 @@ class Chain:
         for position in range(start, stop):
             if position < done:
                 continue
-            if end and position == end.first and end.stop <= stop and (made := end.run(value)) is not None:
-                value, done = made, end.stop
-                continue
+            if end and position == end.first and end.stop <= stop:
+                made = end.run(value, place if end.stop == len(self.ops) else None)
+                if made is not None:
+                    value, done = made, end.stop
+                    continue
             op = self.ops[position]
             if op.growth is not None and self.max_px < math.inf:
                 _check_growth(op.label, op.growth, value, self.max_px)

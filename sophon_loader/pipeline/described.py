@@ -22,6 +22,7 @@ from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
 from sophon_loader.kinds.image.source import Held, Source, source_of
 from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.ends import Place
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.programs.program import Program, Step
 
@@ -122,6 +123,7 @@ def run_from_file(
     after: Callable[[int, Any], None] | None = None,
     begun: Begun | None = None,
     tally: Tally | None = None,
+    place: Place | None = None,
 ) -> Any:
     """Take a file to stage `stop`, decoding only the part that is needed where that is faster; the same value.
 
@@ -136,6 +138,7 @@ def run_from_file(
             `after` is given may be one whose pixels or `info` nobody has looked at.
         begun: what `begin` gave for this file and draw, if it was asked before.
         tally: counts who decodes the file, which C of our own may then do; None for Pillow.
+        place: see `Chain.run`.
 
     Returns:
         The value at stage `stop`; an image is a plain one.
@@ -150,23 +153,23 @@ def run_from_file(
                 value, stage = _looked_at(chain.run(begun.image, begun.stage, deferrable, draw)), deferrable
             elif (source := source_of(data)) is not None and source.shape.px <= chain.max_px:
                 source.tally = tally
-                value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw)), deferrable
+                value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw, place=place)), deferrable
             else:
                 stage = 0
         except Exception:  # of a damaged file, say: the ops one by one say which of them failed, and why
             stage = 0
         if stage:
             value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))
-            return chain.run(value, deferrable, stop, draw, after=after)
-    return chain.run(data, 0, stop, draw, after=after)
+            return chain.run(value, deferrable, stop, draw, after=after, place=place)
+    return chain.run(data, 0, stop, draw, after=after, place=place)
 
 
-def go_on(chain: Chain, value: Any, stage: int, draw: Draw) -> Any:
+def go_on(chain: Chain, value: Any, stage: int, draw: Draw, place: Place | None = None) -> Any:
     """Take to its end what `run_from_part` has begun, or any other value at a stage; as `Chain.run`."""
     if isinstance(value, Deferred):
         deferrable = max(stage, chain.deferrable)
-        value, stage = _looked_at(chain.run(value, stage, deferrable, draw)), deferrable
-    return chain.run(value, stage, len(chain), draw)
+        value, stage = _looked_at(chain.run(value, stage, deferrable, draw, place=place)), deferrable
+    return chain.run(value, stage, len(chain), draw, place=place)
 
 
 def _looked_at(value: Any) -> Any:

@@ -12,7 +12,7 @@ Whatever has no such table is left to the ops: other modes than RGB and L, pictu
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -38,6 +38,10 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _IMAGES = (Image.Image, Deferred, Looked)
 _CLASSES = (torch.Tensor, tv_tensors.Image)
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
+
+
+Place = Callable[[tuple[int, ...], torch.dtype], torch.Tensor | None]
+"""Given a shape and a dtype, a contiguous tensor that is not set to anything; None for one in new memory."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,12 @@ class End:
         self._attributes = [(op.call, name) for op in ops if op.spec is not None for name in op.spec.params]
         self._made: dict[tuple[str, torch.dtype, bool], tuple[list[Any], _Table | None]] = {}
 
-    def run(self, image: Any) -> Any | None:
+    def run(self, image: Any, place: Place | None = None) -> Any | None:
         """What the ops make of a PIL image, by the table.
 
         Args:
             image: the value at stage `first`.
+            place: gives memory for it; None for new memory.
 
         Returns:
             Tensor [C, H, W]; None if there is no table for this value, so that the ops must run.
@@ -90,7 +95,7 @@ class End:
             return None
         try:
             table = self._table(image.mode)
-            return None if table is None else _looked_up(table, image)
+            return None if table is None else _looked_up(table, image, place)
         except Exception:  # whatever it was: the ops run, and what is wrong with the image or with them, they say
             return None
 
@@ -171,11 +176,12 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.as_subclass(torch.Tensor).contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _looked_up(table: _Table, image: Image.Image) -> torch.Tensor:
+def _looked_up(table: _Table, image: Image.Image, place: Place | None = None) -> torch.Tensor:
     """Tensor [C, H, W]; TypeError where torch's default device is not the CPU, so that the ops run."""
     shape = len(image.getbands()), image.height, image.width
-    # On the default device, as the ops' own tensors may be.
-    made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
+    made = place(shape, table.dtype) if place is not None and table.planes else None
+    if made is None:  # on the default device, as the ops' own tensors may be
+        made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
     if not _written(table, image, made):
         memory = made if table.planes else made.permute(1, 2, 0)
         apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)

@@ -26,6 +26,7 @@ from torchvision.tv_tensors import TVTensor
 
 from sophon_loader.workers.batches import BatchMemory, Piece
 from sophon_loader.workers.room import Room
+from sophon_loader.workers.slots import Slots, over
 
 CollateFn = Callable[[list[Any]], Any]
 
@@ -75,21 +76,31 @@ class Collate:
             goes torch's way, since only its author knows what else refers to it.
         memory: of the loader; None to have all batches go torch's way.
         arrange: what is done to the samples before; None for nothing.
+        slots: where samples may lie that have been made for `default_collate`; None for nowhere.
 
     Example:
         >>> loader = DataLoader(dataset, num_workers=2, collate_fn=Collate(default_collate, BatchMemory(workers=2)))
     """
 
-    def __init__(self, collate_fn: CollateFn, memory: BatchMemory | None, arrange: CollateFn | None = None) -> None:
+    def __init__(
+        self,
+        collate_fn: CollateFn,
+        memory: BatchMemory | None,
+        arrange: CollateFn | None = None,
+        slots: Slots | None = None,
+    ) -> None:
         self._collate_fn = collate_fn
         self._memory = memory
         self._arrange = arrange
+        self._slots = slots
 
     def __call__(self, samples: list[Any]) -> Any:
         if self._arrange is not None:
             samples = self._arrange(samples)
         if get_worker_info() is None:
-            return self._collate_fn(samples)
+            if self._slots is None or self._collate_fn is not default_collate:
+                return self._collate_fn(samples)
+            return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: self._in_slots})
         memory = self._memory
         room = Room() if memory is None else memory.room
         try:
@@ -105,8 +116,13 @@ class Collate:
         room.check_files(held)
         return batch
 
+    def _in_slots(self, tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Any:
+        assert self._slots is not None
+        found = self._slots.taken(tensors) if _stack_to_plain(tensors) else None
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map) if found is None else found[0]
+
     def _in_pieces(self, samples: list[Any], memory: BatchMemory) -> Any:
-        lent = _Lent(memory)
+        lent = _Lent(memory, self._slots)
         try:
             return collate(samples, collate_fn_map=lent.rules())
         except Exception:
@@ -117,8 +133,9 @@ class Collate:
 class _Lent:
     """The pieces of one batch, while it is made."""
 
-    def __init__(self, memory: BatchMemory) -> None:
+    def __init__(self, memory: BatchMemory, slots: Slots | None) -> None:
         self._memory = memory
+        self._slots = slots
         self._pieces: list[Piece] = []
 
     def give_back(self) -> None:
@@ -136,7 +153,11 @@ class _Lent:
 
     def _stack(self, tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Any:
         first = tensors[0]
-        if all(type(one) is type(first) for one in tensors) and _is_dense(first) and _stacks_to_plain(first):
+        if _stack_to_plain(tensors):
+            if self._slots is not None and (found := self._slots.taken(tensors)) is not None:
+                if found[1] is not None:
+                    self._pieces.append(found[1])
+                return found[0]
             nbytes = len(tensors) * first.numel() * first.element_size()
             batch = self._tensor(first.dtype, (len(tensors), *first.shape), nbytes)
             if batch is not None:
@@ -154,8 +175,13 @@ class _Lent:
         if piece is None:
             return None
         self._pieces.append(piece)
-        batch: Tensor = torch.empty(0, dtype=dtype, device="cpu").set_(piece.storage, 0, tuple(shape))  # type: ignore[call-overload]
-        return batch
+        return over(piece, shape, dtype)
+
+
+def _stack_to_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether these are arrays of one kind, of which torch makes one like any other."""
+    first = tensors[0]
+    return all(type(one) is type(first) for one in tensors) and _is_dense(first) and _stacks_to_plain(first)
 
 
 def _is_dense(tensor: Tensor) -> bool:

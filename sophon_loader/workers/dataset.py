@@ -36,6 +36,7 @@ from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.said import kept_here
+from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
@@ -72,6 +73,7 @@ class OffloadedDataset(Dataset[Any]):
         live: shared with the main process where the agent chooses; without that and a plan, files are asked for.
         pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
         fused: whether C of our own may decode.
+        slots: where samples are made for their batch; None for in memory of their own.
 
     Attributes:
         chooser: says what to ask for.
@@ -92,6 +94,7 @@ class OffloadedDataset(Dataset[Any]):
         pipelines: Sequence[Pipeline] = (),
         *,
         fused: bool = True,
+        slots: Slots | None = None,
     ) -> None:
         self._data = data
         self._plan = plan
@@ -99,6 +102,7 @@ class OffloadedDataset(Dataset[Any]):
         self._seed = seed
         self._live = live
         self._fused = fused
+        self._slots = slots
         self.queued: QueuedTickets | None = None
         self._locations = Locations(data, routes[0].proposed.address if routes else None)
         self._statistics = statistics
@@ -132,7 +136,9 @@ class OffloadedDataset(Dataset[Any]):
         self._by_position = any(map(_runs_users_code, data.sources, steps))
         here = self._ways.terms is not None and self._ways.terms.files_here
         self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
-        self._finisher = Finisher(data, steps, locations, profile, self._ways.terms, self._seed, self._fused)
+        self._finisher = Finisher(
+            data, steps, locations, profile, self._ways.terms, self._seed, fused=self._fused, slots=self._slots
+        )
 
     def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
         """The steps as agents have agreed to them, if another has done so just now; else [].
@@ -174,6 +180,8 @@ class OffloadedDataset(Dataset[Any]):
             self._looked = found
             self._look_at_settings(session, row)
         meter.begin()
+        if self._slots is not None:
+            self._slots.begin(len(ticket.indices))
         if session is not None:
             self._ways.trust(session, _worker(), mounted=self._mounted)
         try:

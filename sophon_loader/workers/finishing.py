@@ -28,6 +28,7 @@ from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name, read_here
 from sophon_loader.workers.said import looking
+from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier
 
@@ -47,6 +48,7 @@ class Finisher:
         terms: agreed on with the agent; None without one.
         seed: of the run.
         fused: whether C of our own may decode.
+        slots: where samples are made for their batch; None for in memory of their own.
 
     Example:
         >>> image, label = finisher.finish(Reply(wanted, position=0), epoch=0, row=statistics.row(0))
@@ -61,6 +63,7 @@ class Finisher:
         terms: Terms | None,
         seed: Seed,
         fused: bool = True,
+        slots: Slots | None = None,
     ) -> None:
         self._data = data
         self._steps = tuple(steps)
@@ -68,6 +71,8 @@ class Finisher:
         self._profile = profile
         self._terms = terms
         self._seed = seed
+        self._slots = slots
+        self._place = None if slots is None else slots.lend
         self._tally = Tally() if fused else None
         self._instead = Instead(locations, terms)
         self._sizes = Sizes(locations, self._instead)
@@ -114,6 +119,8 @@ class Finisher:
 
     def _finish(self, reply: Reply, epoch: int, row: Row) -> tuple[Any, Any]:
         wanted = reply.wanted
+        if self._slots is not None:
+            self._slots.position = reply.position
         source, source_row = self._data.locate(wanted.sample)
         steps = self._steps[source]
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
@@ -182,7 +189,7 @@ class Finisher:
         self._sizes.compare(reply, self._instead.name())
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
-        value = go_on(chain, value, stage, draw) if stage else self._run_file(value, steps, draw, row)
+        value = go_on(chain, value, stage, draw, self._place) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
         if self._verifier.due(draw) or self._verifier.is_first(reply, row):
             self._verifier.verify(reply, chain, draw, row)
@@ -216,7 +223,7 @@ class Finisher:
         look = self._looking(steps, row)
         if profile is None or not profile.recording:
             if look is None:
-                value = run_from_file(chain, data, len(chain), draw, tally=self._tally)
+                value = run_from_file(chain, data, len(chain), draw, tally=self._tally, place=self._place)
                 self._count(row)
                 return value
             return chain.run(data, 0, len(chain), draw, after=look)
