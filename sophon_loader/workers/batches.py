@@ -246,31 +246,36 @@ class BatchMemory:
             self._start()
         with self._lending:
             self._look_at_memory()
-            number = self._number_for(nbytes)
-            if number is None:
-                return None
-            piece = self._pieces.get(number)
-            if piece is None or piece.nbytes != nbytes:
-                piece = self._new_piece(number, nbytes)
-            if piece is None:
+            for number in self._numbers_for(nbytes):
+                piece = self._pieces.get(number)
+                if piece is None or piece.nbytes != nbytes:
+                    piece = self._new_piece(number, nbytes)
+                if piece is not None:
+                    break
+            else:
                 return None
             piece.use = None  # what it was used for has ended, so that forks are counted anew
             piece.begin(self._next_use())
             return piece
 
-    def _number_for(self, nbytes: int) -> int | None:
-        """Number of the piece to lend: a free one of that size, else any free one, else a new one; None if all are in
-        use.
+    def _numbers_for(self, nbytes: int) -> list[int]:
+        """Numbers of pieces to lend, the best first: a free one of that size, else a new one where all free ones are of
+        one size (they will be wanted again: an epoch's last batch is smaller), else the free one that was used first.
         """
         first, count = (MAX_LARGE, MAX_SMALL) if nbytes <= SMALL_NBYTES else (0, MAX_LARGE)
         numbers = range(first, first + count)
         free = [number for number in numbers if number in self._pieces and self._is_free(number)]
+        free.sort(key=self._last_used)
         for number in free:
             if self._pieces[number].nbytes == nbytes:
-                return number
-        if free:
-            return free[0]
-        return next((number for number in numbers if number not in self._pieces), None)
+                return [number]
+        unused = [number for number in numbers if number not in self._pieces]
+        alike = len({self._pieces[number].nbytes for number in free}) <= 1
+        return (unused[:1] if alike else []) + free[:1]
+
+    def _last_used(self, number: int) -> int:
+        use = self._pieces[number].use
+        return 0 if use is None else use.number
 
     def _new_piece(self, number: int, nbytes: int) -> Piece | None:
         """A new piece, in place of a free one where there is one; None where there is no room for it."""

@@ -102,3 +102,26 @@ def test_no_two_workers_count_alike_and_none_runs_over() -> None:
     assert len(set(firsts)) == 1000
     assert all(0 < number < 1 << 62 for number in firsts)
     assert Use(5).next() == Use(6)
+
+
+def lent(memory: BatchMemory, *sizes: int) -> list[int]:
+    """The addresses of pieces that are lent one after the other, and come back at once."""
+    addresses = []
+    for nbytes in sizes:
+        piece = memory.lend(nbytes)
+        assert piece is not None
+        addresses.append(piece.address)
+        piece.use = None
+    return addresses
+
+
+def test_an_epochs_last_batch_does_not_take_the_memory_of_the_others() -> None:
+    memory = BatchMemory(1)
+    first = lent(memory, 1 << 20, 1 << 20, 7 << 16)
+    assert lent(memory, 1 << 20, 1 << 20, 7 << 16) == first
+
+
+def test_batches_of_ever_other_sizes_take_little_memory() -> None:
+    memory = BatchMemory(1)
+    lent(memory, *range(1 << 20, (1 << 20) + 50))
+    assert len(memory._pieces) == 2
