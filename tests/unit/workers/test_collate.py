@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
-from sophon_loader.workers.batches import BatchMemory, Use
+from sophon_loader.workers.batches import BatchMemory, Piece, Use
 from sophon_loader.workers.collate import Collate
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -104,15 +104,15 @@ def test_no_two_workers_count_alike_and_none_runs_over() -> None:
     assert Use(5).next() == Use(6)
 
 
-def lent(memory: BatchMemory, *sizes: int) -> list[int]:
-    """The addresses of pieces that are lent one after the other, and come back at once."""
-    addresses = []
+def lent(memory: BatchMemory, *sizes: int) -> list[Piece]:
+    """Pieces that are lent one after the other, and come back at once."""
+    pieces = []
     for nbytes in sizes:
         piece = memory.lend(nbytes)
         assert piece is not None
-        addresses.append(piece.address)
+        pieces.append(piece)
         piece.use = None
-    return addresses
+    return pieces
 
 
 def test_an_epochs_last_batch_does_not_take_the_memory_of_the_others() -> None:
