@@ -171,7 +171,7 @@ def _pixels(image: Any) -> Tensor:
     return tensor
 
 
-_PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}), makes="tensor")
+_PIXELS = Op("", _pixels, (), OpSpec("v1.PILToTensor", {}), makes="tensor", takes_deferred=True, pointwise=True)
 
 
 def channels_last(samples: list[tuple[Tensor, Any]]) -> list[tuple[Tensor, Any]]:

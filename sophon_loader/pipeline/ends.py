@@ -3,7 +3,8 @@
 ToTensor and Normalize, for example, make of a pixel's value in a channel always the same number. So the user's own ops
 run once, on a picture that holds each value, and what comes out is looked up for each pixel of the samples: the same
 bits, strides and class. Nothing is computed here, so nothing can round differently. For 224 x 224 px, ToTensor and
-Normalize take a third of the time; pixels that stay uint8 would take twice as long, so they are left to the ops.
+Normalize take a third of the time. Pixels that stay uint8 would take twice as long, so those of Pillow's images are left
+to the ops; those that C of our own has made are copied.
 
 Whatever has no such table is left to the ops: other modes than RGB and L, pictures of one pixel's width or height
 (whose strides say little), results that are no plain tensor on the CPU, and ops that raise or warn.
@@ -23,6 +24,7 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from sophon_loader.kinds.image.deferred import Deferred, Looked
+from sophon_loader.kinds.image.fused import Picture
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.switches import flushes_denormals
 
@@ -58,6 +60,16 @@ class _Table:
     dtype: torch.dtype
     cls: type[torch.Tensor]
     planes: bool
+
+    @property
+    def copies(self) -> bool:
+        """Whether each value stays what it is."""
+        return self.items == bytes(range(256)) * (len(self.items) // 256)
+
+    @property
+    def suits_picture(self) -> bool:
+        """Whether a `Picture` can be written through it."""
+        return self.copies or self.dtype == torch.float32
 
 
 class End:
@@ -95,7 +107,12 @@ class End:
             return None
         try:
             table = self._table(image.mode)
-            return None if table is None else _looked_up(table, image, place)
+            if table is None:
+                return None
+            picture = image.picture() if type(image) is Deferred and table.suits_picture else None
+            if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
+                return None
+            return _looked_up(table, picture or image, place)
         except Exception:  # whatever it was: the ops run, and what is wrong with the image or with them, they say
             return None
 
@@ -116,7 +133,7 @@ class End:
             warnings.simplefilter("always")
             try:
                 table = _table_of(self._run_ops(_picture(mode, 16, 16, shift=0)), _CHANNELS[mode])
-                if table is None or table.dtype == torch.uint8:  # to copy pixels is what the ops do well
+                if table is None or (table.dtype == torch.uint8 and not table.copies):
                     return None
                 # Odd sides and unlike bands: neither a border nor another channel may matter, and strides must hold.
                 other = _picture(mode, 37, 13, shift=85)
@@ -176,27 +193,21 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.as_subclass(torch.Tensor).contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _looked_up(table: _Table, image: Image.Image, place: Place | None = None) -> torch.Tensor:
+def _looked_up(table: _Table, source: Image.Image | Picture, place: Place | None = None) -> torch.Tensor:
     """Tensor [C, H, W]; TypeError where torch's default device is not the CPU, so that the ops run."""
-    shape = len(image.getbands()), image.height, image.width
+    width, height, mode = source.shape if isinstance(source, Picture) else (*source.size, source.mode)
+    shape = _CHANNELS[mode], height, width
     made = place(shape, table.dtype) if place is not None and table.planes else None
     if made is None:  # on the default device, as the ops' own tensors may be
         made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
-    if not _written(table, image, made):
+    if isinstance(source, Picture):
+        source.written_to(
+            made.numpy(), None if table.copies else np.frombuffer(table.items, np.float32).reshape(-1, 256)
+        )
+    else:
         memory = made if table.planes else made.permute(1, 2, 0)
-        apply(image.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
+        apply(source.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
     return made if table.cls is torch.Tensor else made.as_subclass(table.cls)
-
-
-def _written(table: _Table, image: Image.Image, out: torch.Tensor) -> bool:
-    """Whether the pixels went there right from the file, without an image of Pillow's."""
-    if type(image) is not Deferred or table.dtype != torch.float32:
-        return False
-    picture = image.picture()
-    if picture is None:
-        return False
-    values = np.frombuffer(table.items, np.float32).reshape(-1, 256)
-    return picture.written_to(out.numpy(), values)
 
 
 def _same(a: Any, b: Any) -> bool:

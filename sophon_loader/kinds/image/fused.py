@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,20 +71,17 @@ class Picture:
     def _is_whole(self) -> bool:
         return self._window == Region(0, 0, self._pixels.shape[1], self._pixels.shape[0])
 
-    def written_to(self, out: NDArray[Any], table: NDArray[Any] | None) -> bool:
+    def written_to(self, out: NDArray[Any], table: NDArray[Any] | None) -> None:
         """Write it, looked up in a table, to memory of any strides.
 
         Args:
-            out: [bands, height, width], of the table's dtype.
+            out: [bands, height, width], of the table's dtype: uint8 or float32.
             table: [bands, 256]; None for the values themselves, as uint8.
-
-        Returns:
-            Whether it is done; False without our code.
         """
         pixels, (transpose, across, down) = self._pixels, self._turned
         if pixels.shape[2] < out.shape[0]:
             pixels = pixels.repeat(out.shape[0], axis=2)
-        return fused.finish(
+        done = fused.finish(
             pixels,
             table,
             out,
@@ -93,6 +91,7 @@ class Picture:
             flip_horizontal=across,
             flip_vertical=down,
         )
+        assert done, "pictures are made where there is `FINISH`"
 
     def image(self) -> Image.Image:
         """As an image of Pillow's."""
@@ -105,8 +104,7 @@ class Picture:
     def _copy(self, bands: int) -> NDArray[np.uint8]:
         shape = self.shape
         pixels = np.empty((shape.height, shape.width, bands), np.uint8)
-        if not self.written_to(pixels.transpose(2, 0, 1), None):
-            raise RuntimeError("C of our own must be there, since it has made this picture")
+        self.written_to(pixels.transpose(2, 0, 1), None)
         return pixels
 
     def copy(self) -> Picture:
@@ -165,6 +163,11 @@ class Picture:
         return made is not None
 
 
+@cache
+def _finishes() -> bool:
+    return fused.FINISH in fused.checked()
+
+
 def _is_within(box: tuple[int, ...], shape: Shape) -> bool:
     left, top, right, bottom = box
     return left >= 0 and top >= 0 and right <= shape.width and bottom <= shape.height
@@ -195,7 +198,8 @@ def decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None
     tally = source.tally
     if tally is None:
         return None
-    found = _decoded(source, steps) if source.can_be_cut or source.part else None
+    takes = _finishes() and (source.can_be_cut or source.part is not None)
+    found = _decoded(source, steps) if takes else None
     tally.ours += found is not None
     tally.pillows += found is None
     return found
@@ -217,7 +221,7 @@ def _decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | Non
 
 def _opened(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """Of another file, decoded by Pillow, what its first crops leave, if our code then has something to resize."""
-    if source.tally is None or source.can_be_cut or source.part:  # Pillow must judge it
+    if source.tally is None or not _finishes() or source.can_be_cut or source.part:  # Pillow must judge it
         return None
     done = next((at for at, step in enumerate(steps) if step[0] not in ("convert", "crop")), len(steps))
     if done == len(steps) or steps[done][0] != "resize":
