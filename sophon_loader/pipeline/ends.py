@@ -3,8 +3,8 @@
 ToTensor and Normalize, for example, make of a pixel's value in a channel always the same number. So the user's own ops
 run once, on a picture that holds each value, and what comes out is looked up for each pixel of the samples: the same
 bits, strides and class. Nothing is computed here, so nothing can round differently. For 224 x 224 px, ToTensor and
-Normalize take a third of the time. Pixels that stay uint8 would take twice as long, so those of Pillow's images are left
-to the ops; those that C of our own has made are copied.
+Normalize take a third of the time. Pixels of Pillow's that stay uint8 would take twice as long, so they are left to the
+ops; those that C of our own has made are copied.
 
 Whatever has no such table is left to the ops: other modes than RGB and L, pictures of one pixel's width or height
 (whose strides say little), results that are no plain tensor on the CPU, and ops that raise or warn.
