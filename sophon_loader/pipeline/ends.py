@@ -43,7 +43,8 @@ _CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
 
 
 Place = Callable[[tuple[int, ...], torch.dtype], torch.Tensor | None]
-"""Given a shape and a dtype, a contiguous tensor that is not set to anything; None for one in new memory."""
+"""Given a shape and a dtype, a contiguous tensor that is not set to anything; None for one in new memory, with the
+strides that the ops give it."""
 
 
 @dataclass(frozen=True)
@@ -197,16 +198,17 @@ def _looked_up(table: _Table, source: Image.Image | Picture, place: Place | None
     """Tensor [C, H, W]; TypeError where torch's default device is not the CPU, so that the ops run."""
     width, height, mode = source.shape if isinstance(source, Picture) else (*source.size, source.mode)
     shape = _CHANNELS[mode], height, width
-    made = place(shape, table.dtype) if place is not None and table.planes else None
+    made, planes = None if place is None else place(shape, table.dtype), True
     if made is None:  # on the default device, as the ops' own tensors may be
-        made = torch.empty_strided(shape, _strides(*shape, planes=table.planes), dtype=table.dtype)
+        planes = table.planes
+        made = torch.empty_strided(shape, _strides(*shape, planes=planes), dtype=table.dtype)
     if isinstance(source, Picture):
         source.written_to(
             made.numpy(), None if table.copies else np.frombuffer(table.items, np.float32).reshape(-1, 256)
         )
     else:
-        memory = made if table.planes else made.permute(1, 2, 0)
-        apply(source.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, table.planes)
+        memory = made if planes else made.permute(1, 2, 0)
+        apply(source.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, planes)
     return made if table.cls is torch.Tensor else made.as_subclass(table.cls)
 
 
