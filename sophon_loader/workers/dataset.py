@@ -20,6 +20,7 @@ from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
 from sophon_loader.logs import log_line
+from sophon_loader.native.fused import checked
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, in_main_thread
@@ -102,6 +103,8 @@ class OffloadedDataset(Dataset[Any]):
         self._seed = seed
         self._live = live
         self._fused = fused
+        if fused:
+            checked()  # workers that are forked know then, too
         self._slots = slots
         self.queued: QueuedTickets | None = None
         self._locations = Locations(data, routes[0].proposed.address if routes else None)
