@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LONG = ("--policies", "no-off", "sophon", "auto")
-_FREE = ("--link-mbit", "0", "--policies", "torch", "no-off", "auto")
+_FREE = ("--link-mbit", "0", "--encodings", "auto", "--policies", "torch", "no-off", "auto")
 _FAR = ("--parts", "pictures", "--workers", "1", "4", "--round-trips-ms", "0", "30", "100", "--peers")
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from bench.bed import Bed
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child
 from bench.loading import OPS, folder, our_loader, quiet, torch_loader
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide.policies.fastflow import FastFlow
 
 FIRST_WARM = 1000
@@ -49,7 +49,8 @@ class LoaderSettings:
         repeat: how often an epoch goes through it.
         batch_size: samples per batch.
         step_ms: length of the training step of a batch, a sleep.
-        encodings: of every policy but auto, which may use all.
+        encodings: of every policy but auto, which may use all. With "paper", pictures are decoded by Pillow, as in the
+            papers.
         profile: where the loader keeps its profile; None for nowhere.
     """
 
@@ -82,14 +83,16 @@ def loader_of_policy(address: str, **settings: Any) -> Iterator[Orders]:
         plain = torch_loader(dataset, 1, told.batch_size)
         yield orders_of(plain, lambda: digested_epoch(plain, step_s))
         return
+    encodings = "auto" if told.policy == "auto" else told.encodings
     loader = our_loader(
         dataset,
         1,
         told.batch_size,
         agent=address,
         policy=FASTFLOW.get(told.policy, told.policy),
-        encodings="auto" if told.policy == "auto" else told.encodings,
+        encodings=encodings,
         profile=told.profile,
+        options=OffloadOptions(fused=encodings != "paper"),
     )
     yield orders_of(loader, lambda: digested_epoch(loader, step_s), lambda _: time.sleep(step_s))
     loader.close()

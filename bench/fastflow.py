@@ -38,7 +38,7 @@ from bench.bed import open_testbed
 from bench.children import LOADER_CORE, Child, Orders, agent_address, child, start_agent
 from bench.loading import OPS, folder, our_loader, quiet
 from bench.paper_tables import best_share, rate_of
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.decide import FILE, Choice, Facts, FastFlow, Plan
 from sophon_loader.decide.plan import spread
 
@@ -90,7 +90,8 @@ def loader_of_fastflow(address: str, data: str, repeat: int, batch_size: int, st
 
     def loader_under(policy: Any, profile: str | None = None) -> OffloadingDataLoader[Any]:
         torch.manual_seed(0)
-        return our_loader(dataset, 1, batch_size, agent=address, policy=policy, encodings="paper", profile=profile)
+        as_in_paper: dict[str, Any] = {"encodings": "paper", "options": OffloadOptions(fused=False)}
+        return our_loader(dataset, 1, batch_size, agent=address, policy=policy, profile=profile, **as_in_paper)
 
     def split(told: str) -> dict[str, float]:
         loader = loader_under(Split(**json.loads(told)))
