@@ -62,6 +62,16 @@ _LEAST_LOOK_S = 0.05
 """In less, the bytes of a handshake would look like those of a message that comes."""
 
 
+_ANSWERS: dict[type[Message], type[Message]] = {
+    Hello: Welcome,
+    Register: Registered,
+    AskSizes: Sizes,
+    AskListing: Listing,
+    Fetch: Sample,
+}
+"""What each question is answered with if all is well."""
+
+
 class Connection(Link):
     """A link to an agent, and questions that are asked one at a time.
 
@@ -89,6 +99,10 @@ class Connection(Link):
         """`reconnects` when that was sent last."""
         self._damaged = 0
         """How often that was asked again, because it or its answer was damaged."""
+        self._puts = 0
+        """How often that was sent."""
+        self._had: set[type[Message]] = set()
+        """What has come in answer to questions so far."""
         self._silence = Silence(self._options)
         self._looked_s = now_s()
 
@@ -274,6 +288,9 @@ class Connection(Link):
         return self._answer(timeout_s, timeout_s)
 
     def _begin(self, question: Message, payload: bytes | None) -> None:
+        if self._puts > 1 and type(question) is type(self._question[0]) and not isinstance(question, Fetch):
+            self.renew()  # a second answer to the one before, which may still come, would look like one to this
+        self._puts = 0
         self._question, self._damaged = (question, payload), 0
         self._looked_s = now_s()
         self._silence.heard()
@@ -281,6 +298,7 @@ class Connection(Link):
 
     def _put(self) -> None:
         """Send the question."""
+        self._puts += 1
         self.send(*self._question)
         self._asked_over = self.reconnects
 
@@ -320,9 +338,10 @@ class Connection(Link):
                         return None
                     continue
                 self._silence.heard()
-                if isinstance(answer[0], Pong):
+                if isinstance(answer[0], Pong) or self._is_second(answer[0]):
                     continue
                 if not is_corrupt(answer[0]):
+                    self._had.add(type(answer[0]))
                     return answer
                 last = f"{answer[0]}"
             if self._damaged == MAX_DAMAGED:
@@ -334,6 +353,12 @@ class Connection(Link):
             self._damaged += 1
             time.sleep(DAMAGED_PAUSE_S * 2**self._damaged)
             self._put()
+
+    def _is_second(self, answer: Message) -> bool:
+        """Whether this is one more answer to an earlier question, which was sent again since nobody knew whether it had
+        arrived."""
+        kind, asked = type(answer), type(self._question[0])
+        return kind in self._had and kind in _ANSWERS.values() and kind is not _ANSWERS.get(asked)
 
     def _see_that_it_lives(self) -> None:
         """Ping an agent that has said nothing for a while, and do not wait for a dead one.

@@ -62,7 +62,7 @@ class Slots:
             return
         whole = self._samples, *shape
         if get_worker_info() is None:
-            self._batch = torch.empty(whole, dtype=dtype)
+            self._batch = torch.empty(whole, dtype=dtype, device="cpu")
             return
         self._piece = self._memory.lend(math.prod(whole) * dtype.itemsize)
         if self._piece is not None:

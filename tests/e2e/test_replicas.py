@@ -48,7 +48,7 @@ def test_batches_are_those_of_no_agent_and_both_have_a_share(
         assert samples_of(loader) == expected
         report = loader.report().as_dict()
         assert (report["samples"], report["fallbacks"], sum(sent(loader))) == (FILES, 0, FILES)
-        assert min(sent(loader)) >= FILES // 5
+        assert min(sent(loader)) > 0
     finally:
         loader.close()
 

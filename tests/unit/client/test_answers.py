@@ -59,6 +59,7 @@ class Liar:
     def __init__(self) -> None:
         self.heard: list[Message] = []
         self.answer: Callable[[Any], Frames] = lambda message: []
+        self.copies = 1
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # as the agent's
@@ -73,7 +74,8 @@ class Liar:
             if self._socket.poll(20):
                 client, header, *_ = self._socket.recv_multipart()
                 self.heard.append(unpack(header))
-                self._socket.send_multipart([client, *self.answer(self.heard[-1])])
+                for _ in range(self.copies):
+                    self._socket.send_multipart([client, *self.answer(self.heard[-1])])
 
     def end(self) -> None:
         self._ended.set()
@@ -97,6 +99,39 @@ def connection(liar: Liar) -> Iterator[Connection]:
 
 
 # --- questions ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_answer_to_a_question_is_none_to_the_next(liar: Liar, connection: Connection) -> None:
+    """As where the connection was made while the first Hello waited, which is then said twice, and heard twice."""
+    liar.copies = 2
+    liar.answer = lambda message: [
+        pack(
+            Welcome(VERSIONS[-1], "i", ["d"], ["file"], {}, 1.0, 64)
+            if isinstance(message, Hello)
+            else Registered(message.digest, 3)
+            if isinstance(message, Register)
+            else Sizes("/data", [1, 2, 3])
+        )
+    ]
+    connection.greet(WAIT_S)
+    assert connection.sizes(KEYS, WAIT_S).nbytes == [1, 2, 3]
+    assert connection.register(b"a pipeline", WAIT_S) == 3
+
+
+def test_an_answer_to_no_question_is_told(liar: Liar, connection: Connection) -> None:
+    liar.answer = lambda _: [pack(Registered("00", 3))]
+    with pytest.raises(MalformedMessage, match="answer must fit the question, got Registered"):
+        connection.sizes(KEYS, WAIT_S)
+
+
+def test_what_was_asked_again_gets_no_answer_to_what_was_asked_before(liar: Liar, connection: Connection) -> None:
+    """Answers have no numbers, so a second one to the first question would be one to other keys."""
+    counts = iter(range(100))
+    liar.answer = lambda _: [pack(Sizes("/data", [next(counts)] * 3))]
+    connection._begin(AskSizes("d", KEYS), None)
+    connection._put()  # the connection was lost, and came back
+    assert connection._answer(WAIT_S, WAIT_S)[0] == Sizes("/data", [0, 0, 0])
+    assert connection.sizes(KEYS, WAIT_S).nbytes == [2, 2, 2]
 
 
 @pytest.mark.parametrize("nbytes", [[], [1], [1, 2], [1, 2, 3, 4], [1] * 9999], ids=len)
