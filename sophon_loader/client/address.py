@@ -70,6 +70,10 @@ def _lacking(text: object) -> str:
     if not text.startswith("tcp://"):
         scheme, separator, rest = text.rpartition("://")
         rest = rest or "fileserver:5555/imagenet"
+        if scheme == "file":
+            return (
+                ", which names a folder of agents; such a folder can be given to OffloadingDataLoader(agent=...) alone"
+            )
         if separator:
             return f", but agents do not speak {scheme}://; write tcp://{rest}"
         return f": it lacks tcp://; write tcp://{re.sub('^tcp:?/+', '', rest)}"

@@ -328,8 +328,10 @@ class Fleet:
             except SophonError as error:
                 raise self._of_all(error) from error
             lane = self.lanes[number]
-            if lane.connection.lost and not lane.gone and sum(self._lived) > 1:
-                lane.leave("got its connection closed")  # what it owes is had sooner from another than from it
+            if (lane.stopping or lane.connection.lost) and not lane.gone and sum(self._lived) > 1:
+                # What it owes is had sooner from another than from it.
+                why = "is stopping" if lane.stopping else "got its connection closed"
+                lane.leave(why, in_order=lane.stopping or lane.terms.may_leave)
             self._follow()
 
     def _look(self) -> None:

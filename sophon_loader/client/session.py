@@ -53,6 +53,7 @@ class Terms:
         allowed: names of the encodings that the agent may answer in, see `encodings.catalogue.usable`.
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
             here instead.
+        may_leave: whether it is no fault when the agent closes its connection: a roster says who is there.
     """
 
     address: Address
@@ -63,6 +64,7 @@ class Terms:
     seed: Seed
     allowed: tuple[str, ...]
     files_here: bool = False
+    may_leave: bool = False
 
 
 class Session:
@@ -87,6 +89,7 @@ class Session:
         corrupt: messages so far that were damaged on their way, in either direction.
         malformed: messages so far that break the protocol.
         gave_up_s: when the agent was given up last, by the clock of `now_s`; 0 if it never was.
+        stopping: whether the agent has said that it takes no more requests, because it ends.
 
     Example:
         >>> session.keep([batch])
@@ -110,6 +113,7 @@ class Session:
         self.queued_s = 0.0
         self.shortest_net_s = math.inf
         self.corrupt = self.malformed = 0
+        self.stopping = False
         self._agains = itertools.count()
 
     @property
@@ -153,6 +157,7 @@ class Session:
         if gone != self._requests.gone:
             facts = {"agent": self.terms.address, **({"reason": "found gone before"} if gone else {})}
             log.warning(log_line("agent given up" if gone else "agent answers again", **facts))
+        self.stopping = self.stopping and gone
         self._requests.trust(gone=gone, left_s=left_s)
 
     @property
@@ -242,14 +247,15 @@ class Session:
         """See `Requests.give_back`."""
         return self._requests.give_back(count)
 
-    def leave(self, why: str) -> None:
+    def leave(self, why: str, *, in_order: bool = False) -> None:
         """Give the agent up.
 
         Args:
             why: what was got instead of samples.
+            in_order: whether the agent was to go, which is nothing to warn of.
         """
         self._requests.give_up(why)
-        self._note_gone()
+        self._note_gone(logging.INFO if in_order else logging.WARNING)
 
     def take(self, *, fresh: bool) -> None:
         """Take a message that has come, if one has.
@@ -320,9 +326,9 @@ class Session:
         if self.gone and not was_gone:
             self._note_gone()
 
-    def _note_gone(self) -> None:
+    def _note_gone(self, level: int = logging.WARNING) -> None:
         self.gave_up_s = now_s()
-        log.warning(log_line("agent given up", agent=self.terms.address, reason=self._requests.patience.why))
+        log.log(level, log_line("agent given up", agent=self.terms.address, reason=self._requests.patience.why))
 
     def _note_fresh(self, message: Message) -> None:
         """Count what the way of a reply took that has just come."""
@@ -371,6 +377,7 @@ class Session:
             self._do_without(error)
             return
         self.answers += isinstance(message, Sample)
+        self.stopping |= isinstance(message, Failed) and message.failure == Failure.STOPPING
         self._do(self._requests.receive(message, payload, now_s()))
 
     def _refused(self, failed: Failed) -> None:

@@ -178,13 +178,14 @@ class Contact:
             self.tell_workers()
         return agreement
 
-    def start(self, chains: Sequence[Chain], seed: Seed, processes: int) -> None:
+    def start(self, chains: Sequence[Chain], seed: Seed, processes: int, place: SharedRoute | None = None) -> None:
         """Begin a run, and wait for nothing: `look` finds out where the agent stands.
 
         Args:
             chains: one per source of the dataset.
             seed: of the run.
             processes: that load, and share this host's cores with a local agent.
+            place: what workers are to know the agent by; None to make that.
 
         Raises:
             ConfigError: the agent cannot serve this dataset, whatever it says.
@@ -200,9 +201,9 @@ class Contact:
             return
         self._looks = True
         terms, known = agent.proposed(chains, seed), self._known
-        self.shared = self._known = (
-            SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
-        )
+        if place is None:
+            place = SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
+        self.shared = self._known = place
         self._meet = lambda: agent.meet(chains, settings.encodings, seed, processes)
 
     def tell_workers(self) -> None:
@@ -213,7 +214,11 @@ class Contact:
     def resize(self, processes: int) -> None:
         """Other processes load from now on."""
         if self.shared is not None:
-            self.shared = self._known = self.shared.for_workers(processes)
+            self.move(self.shared.for_workers(processes))
+
+    def move(self, place: SharedRoute) -> None:
+        """Workers know the agent by another place from now on, in which all is that was known."""
+        self.shared = self._known = place
 
     # --- while it goes on -------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
 from sophon_loader.figures import counted, size
 from sophon_loader.main.agent import Agent
-from sophon_loader.main.agreement import Agreement, own_addresses
+from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact, can_read_here
 from sophon_loader.main.run import no_op_for_agents
-from sophon_loader.main.settings import Settings, check_several
+from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes.shared import SharedRoute
@@ -110,8 +110,7 @@ class Contacts:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
         """
         self._in_use, self._told_later, self._began_without = [], [], False
-        for one in self._each:
-            one.start(chains, seed, processes)
+        self._start(chains, seed, processes)
         if not self.asked:
             return None
         self._await(leave=can_read_here(self._data, self._settings, needed=needed))
@@ -123,18 +122,22 @@ class Contacts:
             self.tell_workers()
         return agreement
 
+    def _start(self, chains: Sequence[Chain], seed: Seed, processes: int) -> None:
+        """As `Contact.start`, of all."""
+        for one in self._each:
+            one.start(chains, seed, processes)
+
     def _await(self, *, leave: bool) -> bool:
         """Whether one has agreed; `leave` to go on without once all have failed."""
         told, wait = None, Wait(str(self), self._settings.options)
         try:
             while True:
-                for one in self._each:
-                    one.look(_LOOK_S)
-                if not all(one.agreed or one.error for one in self._each):
+                self._look(_LOOK_S)
+                if not self._all_tried:
                     continue
                 if self.agreed is not None:
                     return True
-                error = self._each[-1].error
+                error = self._error
                 if leave or error is None:
                     return False
                 if error is not told:
@@ -144,6 +147,20 @@ class Contacts:
             for one in self._each:
                 one.leave_trial()
             raise
+
+    def _look(self, wait_s: float = 0.0) -> list[Contact]:
+        """Look at each; those that have just agreed."""
+        return [one for one in self._each if one.look(wait_s)]
+
+    @property
+    def _all_tried(self) -> bool:
+        """Whether each has agreed, or has failed at it once."""
+        return all(one.agreed or one.error for one in self._each)
+
+    @property
+    def _error(self) -> SophonError | None:
+        """The newest one, where all have failed."""
+        return self._each[-1].error
 
     def _of_all(self, error: SophonError) -> SophonError:
         return type(error)("; ".join(dict.fromkeys(str(one.error) for one in self._each)))
@@ -159,7 +176,7 @@ class Contacts:
         Raises:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
         """
-        came = [one for one in self._each if one.look()]
+        came = self._look()
         if came and self._in_use:
             found = [one.agreed for one in came if one.agreed is not None]
             self._use(came)
@@ -173,11 +190,14 @@ class Contacts:
 
     def take(self) -> Agreement | None:
         """The agreements that are not used yet, as one, to be used from now on; None if there is none."""
-        return None if self.agreed is None else _together([one.agreed for one in self._each if one.agreed is not None])
+        return None if self.agreed is None else together([one.agreed for one in self._each if one.agreed is not None])
 
     def tell_workers(self) -> None:
         """Have the workers use the agents that have agreed."""
         self._use([one for one in self._each if one.agreed is not None])
+        self._tell_yet_to_come()
+
+    def _tell_yet_to_come(self) -> None:
         for one in self._each:
             if one not in self._in_use and one.missing and self._is_new(str(one.agent)):
                 warn_user(
@@ -208,9 +228,7 @@ class Contacts:
         told = []
         for one in self._each:
             if one.shared is not None:
-                samples, nbytes = one.shared.sent()
-                stands = self._stands(one)
-                told.append(f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}{stands}")
+                told.append(share_of(one) + self._stands(one))
         return told + self._told_later
 
     def _stands(self, one: Contact) -> str:
@@ -250,24 +268,13 @@ class Contacts:
         """Nothing is this loader's own."""
 
 
-def contact_with(data: Offloadable, settings: Settings) -> Contact | Contacts:
-    """With the agent of a loader, or the agents.
-
-    Args:
-        data: the dataset.
-        settings: of the loader.
-
-    Raises:
-        ConfigError: the dataset names several agents, and the policy plans for one.
-    """
-    agents = settings.agents or (own_addresses(data) if settings.agent is None else ())
-    if len(agents) <= 1:
-        return Contact(data, settings)
-    check_several(agents, settings.policy)
-    return Contacts(data, settings, agents)
+def share_of(one: Contact) -> str:
+    """What an agent has sent since the run began, for the report."""
+    samples, nbytes = (0, 0) if one.shared is None else one.shared.sent()
+    return f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}"
 
 
-def _together(agreements: Sequence[Agreement]) -> Agreement:
+def together(agreements: Sequence[Agreement]) -> Agreement:
     """Several agreements as one: files lie where the first has them; cores add up; what all know may be used."""
     first = agreements[0]
     return replace(

@@ -14,7 +14,6 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
-from sophon_loader.main.contacts import contact_with
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, live_plan
@@ -22,6 +21,7 @@ from sophon_loader.main.moment import Moment
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
+from sophon_loader.main.rostered import contact_with
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.steering import Steering

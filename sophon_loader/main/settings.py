@@ -21,6 +21,7 @@ from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.main.tail import device_of
+from sophon_loader.routes.named import FOLDER, parse_folder
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Settings:
     """What a user has asked of a loader.
 
     Args:
-        agent: where files are served; a `LocalAgent` is started on this host; None: no agent.
+        agent: where files are served, or the folder that names the agents (`routes.named`); a `LocalAgent` is started
+            on this host; None: no agent.
         encodings: names of those that may be used on the wire.
         seed: of all random numbers; None to follow torch's.
         profile: the file in which profiles are kept, or None.
@@ -100,6 +102,14 @@ def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[A
             f"None, got {agent!r}; 'local' starts an agent on this host"
         )
     texts = list(agent) if several else [agent]
+    if folders := [one for one in texts if one.startswith(FOLDER)]:
+        if len(texts) > 1:
+            raise ConfigError(
+                f"a list of agents must have addresses alone, got {texts}; give {folders[0]!r} by itself, since the "
+                "folder names all agents that announce themselves there"
+            )
+        check_plans_for_several(policy, f"agents are named by a folder ({texts[0]})")
+        return (parse_folder(texts[0]).with_key(options.key),)
     if not texts:
         raise ConfigError(
             f"agent must be one address or more, got {agent!r}; for no agent, write agent=None or leave it out"
@@ -124,10 +134,28 @@ def check_several(agents: Sequence[Address], policy: Any) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"each agent must be given once, got {twice[0]} {names.count(twice[0])} times; leave one out")
-    if not isinstance(policy, (PricingPolicy, NoOff, AllOff, ResizeOff)):
+    check_plans_for_several(policy, "several agents are given")
+
+
+def plans_for_several(policy: Any) -> bool:
+    """Whether a policy can have any number of agents."""
+    return isinstance(policy, (PricingPolicy, NoOff, AllOff, ResizeOff))
+
+
+def check_plans_for_several(policy: Any, where: str) -> None:
+    """See that a policy can have any number of agents.
+
+    Args:
+        policy: of the loader.
+        where: it has to.
+
+    Raises:
+        ConfigError: it plans for one.
+    """
+    if not plans_for_several(policy):
         raise ConfigError(
-            f"policy must be 'auto', 'no-off', 'all-off' or 'resize-off' where several agents are given, got "
-            f"{policy.name!r}, which plans for one; give one agent or another policy"
+            f"policy must be 'auto', 'no-off', 'all-off' or 'resize-off' where {where}, got {policy.name!r}, which "
+            "plans for one; give one agent or another policy"
         )
 
 

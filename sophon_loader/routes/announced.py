@@ -107,14 +107,17 @@ class Announced:
         """When the folder was read last; None if that failed: what could not be written then is not old."""
         self._question = Question(self._read, "roster-folder", wait_s)
 
-    def look(self) -> Sequence[Member]:
+    def look(self, *, ask: bool = True) -> Sequence[Member]:
         """The agents of now; those of the last time while the folder cannot be read.
+
+        Args:
+            ask: as of `Roster`.
 
         Raises:
             ConfigError: the text names no export, only a folder.
         """
         try:
-            snapshots = self._question.answers()
+            snapshots = self._question.answers(ask=ask)
         except ConfigError:
             raise
         except OSError as error:
@@ -125,6 +128,11 @@ class Announced:
             if self._question.overdue:
                 self._fails(f"the folder of {self._text} cannot be read: its disk does not answer")
         return self._members()
+
+    @property
+    def is_looking(self) -> bool:
+        """As of `Roster`."""
+        return self._question.is_open
 
     def _fails(self, why: str) -> None:
         self.trouble, self._looked_at_s = why, None

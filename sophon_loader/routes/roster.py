@@ -46,8 +46,17 @@ class Roster(Protocol):
 
     trouble: str
 
-    def look(self) -> Sequence[Member]:
-        """Who the agents are now. Where that cannot be found out, those of the last time, and `trouble` says why."""
+    def look(self, *, ask: bool = True) -> Sequence[Member]:
+        """Who the agents are now. Where that cannot be found out, those of the last time, and `trouble` says why.
+
+        Args:
+            ask: whether to look anew; False to take what has been found since, where looks are not waited for.
+        """
+        ...
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look has begun, and what it has found has yet to be taken."""
         ...
 
 
@@ -66,9 +75,14 @@ class Listed:
         self.trouble = ""
         self._members = [Member(address) for address in dict.fromkeys(addresses)]
 
-    def look(self) -> Sequence[Member]:
+    def look(self, *, ask: bool = True) -> Sequence[Member]:
         """Always the same."""
         return self._members
+
+    @property
+    def is_looking(self) -> bool:
+        """Never."""
+        return False
 
 
 class Resolved:
@@ -90,17 +104,24 @@ class Resolved:
         self._members: Sequence[Member] = ()
         self._question = Question(self._look_up, "roster-name", wait_s)
 
-    def look(self) -> Sequence[Member]:
+    def look(self, *, ask: bool = True) -> Sequence[Member]:
         """The name's addresses now; those of the last time while no name server answers, or it knows none."""
         try:
-            found = self._question.answers()
+            found = self._question.answers(ask=ask)
         except (OSError, UnicodeError) as error:  # the second for a name that cannot be one
             self.trouble = f"{self._host!r} cannot be looked up: {getattr(error, 'strerror', None) or error}"
         else:
-            self.trouble = f"no name server answers for {self._host!r}" if self._question.overdue else ""
             if found:
                 self._members = [Member(replace(self._address, endpoint=one)) for one in found[-1]]
+                self.trouble = ""
+            if self._question.overdue:
+                self.trouble = f"no name server answers for {self._host!r}"
         return self._members
+
+    @property
+    def is_looking(self) -> bool:
+        """As of `Roster`."""
+        return self._question.is_open
 
     def _look_up(self) -> list[str]:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -124,26 +145,36 @@ class Question(Generic[Found]):
         self._wait_s = wait_s
         self._asking: _Asking[Found] | None = None
 
-    def answers(self) -> list[Found]:
+    def answers(self, *, ask: bool = True) -> list[Found]:
         """What has been found out since the last call, oldest first: at most a late answer, and the one to a question
         asked now; neither where there is no answer within `wait_s`.
+
+        Args:
+            ask: whether to ask anew.
 
         Raises:
             Exception: what `ask` raised now.
         """
         found: list[Found] = []
         if self._asking is not None and not self._asking.is_alive():  # also in a process forked since
-            with contextlib.suppress(Exception):  # asked again at once, and that tells
-                found += self._asking.found()
-            self._asking = None
-        if self._asking is None:
+            with contextlib.suppress(Exception) if ask else contextlib.nullcontext():  # asked again, and that tells
+                asked, self._asking = self._asking, None
+                found += asked.found()
+        if self._asking is None and ask:
             self._asking = _Asking(self._ask, self._name)
             self._asking.start()
+        if self._asking is None:
+            return found
         self._asking.join(self._wait_s)
         if not self._asking.is_alive():
             asked, self._asking = self._asking, None
             found += asked.found()
         return found
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a question has been asked whose answer has not been taken."""
+        return self._asking is not None
 
     @property
     def overdue(self) -> bool:

@@ -1,9 +1,10 @@
-"""What all processes of a loader know of one agent, in memory that outlives the workers: what was agreed on with it,
+"""What all processes of a loader know of an agent, in memory that outlives the workers: what was agreed on with it,
 who has given it up, how long it has been waited for in vain, and when it was back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgpack
@@ -37,6 +38,22 @@ class Agreed:
     place: tuple[str, str] = ("", "")
 
 
+class _Memory:
+    """Of some routes, in two pieces however many these are: a descriptor for each piece, in each process."""
+
+    def __init__(self, routes: int, workers: int, note_nbytes: int) -> None:
+        self.notes = SharedNotes(routes, note_nbytes)
+        # Each number has one writer: that of a worker this one, all others the main process.
+        self.gave_up_s, self.lost_s, self.heard_s, self.forgiven_s, self.sent, self.back_s, self.version = (
+            SharedArray.together(
+                *(np.zeros((routes, workers)) for _ in range(4)),
+                np.zeros((routes, workers, 2)),
+                np.zeros(routes),
+                np.zeros(1, np.int64),
+            )
+        )
+
+
 class SharedRoute:
     """The way to one agent, as the main process and the workers see it.
 
@@ -47,6 +64,7 @@ class SharedRoute:
     Args:
         workers: their number, at least 1.
         proposed: what is known of the terms before the agent has agreed to them.
+        among: routes beside which it lies in memory, and its number among them; None to lie alone.
 
     Attributes:
         proposed: the same.
@@ -64,14 +82,34 @@ class SharedRoute:
         False
     """
 
-    def __init__(self, workers: int, proposed: Terms) -> None:
+    def __init__(self, workers: int, proposed: Terms, among: tuple[_Memory, int] | None = None) -> None:
         self.proposed = proposed
-        # A stage is a byte as msgpack.
-        self._note = SharedNotes(1, _NOTE_NBYTES + len(proposed.registrations))
+        self._memory, self._row = among or (_Memory(1, workers, _note_nbytes(proposed)), 0)
         self._began_s = now_s()
-        self._gave_up_s, self._lost_s, self._heard_s, self._back_s, self._sent = SharedArray.together(
-            np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(1), np.zeros((workers, 2))
-        )
+        self._sent_before = 0, 0
+        """Counted when the place was another agent's."""
+
+    @staticmethod
+    def several(count: int, workers: int, proposed: Terms) -> list[SharedRoute]:
+        """Places for agents that come and go while workers run: each is the way to whoever has agreed there last.
+
+        Args:
+            count: their number, at least 1.
+            workers: of the loader.
+            proposed: to any of the agents.
+        """
+        memory = _Memory(count, workers, _note_nbytes(proposed))
+        return [SharedRoute(workers, proposed, (memory, row)) for row in range(count)]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of those that lie beside each other, which have one `version`."""
+        return self._row == 0
+
+    @property
+    def version(self) -> int:
+        """Another number whenever an agent has agreed or left, here or at a place beside this one."""
+        return int(self._memory.version.array[0])
 
     # --- what was agreed on ---------------------------------------------------------------------------------------
 
@@ -80,23 +118,40 @@ class SharedRoute:
         terms = agreed.terms
         found = [
             terms.address.endpoint,
+            terms.address.export,
+            terms.address.folder,
             terms.instance,
             terms.allowed,
             terms.options.window,
             agreed.reach,
             agreed.place,
         ]
-        written = self._note.write(0, msgpack.packb(found, unicode_errors="surrogateescape"))
-        assert written, "an address, a few names, two folders and a byte per source must fit"
+        self._write(msgpack.packb(found, unicode_errors="surrogateescape"))
+
+    def _write(self, packed: bytes) -> None:
+        written = self._memory.notes.write(self._row, packed)
+        assert written, "an address, a few names, some folders and a byte per source must fit"
+        self._memory.version.array[0] += 1  # behind it: who sees that finds what is written
+
+    def free(self) -> None:
+        """The agent has left: whoever has it asks it for nothing more, and the place may be another's."""
+        memory = self._memory
+        self._write(b"")
+        self._sent_before = self._counted()
+        memory.forgiven_s.array[self._row] = memory.lost_s.array[self._row]
+        memory.back_s.array[self._row] = now_s()
 
     def agreed(self) -> Agreed | None:
         """What the agent has agreed to; None before it has."""
-        packed = self._note.read(0)
+        packed = self._memory.notes.read(self._row)
         if not packed:  # nothing yet, or half written
             return None
-        endpoint, instance, allowed, window, reach, place = msgpack.unpackb(packed, unicode_errors="surrogateescape")
+        endpoint, export, folder, instance, allowed, window, reach, place = msgpack.unpackb(
+            packed, unicode_errors="surrogateescape"
+        )
         known = self.proposed
-        address, options = replace(known.address, endpoint=endpoint), replace(known.options, window=window)
+        address = replace(known.address, endpoint=endpoint, export=export, folder=folder)
+        options = replace(known.options, window=window)
         terms = replace(known, address=address, instance=instance, allowed=tuple(allowed), options=options)
         return Agreed(terms, tuple(reach), (place[0], place[1]))
 
@@ -107,27 +162,32 @@ class SharedRoute:
 
         So one worker waits for an agent that has gone, and not each of them in turn.
         """
-        if self._gave_up_s.array[worker] > self._back_s.array[0]:
+        if self._memory.gave_up_s.array[self._row, worker] > self._memory.back_s.array[self._row]:
             return True
-        return bool(self.gone_s > self._heard_s.array[worker])
+        return bool(self.gone_s > self._memory.heard_s.array[self._row, worker])
 
     def hear(self, worker: int) -> None:
         """A sample from the agent has come to a worker."""
-        self._heard_s.array[worker] = now_s()
+        self._memory.heard_s.array[self._row, worker] = now_s()
 
     def count(self, worker: int, nbytes: int) -> None:
         """A sample of so many bytes has come from the agent to a worker; counted where a loader has several agents."""
-        self._sent.array[worker] += 1, nbytes
+        self._memory.sent.array[self._row, worker] += 1, nbytes
 
     def sent(self) -> tuple[int, int]:
         """How many samples have been counted, and their bytes."""
-        samples, nbytes = self._sent.array.sum(axis=0).tolist()
+        (samples, nbytes), before = self._counted(), self._sent_before
+        return samples - before[0], nbytes - before[1]
+
+    def _counted(self) -> tuple[int, int]:
+        samples, nbytes = self._memory.sent.array[self._row].sum(axis=0).tolist()
         return int(samples), int(nbytes)
 
     def left_s(self, worker: int) -> float:
         """For how long a worker may still wait in vain, s; not above 0 if it has done so for too long."""
         may_s = LOST_TIMES * self.proposed.options.resend_after_s + LOST_SHARE * (now_s() - self._began_s)
-        return float(may_s - self._lost_s.array[worker])
+        memory = self._memory
+        return float(may_s - memory.lost_s.array[self._row, worker] + memory.forgiven_s.array[self._row, worker])
 
     def note(self, worker: int, gave_up_s: float, lost_s: float) -> None:
         """What a worker has found out.
@@ -137,19 +197,20 @@ class SharedRoute:
             gave_up_s: when it gave the agent up last; 0 if it has not.
             lost_s: for how long it has waited in vain since it noted this last, s.
         """
-        self._gave_up_s.array[worker] = max(gave_up_s, self._gave_up_s.array[worker])
-        self._lost_s.array[worker] += lost_s
+        gave_ups_s = self._memory.gave_up_s.array[self._row]
+        gave_ups_s[worker] = max(gave_up_s, gave_ups_s[worker])
+        self._memory.lost_s.array[self._row, worker] += lost_s
 
     @property
     def gone_s(self) -> float:
         """When a worker gave the agent up last; 0 if it has answered since."""
-        gave_up_s = float(self._gave_up_s.array.max())
-        return gave_up_s if gave_up_s > self._back_s.array[0] else 0.0
+        gave_up_s = float(self._memory.gave_up_s.array[self._row].max())
+        return gave_up_s if gave_up_s > self._memory.back_s.array[self._row] else 0.0
 
     @property
     def back_s(self) -> float:
         """When the agent was asked whether it is back and then said so; 0 if it never had to be."""
-        return float(self._back_s.array[0])
+        return float(self._memory.back_s.array[self._row])
 
     def back(self, asked_s: float) -> None:
         """The agent has answered.
@@ -157,7 +218,7 @@ class SharedRoute:
         Args:
             asked_s: what it was asked at that time.
         """
-        self._back_s.array[0] = asked_s
+        self._memory.back_s.array[self._row] = asked_s
 
     def for_workers(self, workers: int, proposed: Terms | None = None) -> SharedRoute:
         """The same route for another number of workers: what one has found out, all have.
@@ -166,13 +227,28 @@ class SharedRoute:
             workers: their number.
             proposed: for a new agreement; None to keep the one that there is.
         """
-        other = SharedRoute(workers, proposed or self.proposed)
+        return self._copied(SharedRoute(workers, proposed or self.proposed), keep=proposed is None)
+
+    @staticmethod
+    def all_for_workers(
+        routes: Sequence[SharedRoute], workers: int, proposed: Terms | None = None
+    ) -> list[SharedRoute]:
+        """As `for_workers`, of routes that lie beside each other."""
+        others = SharedRoute.several(len(routes), workers, proposed or routes[0].proposed)
+        return [one._copied(other, keep=proposed is None) for one, other in zip(routes, others, strict=True)]
+
+    def _copied(self, other: SharedRoute, *, keep: bool) -> SharedRoute:
+        """Have another route know what this one does; `keep` for what was agreed on, too."""
+        mine, its, row = self._memory, other._memory, self._row
         other._began_s = self._began_s
-        other._gave_up_s.array[:] = self._gave_up_s.array.max()
-        other._lost_s.array[:] = self._lost_s.array.max()
-        other._back_s.array[:] = self._back_s.array
-        other._sent.array[0] = self._sent.array.sum(axis=0)
-        agreed = self.agreed() if proposed is None else None
-        if agreed is not None:
+        its.gave_up_s.array[other._row] = mine.gave_up_s.array[row].max()
+        its.lost_s.array[other._row] = (mine.lost_s.array[row] - mine.forgiven_s.array[row]).max()
+        its.back_s.array[other._row] = mine.back_s.array[row]
+        its.sent.array[other._row, 0] = self.sent()
+        if keep and (agreed := self.agreed()) is not None:
             other.agree(agreed)
         return other
+
+
+def _note_nbytes(proposed: Terms) -> int:
+    return _NOTE_NBYTES + len(proposed.registrations)  # a stage is a byte as msgpack

@@ -107,7 +107,9 @@ class OffloadedDataset(Dataset[Any]):
             checked()  # workers that are forked know then, too
         self._slots = slots
         self.queued: QueuedTickets | None = None
-        self._locations = Locations(data, routes[0].proposed.address if routes else None)
+        address = routes[0].proposed.address if routes else None
+        # Where a roster names the agents, their export is known when the first of them is.
+        self._locations = Locations(data, address if address and address.export else None)
         self._statistics = statistics
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
         self._mounted = False

@@ -25,23 +25,35 @@ class Ways:
 
     def __init__(self, routes: Sequence[SharedRoute]) -> None:
         self._routes = tuple(routes)
+        self._heads = [route for route in routes if route.is_first]
+        self._versions: list[int] = []
+        """Of the routes, when they were looked at last."""
         self._numbers: list[int] = []
         """Those of `agreed` among the routes."""
         self._connected: list[int] = []
         """Those of the session's lanes."""
+        self._left: set[int] = set()
+        """Those of `agreed` whose agents have left since."""
         self._cores: dict[int, tuple[float, float]] = {}
         """Per route, what its agent has said last of its cores."""
         self._lost_s: list[float] = []
         self.agreed: list[Agreed] = []
 
     def look(self) -> bool:
-        """Whether another agent has agreed since this was asked last."""
-        before = len(self._numbers)
-        for number, route in enumerate(self._routes):
-            if number not in self._numbers and (agreed := route.agreed()) is not None:
-                self._numbers.append(number)
-                self.agreed.append(agreed)
-        return len(self._numbers) > before
+        """Whether another agent has agreed since this was asked last. One that has left is asked for nothing more."""
+        versions = [route.version for route in self._heads]
+        if versions == self._versions:
+            return False
+        self._versions = versions
+        known = dict(zip(self._numbers, self.agreed, strict=True))
+        now = {n: agreed for n, route in enumerate(self._routes) if (agreed := route.agreed()) is not None}
+        stay = [number for number, agreed in known.items() if now.get(number) == agreed]
+        self._left = known.keys() - stay
+        if now.keys() <= set(stay):
+            return False
+        self._numbers = [*stay, *(number for number in now if number not in stay)]
+        self.agreed, self._left = [now[number] for number in self._numbers], set()
+        return True
 
     @property
     def terms(self) -> Terms | None:
@@ -74,8 +86,13 @@ class Ways:
             worker: its number.
             mounted: whether all files can be read on this host.
         """
-        several = len(self._connected) > 1
+        several = len(set(self._connected) - self._left) > 1
         for lane, number in enumerate(self._connected):
+            if number in self._left:
+                if not session.lanes[lane].gone:
+                    session.lanes[lane].leave("has left", in_order=True)
+                session.trust(gone=True, left_s=0.0, agent=lane)
+                continue
             route = self._routes[number]
             left_s = route.left_s(worker) if mounted else math.inf
             # Without another agent and without the files, one that has gone is waited for all the same.
@@ -86,6 +103,8 @@ class Ways:
         """Tell the other processes what this worker has found out since it did so last."""
         for place, (lane, number) in enumerate(zip(session.lanes, self._connected, strict=True)):
             lost_s, self._lost_s[place] = lane.lost_s - self._lost_s[place], lane.lost_s
+            if number in self._left:
+                continue  # its place may be another's
             self._routes[number].note(worker, lane.gave_up_s, lost_s)
 
     def hear(self, session: Session | Fleet, worker: int, sample: Sample, nbytes: int) -> tuple[float, float]:

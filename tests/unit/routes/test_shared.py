@@ -65,7 +65,7 @@ def test_the_longest_that_can_be_agreed_on_fits() -> None:
 def test_what_is_half_written_is_not_read() -> None:
     route = SharedRoute(1, proposed())
     route.agree(Agreed(replace(proposed(), instance="i"), (3,)))
-    memory = route._note._places.array[0]
+    memory = route._memory.notes._places.array[0]
     whole = memory.copy()
     for place in range(8, 8 + int(whole[:4].view("<u4")[0])):
         memory[place] ^= 0xFF
