@@ -25,6 +25,8 @@ class Address:
     export: str
     folder: str = ""
     token: Token | None = field(default=None, repr=False, compare=False)
+    keyed_as: str = field(default="", repr=False, compare=False)
+    """What its key is filed under, where that is not the endpoint: what the user wrote of an agent that was found."""
 
     def __str__(self) -> str:
         return "/".join(part for part in (self.endpoint, self.export, self.folder) if part)

@@ -52,9 +52,10 @@ class Handshakes:
             return None
         endpoint, token = self._address.endpoint, self._address.token
         if token is None:
+            file = file_of(self._address.keyed_as or endpoint) or "a file"
             remedy = (
                 "copy a token of that agent (tokens/first below its keys, or one that `sophon-agent key add NAME` "
-                f"makes) to {file_of(endpoint) or 'a file'} on this host, or give it as OffloadOptions(key=...)"
+                f"makes) to {file} on this host, or give it as OffloadOptions(key=...)"
             )
             if _MISMATCH in self._failed or has_keys(endpoint):
                 return KeyRefused(f"key must be given, because the agent at {endpoint} has keys, got none; {remedy}")

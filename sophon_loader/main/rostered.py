@@ -29,7 +29,7 @@ from sophon_loader.routes.shared import SharedRoute
 LOOK_EVERY_S = 10.0
 """How often the roster is looked at; at once where a connection is lost."""
 _SOON_S = 2.0
-"""The same while no agent is used."""
+"""The same while no agent serves."""
 MAX_AGENTS = 64
 """That a loader uses at a time: each of its workers has a connection to each."""
 _MAX_TOLD = 32
@@ -159,7 +159,7 @@ class Rostered(Contacts):
         if not due and not self._roster.is_looking:
             return
         if due:
-            self._look_at_s = now + (LOOK_EVERY_S if self._in_use else _SOON_S)
+            self._look_at_s = now + (LOOK_EVERY_S if len(self._in_use) > len(gone) else _SOON_S)
         members = self._roster.look(ask=due)
         if self._roster.is_looking and not self._roster.trouble:
             return
@@ -192,7 +192,8 @@ class Rostered(Contacts):
         instances = {member.instance for one, member in self._members.items() if one in self._in_use}
         joining = [one for one in members if one.address not in known and one.instance not in instances - {""}]
         for member in joining[: len(self._free)]:
-            one = Contact(self._data, self._settings, replace(member.address, token=self._named.token))
+            where = replace(member.address, token=self._named.token, keyed_as=self._named.endpoint)
+            one = Contact(self._data, self._settings, where)
             row = self._free.popleft()
             self._each.append(one)
             self._rows[one], self._members[one] = row, member
@@ -258,8 +259,12 @@ class Rostered(Contacts):
         if all(two.why_alone for two in self._each):
             self._why = one.why_alone
             raise error
-        if self._is_new(f"{one.agent} {error}"):
-            warn_user(f"The agent at {one.agent}, which {self} names, is not used: {error}")
+        if self._in_use:
+            self._warn_of(one)
+
+    def _warn_of(self, one: Contact) -> None:
+        if self._is_new(f"{one.agent} {one.error}"):
+            warn_user(f"The agent at {one.agent}, which {self} names, is not used: {one.error}")
 
     # --- what the user is told ------------------------------------------------------------------------------------
 
@@ -275,7 +280,10 @@ class Rostered(Contacts):
         return told
 
     def _tell_yet_to_come(self) -> None:
-        """Nothing: the roster says who is there, and whoever is not may be about to leave it."""
+        """Who cannot serve; whoever is missing may be about to leave the roster."""
+        for one in self._each:
+            if one.why_alone:
+                self._warn_of(one)
 
 
 def contact_with(data: Offloadable, settings: Settings) -> Contact | Contacts:
