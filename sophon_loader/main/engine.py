@@ -21,11 +21,11 @@ from sophon_loader.main.moment import Moment
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.ranks import ToldReports
-from sophon_loader.main.rostered import contact_with
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.steering import Steering
 from sophon_loader.main.tail import split
+from sophon_loader.main.who import Who
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling.steps import StepClock
 from sophon_loader.report.report import Report
@@ -52,7 +52,8 @@ class Engine:
         self.data = data
         self._settings = settings
         self.options = settings.options
-        self._contact = contact_with(data, settings)
+        self._who = Who(data, settings)
+        self._contact = self._who.contact
         self._live: LivePlan | None = None
         self._shared: Live | None = None
         self._steering: Steering | None = None
@@ -138,7 +139,7 @@ class Engine:
     ) -> Run:
         settings = self._settings
         divided = split([one.chain for one in pipelines], collate_fn, settings.tail)
-        contact = self._contact
+        contact = self._contact = self._who.for_run()
         agreement = contact.begin(divided.chains, seed, self._processes, needed=needed)
         self._steering = self._reports = None
         # Only a plan needs something per sample. Without an agent there is none, and with prices the agent chooses.
@@ -168,6 +169,7 @@ class Engine:
                 iteration starts it anew.
         """
         contact = self._contact
+        self._who.look()
         self._see(contact.look)
         if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
@@ -230,7 +232,7 @@ class Engine:
         self, run: Run | None, pipelines: tuple[Pipeline, ...], collate_fn: Any, seed: Seed, processes: int
     ) -> bool:
         """Whether what a run began with is as it was, the agent included."""
-        asked, fits = self._contact.asked, self._contact.fits(processes)
+        asked, fits = self._contact.asked, self._contact.fits(processes) and not self._who.is_another
         return run is not None and fits and run.is_of(pipelines, collate_fn, seed, asked=asked)
 
     def goes_on(self, epoch: Epoch) -> None:

@@ -16,13 +16,13 @@ from sophon_loader.figures import counted
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent
-from sophon_loader.main.agreement import Agreement, own_addresses
+from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.contacts import Contacts, share_of
-from sophon_loader.main.settings import Settings, check_several
+from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.routes.named import names_folder, roster_of
+from sophon_loader.routes.named import roster_of
 from sophon_loader.routes.roster import Member
 from sophon_loader.routes.shared import SharedRoute
 
@@ -30,6 +30,8 @@ LOOK_EVERY_S = 10.0
 """How often the roster is looked at; at once where a connection is lost."""
 _SOON_S = 2.0
 """The same while no agent serves."""
+_OTHERS_S = 1.0
+"""For so long, once one agent has agreed, a run that begins waits for the others."""
 MAX_AGENTS = 64
 """That a loader uses at a time: each of its workers has a connection to each."""
 _MAX_TOLD = 32
@@ -67,7 +69,7 @@ class Rostered(Contacts):
         self._doubles: dict[Address, Contact] = {}
         """Addresses at which an agent was found that is known by another one."""
         self._run: tuple[Sequence[Chain], Seed, int]
-        self._look_at_s = -math.inf
+        self._look_at_s = self._came_s = -math.inf
         self._gone: set[Contact] = set()
         self._told_gone = self._gone
         self._nobody: SophonError | None = None
@@ -231,6 +233,10 @@ class Rostered(Contacts):
 
     @property
     def _all_tried(self) -> bool:
+        if self.agreed is None:
+            self._came_s = now_s()
+        elif now_s() - self._came_s > _OTHERS_S:  # an address may lead nowhere; who comes later, joins
+            return True
         return bool(self._each or self._nobody) and all(one.agreed or one.error for one in self._each)
 
     @property
@@ -284,25 +290,6 @@ class Rostered(Contacts):
         for one in self._each:
             if one.why_alone:
                 self._warn_of(one)
-
-
-def contact_with(data: Offloadable, settings: Settings) -> Contact | Contacts:
-    """With the agent of a loader, or the agents.
-
-    Args:
-        data: the dataset.
-        settings: of the loader.
-
-    Raises:
-        ConfigError: the dataset names several agents, and the policy plans for one.
-    """
-    if isinstance(settings.agent, Address) and names_folder(settings.agent):
-        return Rostered(data, settings, settings.agent)
-    agents = settings.agents or (own_addresses(data) if settings.agent is None else ())
-    if len(agents) <= 1:
-        return Contact(data, settings)
-    check_several(agents, settings.policy)
-    return Contacts(data, settings, agents)
 
 
 def _of_other_exports(members: Sequence[Member]) -> str:

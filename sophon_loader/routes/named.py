@@ -1,10 +1,15 @@
-"""What a user writes in place of an agent's address where a roster names the agents."""
+"""What a user writes in place of the addresses of agents that a roster names: a folder, or a name."""
 
 from __future__ import annotations
 
+import ipaddress
+from collections import Counter
+from collections.abc import Sequence
+
 from sophon_loader.client.address import Address
+from sophon_loader.host.endpoints import host_of
 from sophon_loader.routes.announced import Announced
-from sophon_loader.routes.roster import Roster
+from sophon_loader.routes.roster import Member, Resolved, Roster
 
 FOLDER = "file://"
 
@@ -25,6 +30,30 @@ def names_folder(address: Address) -> bool:
     return address.endpoint.startswith(FOLDER)
 
 
-def roster_of(address: Address) -> Roster:
-    """Who the agents of such an address are; its looks wait for nothing."""
-    return Announced(str(address), keyed=address.token is not None, wait_s=0.0)
+def has_name(address: Address) -> bool:
+    """Whether an address has a host's name in it, which may come to have several addresses."""
+    return _version_of(address) is None
+
+
+def is_of_several(members: Sequence[Member]) -> bool:
+    """Whether these are the addresses of several hosts: one host has an address of each family at most."""
+    return max(Counter(_version_of(one.address) for one in members).values(), default=0) > 1
+
+
+def roster_of(address: Address, *, wait_s: float = 0.0) -> Roster:
+    """Who the agents are that such an address names.
+
+    Args:
+        address: as the user wrote it, with the key of all agents.
+        wait_s: how long a look may take; 0 not to wait.
+    """
+    if names_folder(address):
+        return Announced(str(address), keyed=address.token is not None, wait_s=wait_s)
+    return Resolved(address, wait_s=wait_s)
+
+
+def _version_of(address: Address) -> int | None:
+    try:
+        return ipaddress.ip_address(host_of(address.endpoint).partition("%")[0]).version
+    except ValueError:
+        return None
