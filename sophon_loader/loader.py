@@ -49,7 +49,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     Args:
         agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`, or a list of addresses of agents
-            that hold the same files (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on this host
+            that hold the same files, or the folder in which they announce themselves and the export,
+            `"file:///shared/run/agents/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on this host
             that lives as long as the loader; or None for no agent. `"local"` reads plain files itself (unless the
             link is paced); under `"auto"` the loader does not wait for it, and does not start it if the loader's own
             processes may use every core.

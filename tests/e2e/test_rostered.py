@@ -17,11 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError, KeyRefused
 from sophon_loader.main.contact import Contact
+from sophon_loader.main.rostered import MAX_AGENTS, Rostered
 from sophon_loader.wire.entry import Entry
 from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
@@ -338,6 +340,39 @@ def test_a_folder_that_others_may_write_to_is_not_believed_without_a_key(root: P
     roster.chmod(0o777)
     with pytest.raises(AgentUnreachable, match="is not believed without a key: others may write there"):
         next(iter(loader_of(root, roster, options=replace(SOON, agent_missing="raise"))))
+
+
+def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, announced: MakeAgent) -> None:
+    """The look-ups of an hour and more, one after the other: names of nobody, an unreadable file, and nothing at all."""
+    one = announced()
+    loader = loader_of(root, roster, sampler=SAMPLER)
+    process, held = psutil.Process(), []
+    try:
+        epoch = Epoch(loader, root)
+        epoch.next()
+        assert loader._engine is not None
+        contact = loader._engine._contact
+        assert isinstance(contact, Rostered)
+        for number in range(600):
+            for path in roster.glob("flapping*"):
+                path.unlink()
+            text = ["{", Entry([f"tcp://127.0.0.1:{1 + number}"], f"i{number}", [EXPORT]).text()][number % 3 > 0]
+            if number % 5:
+                (roster / f"flapping{number % 7}.json").write_text(text)
+            contact._look_at_s = 0.0
+            if number % 20 == 0:
+                epoch.next()
+            until(lambda: contact.look() is False and not contact._roster.is_looking, "it has been looked at")
+            if number % 200 == 199:
+                held.append((process.num_fds(), process.num_threads(), len(contact._each), len(contact._free)))
+        assert (
+            max(fds for fds, *_ in held) - held[0][0] <= 12
+            and max(threads for _, threads, *_ in held) <= held[0][1] + 3
+        )
+        assert all(len(contact._each) + len(contact._free) == MAX_AGENTS and met <= 3 for _, _, met, _ in held)
+        assert contact._in_use and epoch.sent(one) > 0
+    finally:
+        loader.close()
 
 
 def test_what_cannot_be_is_refused_with_words(root: Path, roster: Path) -> None:

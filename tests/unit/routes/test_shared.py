@@ -124,3 +124,31 @@ def test_workers_of_another_number_know_what_those_before_them_knew() -> None:
     assert after.left_s(0) == pytest.approx(before.left_s(1), abs=1.0)
     after.back(6.0)
     assert not after.gone(2) and after.for_workers(1).back_s == 6.0
+
+
+def test_places_beside_each_other_are_of_one_agent_after_another(clock: FakeClock) -> None:
+    early = proposed()
+    one, other = SharedRoute.several(2, 2, early)
+    assert (one.is_first, other.is_first) == (True, False)
+    agreed = [
+        Agreed(replace(early, address=Address(f"tcp://127.0.0.1:{n}", "photos", "train"), instance=f"{n}"), (3,))
+        for n in (7, 8)
+    ]
+    seen = other.version
+    one.agree(agreed[0])
+    assert one.agreed() == agreed[0] and other.agreed() is None and other.version != seen
+    one.count(1, 100)
+    one.note(1, gave_up_s=clock.now_s, lost_s=1e6)
+    assert one.gone(0) and one.left_s(1) < 0 < other.left_s(1) and not other.gone(0)
+    clock.now_s += 1.0
+    seen = other.version
+    one.free()
+    assert one.agreed() is None and other.version != seen
+    one.agree(agreed[1])
+    assert one.agreed() == agreed[1] and one.sent() == (0, 0), "nothing is known of whoever comes"
+    assert not one.gone(0) and not one.gone(1) and one.left_s(1) > 0
+    one.count(0, 5)
+    moved = SharedRoute.all_for_workers([one, other], 3)
+    assert [each.agreed() for each in moved] == [agreed[1], None] and moved[0].sent() == (1, 5)
+    assert moved[0].left_s(2) > 0 and not moved[0].gone(2)
+    assert [each.agreed() for each in SharedRoute.all_for_workers(moved, 1, early)] == [None, None]
