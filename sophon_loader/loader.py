@@ -48,12 +48,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     It takes every argument of `torch.utils.data.DataLoader`, and these:
 
     Args:
-        agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`, or a list of addresses of agents
-            that hold the same files, or the folder in which they announce themselves and the export,
-            `"file:///shared/run/agents/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on this host
-            that lives as long as the loader; or None for no agent. `"local"` reads plain files itself (unless the
-            link is paced); under `"auto"` the loader does not wait for it, and does not start it if the loader's own
-            processes may use every core.
+        agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`; a list of addresses of agents
+            that hold the same files, or the folder in which these announce themselves and their export,
+            `"file:///shared/run/agents/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on
+            this host that lives as long as the loader; or None for no agent. `"local"` reads plain files itself (unless
+            the link is paced); under `"auto"` the loader does not wait for it, and does not start it if the loader's
+            own processes may use every core.
         policy: `"auto"` (the cheapest plan for network, loader CPU and agent CPU together), `"sophon"`, `"fastflow"`,
             `"fastflow-every"`, `"no-off"`, `"all-off"`, `"resize-off"`, or an object with `name`, `needs_profile` and
             `plan(facts)`, or with `name` and `tariff(facts, traffic)` (`sophon_loader.decide.policy`).

@@ -343,7 +343,7 @@ def test_a_folder_that_others_may_write_to_is_not_believed_without_a_key(root: P
 
 
 def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, announced: MakeAgent) -> None:
-    """The look-ups of an hour and more, one after the other: names of nobody, an unreadable file, and nothing at all."""
+    """As many look-ups as of an hour and more: they find names of nobody, a file that is no entry, and nothing at all."""
     one = announced()
     loader = loader_of(root, roster, sampler=SAMPLER)
     process, held = psutil.Process(), []
