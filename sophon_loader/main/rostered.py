@@ -207,7 +207,8 @@ class Rostered(Contacts):
         """Whether an agent that has agreed is one of those in use, at another address; then it is met no more."""
         assert one.agreed is not None, "it has just agreed"
         instance = one.agreed.terms.instance
-        known = next((two for two, its in self._instances.items() if its == instance and two is not one), None)
+        alike = (two for two, its in self._instances.items() if its == instance and two is not one)
+        known = next((two for two in alike if not two.is_gone), None)
         if known is None:
             self._instances[one] = instance
             return False

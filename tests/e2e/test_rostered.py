@@ -343,7 +343,7 @@ def test_a_folder_that_others_may_write_to_is_not_believed_without_a_key(root: P
 
 
 def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, announced: MakeAgent) -> None:
-    """As many look-ups as of an hour and more: they find names of nobody, a file that is no entry, and nothing at all."""
+    """As many look-ups as of half an hour: they find names of nobody, a file that is no entry, and nothing at all."""
     one = announced()
     loader = loader_of(root, roster, sampler=SAMPLER)
     process, held = psutil.Process(), []
@@ -353,7 +353,7 @@ def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, ann
         assert loader._engine is not None
         contact = loader._engine._contact
         assert isinstance(contact, Rostered)
-        for number in range(600):
+        for number in range(210):
             for path in roster.glob("flapping*"):
                 path.unlink()
             text = ["{", Entry([f"tcp://127.0.0.1:{1 + number}"], f"i{number}", [EXPORT]).text()][number % 3 > 0]
@@ -363,12 +363,10 @@ def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, ann
             if number % 20 == 0:
                 epoch.next()
             until(lambda: contact.look() is False and not contact._roster.is_looking, "it has been looked at")
-            if number % 200 == 199:
+            if number % 70 == 69:
                 held.append((process.num_fds(), process.num_threads(), len(contact._each), len(contact._free)))
-        assert (
-            max(fds for fds, *_ in held) - held[0][0] <= 12
-            and max(threads for _, threads, *_ in held) <= held[0][1] + 3
-        )
+        fds, threads = held[0][:2]
+        assert max(one[0] for one in held) <= fds + 12 and max(one[1] for one in held) <= threads + 3
         assert all(len(contact._each) + len(contact._free) == MAX_AGENTS and met <= 3 for _, _, met, _ in held)
         assert contact._in_use and epoch.sent(one) > 0
     finally:
@@ -404,6 +402,7 @@ def test_other_transforms_begin_a_new_run_with_the_agents_of_now(
         one.end()
         dataset.transform = plain.transform = eval_transform()
         for epoch in (1, 2):
+            loader.num_workers = 1  # by other places in memory
             for each in (loader, reference):
                 each.set_epoch(epoch)
             assert samples_of(loader) == samples_of(reference)
