@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import random
 import shutil
 import signal
-import socket
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +17,13 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError, KeyRefused
-from sophon_loader.main.contact import Contact
 from sophon_loader.main.rostered import MAX_AGENTS, Rostered
 from sophon_loader.wire.entry import Entry
 from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
 from tests.support.replicas import LOADER, SOON, sent
-
-FILES = 48
-SAMPLER = list(range(FILES)) * 500
-"""An epoch that does not end while something is waited for."""
+from tests.support.rostered import FILES, SAMPLER, Epoch, left, no_warning
 
 MakeAgent = Callable[..., Agent]
 
@@ -69,38 +60,6 @@ def announced(root: Path, roster: Path) -> Iterator[MakeAgent]:
 def loader_of(root: Path, roster: Path, **arguments: Any) -> OffloadingDataLoader[Any]:
     given = {"options": SOON, "policy": "all-off", **LOADER, **arguments}
     return OffloadingDataLoader(folder(root), agent=f"file://{roster}/{EXPORT}", **given)
-
-
-@contextmanager
-def no_warning(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", OffloadWarning)
-        yield
-    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
-
-
-class Epoch:
-    """The long one, batch by batch: each sample is what it is without an agent, and none is left out."""
-
-    def __init__(self, loader: OffloadingDataLoader[Any], root: Path) -> None:
-        self.loader = loader
-        self._plain = iter(OffloadingDataLoader(folder(root), policy="no-off", **LOADER, sampler=SAMPLER))
-        self._batches = iter(loader)
-
-    def next(self) -> None:
-        assert samples_of([next(self._batches)]) == samples_of([next(self._plain)])
-
-    def until(self, condition: Callable[[], bool], what: str, wait_s: float = 40.0) -> None:
-        def met() -> bool:
-            self.next()
-            return condition()
-
-        until(met, what, wait_s)
-
-    def sent(self, agent: Agent) -> int:
-        notes = self.loader.report().as_dict()["notes"]
-        found = [one for one in notes if agent.endpoint in one and " has sent " in one]
-        return int(found[-1].split(" has sent ")[1].split(" ")[0]) if found else 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -146,10 +105,6 @@ def test_one_that_appears_joins_and_one_that_leaves_in_order_is_not_missed(
         assert loader.report().as_dict()["fallbacks"] == 0
     finally:
         loader.close()
-
-
-def left(loader: Any) -> str:
-    return "; ".join(note for note in loader.report().as_dict()["notes"] if "has left" in note)
 
 
 def test_no_entry_at_first(root: Path, roster: Path, announced: MakeAgent, expected: Any) -> None:
@@ -439,84 +394,3 @@ def test_they_come_and_go_at_random(root: Path, roster: Path, announced: MakeAge
     finally:
         for loader in loaders:
             loader.close()
-
-
-@pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of `localhost`, by a `socket.getaddrinfo` that is patched; ZeroMQ's own look-ups are not."""
-    found = ["127.0.0.1"]
-    real = socket.getaddrinfo
-
-    def patched(host: Any, *arguments: Any, **named: Any) -> list[Any]:
-        if host != "localhost":
-            return real(host, *arguments, **named)
-        if not found:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [one for each in found for one in real(each, *arguments, **named)]
-
-    monkeypatch.setattr(socket, "getaddrinfo", patched)
-    return found
-
-
-@contextmanager
-def at_one_port(root: Path, count: int) -> Iterator[list[Agent]]:
-    """Agents at 127.0.0.1, 127.0.0.2 and so on, with one port; all but the first are yet to be started."""
-    with contextlib.ExitStack() as running:
-        agents = [running.enter_context(agent_for(root))]
-        port = agents[0].endpoint.rpartition(":")[2]
-        for number in range(2, count + 1):
-            agents.append(running.enter_context(agent_for(root, "--bind", f"tcp://127.0.0.{number}:{port}")))
-        yield [one.ready() for one in agents]
-
-
-def named(root: Path, agents: list[Agent], **arguments: Any) -> OffloadingDataLoader[Any]:
-    address = f"tcp://localhost:{agents[0].endpoint.rpartition(':')[2]}/{EXPORT}"
-    given = {"options": SOON, "policy": "all-off", **LOADER, **arguments}
-    return OffloadingDataLoader(folder(root), agent=address, **given)
-
-
-def test_a_name_with_several_addresses_and_one_more(root: Path, hosts: list[str], caplog: Any) -> None:
-    """Two of the addresses are of one agent, and one leads nowhere."""
-    with at_one_port(root, 3) as agents:
-        hosts[:] = ["127.0.0.1", "::1", "127.0.0.2", "127.0.0.9"]
-        loader = named(root, agents, num_workers=2, sampler=SAMPLER)
-        try:
-            with no_warning(caplog):
-                epoch = Epoch(loader, root)
-                epoch.until(lambda: min(map(epoch.sent, agents[:2])) > 20, "both are used", 15.0)
-                assert epoch.sent(agents[2]) == 0 and "127.0.0.9" not in str(loader.report().as_dict())
-                hosts[:] = ["127.0.0.3", "127.0.0.2"]
-                epoch.until(lambda: epoch.sent(agents[2]) > 20, "the third has its share", 15.0)
-                assert agents[0].endpoint in left(loader)
-                hosts.clear()
-                epoch.until(lambda: "'localhost' cannot be looked up" in str(loader.report().as_dict()), "it is said")
-                before = epoch.sent(agents[1])
-                epoch.until(lambda: epoch.sent(agents[1]) > before + 5, "those that were known go on")
-            assert loader.report().as_dict()["fallbacks"] == 0
-        finally:
-            loader.close()
-
-
-def test_a_name_with_one_address_is_one_agent_until_it_has_several(root: Path, hosts: list[str]) -> None:
-    with at_one_port(root, 2) as agents:
-        hosts[:] = ["127.0.0.1", "::1"]
-        one = named(root, agents, policy="sophon")
-        assert one._engine is not None and type(one._engine._contact) is Contact
-        loader = named(root, agents, num_workers=1)
-        plain = OffloadingDataLoader(folder(root), policy="no-off", **LOADER)
-        try:
-            assert samples_of(loader) == samples_of(plain)
-            assert sent(loader) == [], "as with one address"
-            hosts.append("127.0.0.2")
-            assert loader._engine is not None
-            loader._engine._who._look_at_s = 0.0
-
-            def both() -> bool:
-                assert samples_of(loader) == samples_of(plain)
-                return len(sent(loader)) == 2 and min(sent(loader)) > 0
-
-            until(both, "both are used from the next epoch on")
-            assert loader.report().as_dict()["fallbacks"] == 0
-        finally:
-            loader.close()
-            one.close()

@@ -1,0 +1,58 @@
+"""What the tests of loaders whose agents come and go share."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader import OffloadingDataLoader, OffloadWarning
+from tests.support.agents import Agent, until
+from tests.support.loaders import samples_of
+from tests.support.pictures import folder
+from tests.support.replicas import LOADER
+
+FILES = 48
+SAMPLER = list(range(FILES)) * 500
+"""An epoch that does not end while something is waited for."""
+
+
+@contextmanager
+def no_warning(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OffloadWarning)
+        yield
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+class Epoch:
+    """The long one, batch by batch: each sample is what it is without an agent, and none is left out."""
+
+    def __init__(self, loader: OffloadingDataLoader[Any], root: Path) -> None:
+        self.loader = loader
+        self._plain = iter(OffloadingDataLoader(folder(root), policy="no-off", **LOADER, sampler=SAMPLER))
+        self._batches = iter(loader)
+
+    def next(self) -> None:
+        assert samples_of([next(self._batches)]) == samples_of([next(self._plain)])
+
+    def until(self, condition: Callable[[], bool], what: str, wait_s: float = 40.0) -> None:
+        def met() -> bool:
+            self.next()
+            return condition()
+
+        until(met, what, wait_s)
+
+    def sent(self, agent: Agent) -> int:
+        notes = self.loader.report().as_dict()["notes"]
+        found = [one for one in notes if agent.endpoint in one and " has sent " in one]
+        return int(found[-1].split(" has sent ")[1].split(" ")[0]) if found else 0
+
+
+def left(loader: Any) -> str:
+    return "; ".join(note for note in loader.report().as_dict()["notes"] if "has left" in note)
