@@ -371,6 +371,16 @@ BENCHES = (
         "each",
     ),
     Bench(
+        "cost",
+        "bench.cost",
+        "What does a sample cost in CPU without an agent, on one core, here, with torch's DataLoader and with SPDL?",
+        "2.5 times torch's images/s, with one worker and with two",
+        7,
+        (),
+        ("--ways", "torch", "fused", "--workers", "1", "--rounds", "1"),
+        "each",
+    ),
+    Bench(
         "encodings",
         "bench.encodings",
         "What does each encoding weigh and cost, and what does each set of them save?",

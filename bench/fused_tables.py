@@ -1,9 +1,28 @@
-"""The table of docs/fused.md."""
+"""The tables of docs/fused.md."""
 
 from __future__ import annotations
 
+from bench.cost_stages import REST, TOGETHER
+from bench.cost_ways import FUSED as OURS
+from bench.cost_ways import TORCH
 from bench.fused import FUSED, TORCHVISION
 from bench.markdown import MISSING, Results, sources, spread, table
+
+_STAGES = {
+    "read": "read",
+    "draw": "crop and flip, on an image without pixels",
+    "decode": "decode: the whole file / the box",
+    "crop and resize": "crop and resize",
+    "resize": "resize",
+    "flip": "flip",
+    "ToTensor": "ToTensor",
+    "Normalize": "Normalize",
+    "finish": "flip, ToTensor and Normalize, into the batch",
+    "collate": "collate",
+    REST: REST,
+    TOGETHER: TOGETHER,
+}
+"""In the order of the table, and what it says."""
 
 
 def fused(results: Results) -> str:
@@ -23,3 +42,41 @@ def fused(results: Results) -> str:
     ]
     columns = ("files", "filter", "torchvision ms", "ours ms", "ratio", "go through: of all / baseline", "unlike")
     return f"{table(columns, rows)}\n\n{sources(*found)}" if rows else MISSING
+
+
+def cost(results: Results) -> str:
+    """Images per second and CPU per image of each way, per picture folder and number of workers."""
+    found = results.each("cost")
+    rows = [
+        (
+            result.data,
+            str(row["workers"]),
+            f"`{row['way']}`",
+            spread(row["images_per_s"], 0),
+            spread(row["cpu_ms"], 2),
+            spread(row.get("ratio"), 2),
+            spread(row.get("cpu_ratio"), 2),
+        )
+        for result in found
+        for row in result.rows["summary"]
+    ]
+    if not rows:
+        return MISSING
+    columns = ("files", "workers", "way", "images/s", "CPU ms", "times torch's images/s", "times less CPU than torch")
+    reasons = {way: reason for result in found for way, reason in result.rows["unavailable"].items()}
+    left_out = [f"`{way}` was left out: {reason}." for way, reason in reasons.items()]
+    return "\n\n".join([table(columns, rows), *left_out, sources(*found)])
+
+
+def cost_stages(results: Results) -> str:
+    """Microseconds of CPU per sample and stage, of torch's loader and ours."""
+    found = results.each("cost")
+    if not found:
+        return MISSING
+    ways = [(result, way) for result in found for way in (TORCH, OURS)]
+    columns = ("stage, us", *(f"{result.data} `{way}`" for result, way in ways))
+    rows = [
+        (text, *(spread(result.rows["stages"][way]["us"].get(name), 0) for result, way in ways))
+        for name, text in _STAGES.items()
+    ]
+    return f"{table(columns, rows)}\n\n{sources(*found)}"

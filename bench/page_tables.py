@@ -496,6 +496,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "peers-photos": of_file("peers-photos")(peers_on),
     "peers-versions": peers_versions,
     "fused": fused_tables.fused,
+    "cost": fused_tables.cost,
+    "cost-stages": fused_tables.cost_stages,
     "programs": program_tables.programs,
     "programs-ended": program_tables.programs_ended,
     "recorded-torchvision": program_tables.ops_of("v1", "v2"),
