@@ -9,8 +9,8 @@ Normalize.
     torch   torch's DataLoader on ImageFolder: torchvision's ops on Pillow's pictures
     v2      torch's DataLoader, torchvision's v2 ops on tensors of `torchvision.io.decode_image`: other pixels
     spdl    Meta's SPDL: threads in place of worker processes, FFmpeg's decoder and scaler: other pixels
-    pillow  our loader without an agent, `fused=False`: the pixels of torch
-    fused   our loader without an agent: the pixels of torch
+    pillow  our loader without an agent, `fused=False`: torch's pixels, for the same box and side
+    fused   our loader without an agent: the same pixels
 
 Every way has a process of its own, pinned to one core with all that it starts. Ways take turns, epoch by epoch, in an
 order that rotates; first epochs do not count. CPU is that of all processes of a way. Ratios are to `torch` in the same

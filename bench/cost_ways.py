@@ -52,7 +52,10 @@ def _loader(way: str, data: str, repeat: int, batch_size: int, workers: int) -> 
 
 
 def _of_tensors(data: str) -> ImageFolder:
-    """The pictures as v2 has them fastest: a tensor from the file on, and floats as late as can be."""
+    """The pictures as v2's documentation has them fastest: tensors of torchvision's decoder, floats as late as can be.
+
+    That decoder is deprecated since torchvision 0.29, for TorchCodec's, which the project does not need otherwise.
+    """
     ops = [
         v2.RandomResizedCrop(224, antialias=True),
         v2.RandomHorizontalFlip(),

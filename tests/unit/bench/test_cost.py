@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench.cost import in_rounds, summarised, verdicts
-from bench.cost_spdl import _usual_name
+from bench.cost_spdl import _with_ffmpeg
 from bench.cost_stages import OF_FUSED, OF_TORCH, REST, TOGETHER, Stages, _ours, _torch, epoch_us
-from bench.cost_ways import BATCH_SIZE, FUSED, SPDL, TORCH, loading
+from bench.cost_ways import BATCH_SIZE, FUSED, SPDL, TORCH, WAYS, _loader, loading
 from bench.page_tables import TABLES
+from bench.peers.environments import Unavailable
 from sophon_loader.native import fused
 from sophon_loader.pipeline import chain
 from sophon_loader.workers import finishing
@@ -121,8 +124,31 @@ def test_an_epoch_is_told_in_images_and_cpu(pictures: str) -> None:
     assert set(told) == {"images_per_s", "cpu_ms"} and all(value > 0 for value in told.values())
 
 
-def test_ffmpegs_libraries_have_their_usual_names() -> None:
-    assert _usual_name("libavutil-5809ad29.so.60.26.102") == "libavutil.so.60"
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
+@pytest.mark.parametrize("way", sorted(set(WAYS) - {SPDL}))
+def test_every_way_gives_the_same_kind_of_batch(pictures: str, way: str) -> None:
+    batches = [(images, labels) for images, labels in _loader(way, pictures, 2, 4, workers=0)]
+    assert [len(labels) for _, labels in batches] == [4, 4, 2]
+    assert all(images.shape[1:] == (3, 224, 224) and images.dtype == torch.float32 for images, _ in batches)
+    assert all(abs(images).max() < 3 for images, _ in batches)
+
+
+def test_spdl_finds_the_libraries_of_pyav_under_their_usual_names(tmp_path: Path) -> None:
+    library = tmp_path / "lib/python3.11/site-packages/av.libs/libavutil-5809ad29.so.60.26.102"
+    python = tmp_path / "bin" / "python"
+    for file, text in ((library, ""), (python, '#!/bin/sh\necho "$LD_LIBRARY_PATH" "$@"\n')):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    python.chmod(0o755)
+    for _ in range(2):  # the second time in an environment that is there already
+        said = subprocess.run([_with_ffmpeg(python), "-m", "x"], capture_output=True, text=True, check=True).stdout
+        assert said == f"{tmp_path}/ffmpeg:{library.parent} -m x\n"
+    assert (tmp_path / "ffmpeg" / "libavutil.so.60").resolve() == library
+
+
+def test_spdl_is_unavailable_without_ffmpeg(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="`av` must bring FFmpeg's libraries"):
+        _with_ffmpeg(tmp_path / "bin" / "python")
 
 
 def test_the_tables_tell_what_was_left_out_and_which_stage_is_whose(tmp_path: Path) -> None:
