@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,7 @@ def loading(way: str, data: str, repeat: int, batch_size: int, workers: int) -> 
         workers: its processes, or threads.
     """
     quiet()
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than the one core: on purpose
     loader = _loader(way, data, repeat, batch_size, workers)
     yield {"epoch": lambda _: measured_epoch(loader)}
 
