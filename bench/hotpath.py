@@ -42,9 +42,10 @@ from bench.epochs import orders_of, warm_up
 from bench.link import WARM_EPOCHS, one_epoch
 from bench.loading import cpu_s, folder, our_loader, quiet, torch_loader, tree_cpu_s
 from sophon_loader.host.shared import SharedArray
-from sophon_loader.kinds.image.deferred import Node
+from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.source import Held, Source
 from sophon_loader.pipeline import chain
+from sophon_loader.pipeline.ends import End
 from sophon_loader.workers import finishing
 
 POLICIES = ("torch", "no-off", "resize-off", "auto")
@@ -144,6 +145,8 @@ class Stopwatch:
 def measure_ops(watch: Stopwatch) -> None:
     """Put the watch around everything in this package that decodes or transforms."""
     replace(Node, "made", watch.around)
+    replace(Node, "picture", watch.around)
+    replace(End, "run", watch.around)
     replace(Source, "held", watch.around)
     replace(Held, "run", watch.around)
     replace(finishing, "decode", lambda decode: codecs_measured(watch, decode))
@@ -163,8 +166,10 @@ def codecs_measured(watch: Stopwatch, decode: Callable[..., Any]) -> Callable[..
 
 
 def measured_op(watch: Stopwatch, op: Any) -> Any:
-    """The op with the watch around its call."""
-    return dataclasses.replace(op, call=watch.around(op.call))
+    """The op with the watch around its call, which has the op's parameters: a table of its results depends on them."""
+    call = watch.around(op.call)
+    vars(call).update(getattr(op.call, "__dict__", {}))
+    return dataclasses.replace(op, call=call)
 
 
 @contextmanager
