@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.randomness import Seed, threads_beside
 from sophon_loader.profiling.costs import region_share
 from sophon_loader.profiling.pipelines import Pipelines
 from sophon_loader.profiling.samples import SampleProfile
@@ -24,7 +24,7 @@ class CropShares:
     """The share of each picture that the first crop of its pipeline reads in an epoch.
 
     It follows from the epoch's random numbers, so it is known before. It is 1 where a pipeline does not begin with a
-    crop, and for samples that have not been profiled.
+    crop, for samples that have not been profiled, and beside other threads, whose random numbers drawing would disturb.
 
     Example:
         >>> CropShares(pipelines, data.source_of.array, profile, seed=Seed(1)).in_turn(epoch=0).shape
@@ -64,7 +64,7 @@ class CropShares:
             epoch: whose random numbers to draw.
         """
         shares = np.ones(len(rows))
-        if self._seed is None or not self._pipelines.crops_first:
+        if self._seed is None or not self._pipelines.crops_first or threads_beside():
             return shares
         with isolated(GENERATORS):
             for position, row in enumerate(rows):

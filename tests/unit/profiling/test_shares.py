@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +14,7 @@ from torchvision import transforms as v1
 
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline import chain as chain_module
+from sophon_loader.pipeline import randomness
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling import shares as module
@@ -70,6 +72,23 @@ def test_in_another_thread_nothing_is_drawn_since_the_generators_are_not_its_own
     assert in_a_thread(lambda: shares_of(pipelines).of(range(COUNT), 0).tolist()) == [1.0] * COUNT
     assert not in_a_thread(lambda: pipelines.crops_first) and not drawn
     assert pipelines.crops_first and drawn
+
+
+@needs_crop
+def test_nor_is_anything_beside_a_thread_that_may_draw_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers would come twice: the generators are set back afterwards. A pipeline's own look comes before that."""
+    pipelines = pipelines_of(crop_transform())
+    assert pipelines.crops_first and min(shares_of(pipelines).of(range(COUNT), 0)) < 1
+    monkeypatch.setattr(randomness, "_DRAW_NOTHING", randomness._DRAW_NOTHING - {"tests"})
+    monkeypatch.setattr(module, "isolated", lambda draws: pytest.fail("drawn"))
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: ended.wait(20.0))
+    thread.start()
+    try:
+        assert shares_of(pipelines).of(range(COUNT), 0).tolist() == [1.0] * COUNT
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(
