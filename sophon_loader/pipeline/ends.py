@@ -15,11 +15,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torchvision import tv_tensors
 
@@ -62,15 +64,15 @@ class _Table:
     cls: type[torch.Tensor]
     planes: bool
 
-    @property
+    @cached_property
     def copies(self) -> bool:
         """Whether each value stays what it is."""
         return self.items == bytes(range(256)) * (len(self.items) // 256)
 
-    @property
-    def suits_picture(self) -> bool:
-        """Whether a `Picture` can be written through it."""
-        return self.copies or self.dtype == torch.float32
+    @cached_property
+    def floats(self) -> NDArray[np.float32] | None:
+        """float32[C, 256], of that dtype."""
+        return np.frombuffer(self.items, np.float32).reshape(-1, 256) if self.dtype == torch.float32 else None
 
 
 class End:
@@ -110,7 +112,8 @@ class End:
             table = self._table(image.mode)
             if table is None:
                 return None
-            picture = image.picture() if type(image) is Deferred and table.suits_picture else None
+            suits_picture = table.copies or table.floats is not None
+            picture = image.picture() if type(image) is Deferred and suits_picture else None
             if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
                 return None
             return _looked_up(table, picture or image, place)
@@ -203,9 +206,7 @@ def _looked_up(table: _Table, source: Image.Image | Picture, place: Place | None
         planes = table.planes
         made = torch.empty_strided(shape, _strides(*shape, planes=planes), dtype=table.dtype)
     if isinstance(source, Picture):
-        source.written_to(
-            made.numpy(), None if table.copies else np.frombuffer(table.items, np.float32).reshape(-1, 256)
-        )
+        source.written_to(made.numpy(), table.floats)
     else:
         memory = made if planes else made.permute(1, 2, 0)
         apply(source.tobytes(), table.items, memory.view(torch.uint8).numpy().data, table.dtype.itemsize, planes)

@@ -100,7 +100,7 @@ class Collate:
         if get_worker_info() is None:
             if self._slots is None or self._collate_fn is not default_collate:
                 return self._collate_fn(samples)
-            return collate(samples, collate_fn_map={**default_collate_fn_map, Tensor: self._in_slots})
+            return collate(samples, collate_fn_map=_Lent(None, self._slots).rules())
         memory = self._memory
         room = Room() if memory is None else memory.room
         try:
@@ -116,11 +116,6 @@ class Collate:
         room.check_files(held)
         return batch
 
-    def _in_slots(self, tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Any:
-        assert self._slots is not None
-        found = self._slots.taken(tensors) if _stack_to_plain(tensors) else None
-        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map) if found is None else found[0]
-
     def _in_pieces(self, samples: list[Any], memory: BatchMemory) -> Any:
         lent = _Lent(memory, self._slots)
         try:
@@ -131,9 +126,14 @@ class Collate:
 
 
 class _Lent:
-    """The pieces of one batch, while it is made."""
+    """The memory of one batch, while it is made: the slots that its samples lie in, and pieces.
 
-    def __init__(self, memory: BatchMemory, slots: Slots | None) -> None:
+    Args:
+        memory: lends pieces; None where none are lent.
+        slots: of this process; None without.
+    """
+
+    def __init__(self, memory: BatchMemory | None, slots: Slots | None) -> None:
         self._memory = memory
         self._slots = slots
         self._pieces: list[Piece] = []
@@ -171,7 +171,7 @@ class _Lent:
 
     def _tensor(self, dtype: torch.dtype, shape: Sequence[int], nbytes: int) -> Tensor | None:
         """A tensor over a piece, not set to anything; None for torch's way."""
-        piece = self._memory.lend(nbytes)
+        piece = None if self._memory is None else self._memory.lend(nbytes)
         if piece is None:
             return None
         self._pieces.append(piece)

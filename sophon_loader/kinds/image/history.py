@@ -69,9 +69,7 @@ class Node:
         if self.parent is None and self.ours is None:
             found = None if self.is_shared() else self._begun([])
             return self.source.whole().im if found is None else found[0].image().im
-        base, path = self._way()
-        ran = [node for node in path if node.step is not None]
-        steps = [node.step for node in ran if node.step is not None]
+        base, ran, steps = self._way()
         if base.im is None and base.ours is None and base.is_shared():
             base.im = base.made()
         if base.im is not None:
@@ -87,13 +85,11 @@ class Node:
             if held.kept is None:  # all of it is there
                 base.keep(held.image.im)
         im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
-        return im.copy() if any(node.im is im for node in (base, *path)) else im
+        return im.copy() if any(node.im is im for node in (base, *ran)) else im
 
     def picture(self) -> Picture | None:
         """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
-        base, path = self._way()
-        ran = [node for node in path if node.step is not None]
-        steps = [node.step for node in ran if node.step is not None]
+        base, ran, steps = self._way()
         if base.im is not None or (base.ours is None and base.is_shared()) or _until_held(ran) < len(steps):
             return None
         found = base._begun(steps)
@@ -105,14 +101,20 @@ class Node:
         self.im = Held(picture.image(), None, picture.shape).run(steps[done:]).im
         return None
 
-    def _way(self) -> tuple[Node, list[Node]]:
-        """The nearest point up to this one that is kept, or will be wanted again, and those from there to here."""
-        path: list[Node] = []
+    def _way(self) -> tuple[Node, list[Node], list[Step]]:
+        """The nearest point up to this one that is kept, or will be wanted again; those from there to here that are no
+        copies, and their steps."""
+        ran: list[Node] = []
+        steps: list[Step] = []
         base = self
-        while base.im is None and base.ours is None and base.parent is not None and (not path or not base.is_shared()):
-            path.append(base)
+        while base.im is None and base.ours is None and base.parent is not None:
+            if base is not self and base.is_shared():
+                break
+            if base.step is not None:
+                ran.append(base)
+                steps.append(base.step)
             base = base.parent
-        return base, path[::-1]
+        return base, ran[::-1], steps[::-1]
 
     def _begun(self, steps: Sequence[Step]) -> tuple[Picture, int] | None:
         """By C of our own: the picture from here on, and how many of these steps it has taken; None where it cannot."""
