@@ -193,7 +193,8 @@ class Rostered(Contacts):
         known = {one.address for one in self._members.values()} | self._doubles.keys()
         instances = {member.instance for one, member in self._members.items() if one in self._in_use}
         joining = [one for one in members if one.address not in known and one.instance not in instances - {""}]
-        for member in joining[: len(self._free)]:
+        room = len(self._free)
+        for member in joining[:room]:
             where = replace(member.address, token=self._named.token, keyed_as=self._named.endpoint)
             one = Contact(self._data, self._settings, where)
             row = self._free.popleft()
@@ -201,7 +202,7 @@ class Rostered(Contacts):
             self._rows[one], self._members[one] = row, member
             one.start(*self._run, self._places[row])
             log.info(log_line("agent named", agent=member.address, roster=self))
-        self._too_many = len(joining[len(self._free) :]) if not self._free else 0
+        self._too_many = len(joining[room:])
 
     def _is_double(self, one: Contact) -> bool:
         """Whether an agent that has agreed is one of those in use, at another address; then it is met no more."""

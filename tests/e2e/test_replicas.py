@@ -20,7 +20,7 @@ from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
-from tests.support.replicas import LOADER, SOON, loader_of, sent
+from tests.support.replicas import LOADER, PATIENT, SOON, loader_of, see_shares, sent, until_asked
 
 FILES = 48
 
@@ -43,14 +43,9 @@ def other(root: Path) -> Iterator[Agent]:
 def test_batches_are_those_of_no_agent_and_both_have_a_share(
     root: Path, agent: Agent, other: Agent, expected: Any, policy: str, workers: int
 ) -> None:
-    loader = loader_of(folder(root), agent, other, policy=policy, num_workers=workers)
-    try:
-        assert samples_of(loader) == expected
-        report = loader.report().as_dict()
-        assert (report["samples"], report["fallbacks"], sum(sent(loader))) == (FILES, 0, FILES)
-        assert min(sent(loader)) > 0
-    finally:
-        loader.close()
+    loader = loader_of(folder(root), agent, other, policy=policy, num_workers=workers, options=PATIENT)
+    assert len(expected) == FILES
+    see_shares(loader, expected)
 
 
 def test_of_many_agents_each_worker_is_connected_to_some(root: Path, agent: Agent) -> None:
@@ -136,12 +131,7 @@ def test_one_that_is_missing_at_first_joins(root: Path, agent: Agent, other: Age
         assert (sent(loader)[0], loader.report().as_dict()["fallbacks"]) == (FILES, 0)
         other.start()
         other.ready()
-
-        def used() -> bool:
-            samples_of(loader)
-            return sent(loader)[1] > 0
-
-        until(used, "it is used")
+        until_asked(loader, 1)
     finally:
         loader.close()
 
@@ -286,12 +276,7 @@ def test_after_a_wait_in_vain_the_agents_are_looked_for_as_before(root: Path, ag
             loader.measure()
         other.start()
         other.ready()
-
-        def used() -> bool:
-            samples_of(loader)
-            return sent(loader)[1] > 0
-
-        until(used, "it is used")
+        until_asked(loader, 1)
         loader.close()
     finally:
         agent.start()

@@ -17,12 +17,13 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError, KeyRefused
+from sophon_loader.main import rostered
 from sophon_loader.main.rostered import MAX_AGENTS, Rostered
 from sophon_loader.wire.entry import Entry
 from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
-from tests.support.replicas import LOADER, SOON, sent
+from tests.support.replicas import LOADER, PATIENT, SOON, see_shares, sent
 from tests.support.rostered import FILES, SAMPLER, Epoch, left, no_warning
 
 MakeAgent = Callable[..., Agent]
@@ -74,15 +75,10 @@ def test_batches_are_those_of_no_agent_and_each_has_a_share(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     announced(), announced()
-    loader = loader_of(root, roster, policy=policy, num_workers=workers)
-    try:
-        with no_warning(caplog):
-            assert samples_of(loader) == expected
-        report = loader.report().as_dict()
-        assert (report["samples"], report["fallbacks"], sum(sent(loader))) == (FILES, 0, FILES)
-        assert min(sent(loader)) > 0
-    finally:
-        loader.close()
+    loader = loader_of(root, roster, policy=policy, num_workers=workers, options=PATIENT)
+    assert len(expected) == FILES
+    with no_warning(caplog):
+        see_shares(loader, expected)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -394,3 +390,16 @@ def test_they_come_and_go_at_random(root: Path, roster: Path, announced: MakeAge
     finally:
         for loader in loaders:
             loader.close()
+
+
+def test_more_than_can_be_used_are_counted_at_once(
+    root: Path, roster: Path, announced: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rostered, "MAX_AGENTS", 1)
+    announced(), announced(), announced()
+    loader = loader_of(root, roster, num_workers=0)
+    try:
+        assert len(samples_of(loader)) == FILES
+        assert "2 agents are not used, since a loader has at most 1" in str(loader.report())
+    finally:
+        loader.close()
