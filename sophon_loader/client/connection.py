@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-import zlib
-
-import msgpack
 
 from sophon_loader import __version__
 from sophon_loader.client.address import Address
 from sophon_loader.client.link import Link
+from sophon_loader.client.listed import Listed
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import MOST_FLOWING_S, Advice, Silence, flows
 from sophon_loader.encodings.encoding import Payload
@@ -26,9 +24,7 @@ from sophon_loader.errors import (
 from sophon_loader.host.endpoints import unknown_host
 from sophon_loader.host.system import now_s
 from sophon_loader.wire.failures import error_of
-from sophon_loader.wire.fields import check_of, short
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.limits import MAX_LISTING_NBYTES
 from sophon_loader.wire.messages import (
     AskListing,
     AskSizes,
@@ -55,7 +51,6 @@ MAX_DAMAGED = 5
 """How often a question is asked again because it, or its answer, was damaged on its way."""
 DAMAGED_PAUSE_S = 0.02
 """Before that; each time it is twice as long."""
-_LISTED = check_of(list[list[str]])
 _LOOK_S = 0.5
 """How often whoever waits for an answer looks whether a part of it has come."""
 _LEAST_LOOK_S = 0.05
@@ -246,12 +241,12 @@ class Connection(Link):
             raise self._unexpected(answer)
         return answer, payload
 
-    def listing(self, timeout_s: float) -> list[tuple[str, list[str]]]:
-        """(class, its files) of the address's folder, in ImageFolder's order."""
+    def listing(self, timeout_s: float) -> Listed:
+        """The classes of the address's folder, and their files, in ImageFolder's order."""
         return self._listed(self.address.folder, timeout_s)
 
-    def samples(self, member: str, timeout_s: float) -> list[tuple[str, list[str]]]:
-        """(folder, its samples) of the address's folder, as `wire/samples.py` says.
+    def samples(self, member: str, timeout_s: float) -> Listed:
+        """The folders of the address's folder, and their samples, as `wire/samples.py` says.
 
         Args:
             member: whose contents are wanted.
@@ -267,21 +262,11 @@ class Connection(Link):
                 f"agent must list samples of several files, got one of an older release at {self.address}; update it"
             ) from None
 
-    def _listed(self, prefix: str, timeout_s: float) -> list[tuple[str, list[str]]]:
+    def _listed(self, prefix: str, timeout_s: float) -> Listed:
         answer, payload = self._ask(AskListing(self.address.export, prefix), None, timeout_s)
         if not isinstance(answer, Listing):
             raise self._unexpected(answer)
-        try:
-            packed = zlib.decompressobj().decompress(payload, MAX_LISTING_NBYTES)
-            files = msgpack.unpackb(packed, unicode_errors="surrogateescape")
-        except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
-            raise MalformedMessage(f"listing must be readable, got {error} from {self.address}") from error
-        if not (_LISTED(files) and len(files) == len(answer.classes)):
-            raise MalformedMessage(
-                f"listing must have a list of names for each of its {len(answer.classes)} classes, got "
-                f"{short(files)} from {self.address}"
-            )
-        return list(zip(answer.classes, files, strict=True))
+        return Listed(answer.classes, payload, self.address)
 
     def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:
         self._begin(question, payload)

@@ -1,4 +1,4 @@
-"""What a loader worker holds of several agents that have the same files: a session with each, and one wait for all."""
+"""What a loader worker holds of several agents that have the files together: a session with each, one wait for all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sophon_loader.client.homes import Homes
+from sophon_loader.client.lacking import NOTHING, Lacking
 from sophon_loader.client.link import arrived
 from sophon_loader.client.pace import UNKNOWN, Pace, too_much, weights
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
@@ -17,7 +18,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import SophonError
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
-from sophon_loader.wire.messages import Sample
+from sophon_loader.wire.messages import Failure, Sample
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.1
@@ -28,13 +29,15 @@ class Fleet:
     """Fetches batches of samples from several agents, in place of a `Session` with one; used by one thread.
 
     Each sample is asked for at one agent, by `Homes`. Another is asked as soon as that one is given up, or answers with
-    something that is no sample (a replica that was copied in part). So a reply without a sample means that every agent
-    that lives has been asked, and one that says "nothing" that none lives.
+    something that is no sample (a shard of other files, or a replica that was copied in part). So a reply without a
+    sample means that every agent that lives has been asked, and one that says "nothing" that none lives, or that one
+    does not which may have it.
 
     Args:
         terms: agreed on, with one agent each.
         reaches: per agent and source, the last stage that the agent reaches; () where all reach whatever is wanted.
         folder: what the keys of what is wanted begin with; None for the folder of the first agent.
+        lacking: what is known of samples that some agents lack; None for nothing.
 
     Attributes:
         lanes: the sessions, in the order of `terms`: what is known of each agent alone (`gone`, `why`, `gave_up_s`,
@@ -52,7 +55,11 @@ class Fleet:
     """
 
     def __init__(
-        self, terms: Sequence[Terms], reaches: Sequence[Sequence[int]] = (), folder: str | None = None
+        self,
+        terms: Sequence[Terms],
+        reaches: Sequence[Sequence[int]] = (),
+        folder: str | None = None,
+        lacking: Lacking | None = None,
     ) -> None:
         self._reaches = reaches
         self._folder = terms[0].address.folder if folder is None else folder
@@ -63,6 +70,7 @@ class Fleet:
             first = self.lanes[0] if self.lanes else None
             self.lanes.append(Session(replace(one, options=options), first, self._folder))
         self.homes = Homes([str(one.address) for one in terms])
+        self._lacking = Lacking([NOTHING for _ in terms]) if lacking is None else lacking
         self._paces = [Pace() for _ in terms]
         self.answered = self.lanes[0]
         self.waited_s = self.starved_s = 0.0
@@ -90,6 +98,7 @@ class Fleet:
         lane, self._left_s[agent] = self.lanes[agent], left_s
         if lane.gone and not gone and lane.connection.lost:
             lane.connection.renew()  # whoever found it back has another connection; this one waits to try again
+            self._lacking.forget()
         lane.trust(gone=gone, left_s=left_s)
         self._limit_patience()
         self._follow()
@@ -245,25 +254,51 @@ class Fleet:
         if reply.sample is not None:
             if self._refusals:
                 self._refusals.pop(place, None)
+            if self._lacking.found:
+                self._lacking.note_had(number, self._below(reply.wanted))
             return reply
         if reply.is_nothing and not self.lanes[number].gone:
             return reply  # it is read on this host
         refusals = self._refusals.setdefault(place, {})
         if not reply.is_nothing:
             refusals[number] = reply
-            self._tell(number, reply)
+            self._note(number, reply)
         if not all(lane.gone or n in refusals for n, lane in enumerate(self.lanes)):
             self._deal(batch, [reply.position], [reply.wanted], without=refusals)
             return None
         del self._refusals[place]
-        if refusals:  # an agent that says why its file cannot be had tells more than one that is gone
-            number, reply = next(iter(refusals.items()))
+        if refusals and not (self._lacking.found and self._others_may_have(reply.wanted, refusals)):
+            # An agent that says why its file cannot be had tells more than one that is gone.
+            number = next((n for n, one in refusals.items() if not _is_missing(one)), next(iter(refusals)))
             self.answered = self.lanes[number]
-            return reply
-        return replace(reply, why="; ".join(f"{lane.terms.address}: {lane.why or 'gone'}" for lane in self.lanes))
+            return self._with_all_asked(refusals[number], refusals)
+        return Reply(
+            reply.wanted, reply.position, why="; ".join(self._why(n, refusals) for n in range(len(self.lanes)))
+        )
 
-    def _tell(self, number: int, reply: Reply) -> None:
-        if self._told < MAX_TOLD:
+    def _others_may_have(self, wanted: Wanted, refusals: dict[int, Reply]) -> bool:
+        """Whether one that was not asked, since it is gone or is yet to come, may have a file that the others lack."""
+        unasked = (n for n in range(len(self.lanes)) if n not in refusals)
+        some = self.lanes[0].terms.may_leave or any(not self._lacking.lacks(n, wanted.sample) for n in unasked)
+        return some and all(map(_is_missing, refusals.values()))
+
+    def _why(self, number: int, refusals: dict[int, Reply]) -> str:
+        lane = self.lanes[number]
+        return f"{lane.terms.address}: {'has no such file' if number in refusals else lane.why or 'gone'}"
+
+    def _with_all_asked(self, reply: Reply, refusals: dict[int, Reply]) -> Reply:
+        """One of several refusals, with the addresses of the others in its text."""
+        if len(refusals) == 1 or reply.failed is None:
+            return reply
+        others = [str(self.lanes[n].terms.address) for n, one in refusals.items() if one is not reply]
+        text = f"{reply.failed.text}; nor could it be had from {', '.join(others)}"
+        return replace(reply, failed=replace(reply.failed, text=text))
+
+    def _note(self, number: int, reply: Reply) -> None:
+        """An agent has answered without a sample."""
+        if _is_missing(reply):
+            self._lacking.note(number, reply.wanted.sample, self._below(reply.wanted))
+        elif self._told < MAX_TOLD:
             self._told += 1
             reason = reply.unusable if reply.failed is None else f"{reply.failed.failure}: {reply.failed.text}"
             facts = {"agent": self.lanes[number].terms.address, "key": reply.wanted.key, "reason": reason}
@@ -283,9 +318,9 @@ class Fleet:
         able = {n for n, lane in enumerate(self.lanes) if not lane.gone and n not in without}
         waiting = [lane.unanswered for lane in self.lanes]
         self.homes.weights = weights([pace.rate for pace in self._paces])
-        # Below the folder, which has another name for a worker that met the agents in another order.
-        below = len(self._folder) + 1 if self._folder else 0
-        homes = self.homes.deal([one.key[below:] for one in wanted], waiting, lambda n: n in able or not able)
+        keys = [self._below(one) for one in wanted]
+        avoid = self._lacking.by([one.sample for one in wanted], keys, able) if self._lacking.found else None
+        homes = self.homes.deal(keys, waiting, lambda n: n in able or not able, avoid)
         shares: dict[int, tuple[list[Wanted], list[int]]] = defaultdict(lambda: ([], []))
         for number, position, one in zip(homes, positions, wanted, strict=True):
             shares[number][0].append(one if not self._reaches else _within(one, self._reaches[number][one.source]))
@@ -293,6 +328,10 @@ class Fleet:
         for number, lane in enumerate(self.lanes):
             if number in shares or not lane.knows(batch):
                 lane.want(batch, *shares[number])
+
+    def _below(self, wanted: Wanted) -> str:
+        """A key without the folder, which has another name for a worker that met the agents in another order."""
+        return wanted.key[len(self._folder) + 1 :] if self._folder else wanted.key
 
     def _see_paces(self, found: Sequence[int]) -> None:
         """All that had come was taken, before something came by the lanes that are `found`."""
@@ -306,9 +345,15 @@ class Fleet:
         if not idle or len(idle) == len(self.lanes):
             return
         rate = sum(self._paces[n].rate or UNKNOWN for n in idle)
+
+        def may(wanted: Wanted) -> bool:
+            return not (self._lacking.found and all(self._lacking.lacks(n, wanted.sample) for n in idle))
+
         for number, lane in enumerate(self.lanes):
             if not lane.gone and (count := too_much(lane.owed, lane.unanswered, self._paces[number].rate, rate)):
-                self._deal_again(lane.give_back(count), without=[n for n in range(len(self.lanes)) if n not in idle])
+                self._deal_again(
+                    lane.give_back(count, may), without=[n for n in range(len(self.lanes)) if n not in idle]
+                )
 
     def _wait(self) -> list[int]:
         """The lanes by which something comes."""
@@ -328,8 +373,9 @@ class Fleet:
             except SophonError as error:
                 raise self._of_all(error) from error
             lane = self.lanes[number]
-            if (lane.stopping or lane.connection.lost) and not lane.gone and sum(self._lived) > 1:
-                # What it owes is had sooner from another than from it.
+            hurried = sum(self._lived) > 1 and not self._lacking.found
+            if (lane.stopping or lane.connection.lost) and not lane.gone and hurried:
+                # What it owes is had sooner from another than from it, if others have it.
                 why = "is stopping" if lane.stopping else "got its connection closed"
                 lane.leave(why, in_order=lane.stopping or lane.terms.may_leave)
             self._follow()
@@ -374,6 +420,11 @@ class Fleet:
             batches[batch].append(reply)
         for batch, replies in batches.items():
             self._deal(batch, [one.position for one in replies], [one.wanted for one in replies], without)
+
+
+def _is_missing(reply: Reply) -> bool:
+    """Whether an agent says that it lacks the file."""
+    return reply.failed is not None and reply.failed.failure == Failure.MISSING
 
 
 def _within(wanted: Wanted, reach: int) -> Wanted:

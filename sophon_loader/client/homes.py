@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from xxhash import xxh3_64_intdigest
 
@@ -71,13 +72,21 @@ class Homes:
         ]
         return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
 
-    def deal(self, keys: Sequence[str], waiting: Sequence[int], may: Callable[[int], bool]) -> list[int]:
+    def deal(
+        self,
+        keys: Sequence[str],
+        waiting: Sequence[int],
+        may: Callable[[int], bool],
+        avoid: Sequence[AbstractSet[int]] | None = None,
+    ) -> list[int]:
         """Whom to ask for each of some samples.
 
         Args:
             keys: their files'.
             waiting: per agent, samples that it has been asked for.
             may: whether an agent, by its number, may be asked; at least one may.
+            avoid: per key, agents that are not asked for it, of which at least one that may be asked is none; None for
+                none at all.
         """
         able = [number for number in range(len(waiting)) if may(number)]
         weights = {number: self.weights[number] for number in able}
@@ -86,8 +95,9 @@ class Homes:
         mean = (len(keys) + sum(waiting[number] for number in able)) / sum(weights.values())
         room = {number: BOUND * mean * weights[number] + 1 - waiting[number] for number in able}
         dealt = []
-        for key in keys:
-            order = [number for number in self.order(key) if number in weights]
+        for place, key in enumerate(keys):
+            not_these = avoid[place] if avoid is not None else ()
+            order = [number for number in self.order(key) if number in weights and number not in not_these]
             number = next((one for one in order if room[one] >= 1), order[0])
             room[number] -= 1
             dealt.append(number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sophon_loader.client.options import OffloadOptions
@@ -199,13 +199,15 @@ class Requests:
         """Samples that somebody still waits for."""
         return len(self._requests)
 
-    def give_back(self, count: int) -> list[tuple[BatchId, Reply]]:
+    def give_back(self, count: int, may: Callable[[Wanted], bool]) -> list[tuple[BatchId, Reply]]:
         """Take back the newest ones that are owed: another agent is asked for them. Answers that come are ignored.
 
         Args:
-            count: how many; at most as many as are owed.
+            count: how many, at most.
+            may: whether another can be asked for it.
         """
-        numbers = list(self._requests)[len(self._requests) - count :]
+        able = [number for number, one in self._requests.items() if may(one.wanted)]
+        numbers = able[max(0, len(able) - count) :]
         found = [self._requests.pop(number) for number in numbers]
         self._queue = deque(number for number in self._queue if number in self._requests)
         return [(one.batch, Reply(one.wanted, one.position)) for one in found]

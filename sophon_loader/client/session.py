@@ -7,7 +7,7 @@ import itertools
 import logging
 import math
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.client.address import Address
@@ -243,9 +243,9 @@ class Session:
         """See `Requests.owed`."""
         return self._requests.owed
 
-    def give_back(self, count: int) -> list[tuple[BatchId, Reply]]:
+    def give_back(self, count: int, may: Callable[[Wanted], bool]) -> list[tuple[BatchId, Reply]]:
         """See `Requests.give_back`."""
-        return self._requests.give_back(count)
+        return self._requests.give_back(count, may)
 
     def leave(self, why: str, *, in_order: bool = False) -> None:
         """Give the agent up.

@@ -45,6 +45,6 @@ def what_is_there(address: Address, options: OffloadOptions) -> str:
 def _folders_in(address: Address, options: OffloadOptions) -> list[str]:
     connection = Connection(address, 1, options)
     try:
-        return [name for name, _ in connection.listing(options.dead_after_s)]
+        return connection.listing(options.dead_after_s).folders
     finally:
         connection.close()

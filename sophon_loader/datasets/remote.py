@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from operator import index as as_int
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torchvision.datasets import VisionDataset
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
+from sophon_loader.client.listed import Listed
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.folders import what_is_there
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import IntTargets
-from sophon_loader.errors import ConfigError, SampleMissing, SophonError, may_come
+from sophon_loader.datasets.union import union_of_trees
+from sophon_loader.errors import ConfigError, SampleMissing, SophonError, may_come, warn_user
 from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.routes.waiting import awaited
-
-_Listed = TypeVar("_Listed")
 
 
 class RemoteImages(VisionDataset):  # type: ignore[misc]
     """What datasets share whose files the agent lists and sends.
 
     Args:
-        agent: its address, with a folder; or those of several agents that have the same files.
+        agent: its address, with a folder; or those of several agents, which have the files together.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -53,10 +54,12 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         if not texts:
             raise ConfigError("agent must be an address or a list of them, got an empty list; give an address")
         self.address = self.addresses[0]
-        self._connection: tuple[int, Connection] | None = None
+        self._connections: tuple[int, dict[Address, Connection]] = 0, {}
 
-    def listed(self, ask: Callable[[Connection, float], _Listed]) -> _Listed:
-        """What the agent lists, once it is there; of several, the first one that does.
+    def listed(self, ask: Callable[[Connection, float], Listed]) -> list[Listed]:
+        """What the agents list, once they are there: each list that differs from those before it.
+
+        One that is missing is not waited for where all others list the same, since it is a replica of them then.
 
         Args:
             ask: takes a connection, and how long the answer may take, in seconds; a silent agent is given up before.
@@ -65,28 +68,43 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
             SampleMissing: there is no such folder; the text says which there are.
         """
 
-        def listing() -> _Listed:
-            *others, last = self.addresses
-            for self.address in others:
-                try:
-                    return self._listed(ask)
-                except SophonError as error:
-                    if not may_come(error):
-                        raise
-            self.address = last
-            return self._listed(ask)
+        def attempt(address: Address) -> Listed | SophonError:
+            try:
+                return self._listed(ask, address)
+            except SophonError as error:
+                if not may_come(error):
+                    raise
+                return error
 
-        return awaited(listing, ", ".join(map(str, self.addresses)), self.options)
+        def listings() -> list[Listed]:
+            with ThreadPoolExecutor(len(self.addresses)) as pool:
+                answers = list(pool.map(attempt, self.addresses))
+            found: list[Listed] = []
+            missing: dict[str, SophonError] = {}
+            for address, answer in zip(self.addresses, answers, strict=True):
+                if isinstance(answer, SophonError):
+                    missing[str(address)] = answer
+                elif not any(map(answer.same, found)):
+                    found.append(answer)
+            if missing and len(found) != 1:
+                raise next(reversed(missing.values()))
+            if missing:
+                texts = "; ".join(f"{address}: {error}" for address, error in missing.items())
+                warn_user(f"These agents list no files, and are taken for replicas of those that do: {texts}.")
+            self.address = found[0].address
+            return found
 
-    def _listed(self, ask: Callable[[Connection, float], _Listed]) -> _Listed:
-        connection = Connection(self.address, 1, self.options)
+        return awaited(listings, ", ".join(map(str, self.addresses)), self.options)
+
+    def _listed(self, ask: Callable[[Connection, float], Listed], address: Address) -> Listed:
+        connection = Connection(address, 1, self.options)
         try:
             connection.greet(self.options.connect_timeout_s)
             return ask(connection, 10 * self.options.dead_after_s)
         except SampleMissing as error:
-            told = what_is_there(self.address, self.options)
+            told = what_is_there(address, self.options)
             raise SampleMissing(
-                f"agent must name a folder that the export has, got {self.address}: {told or error}"
+                f"agent must name a folder that the export has, got {address}: {told or error}"
             ) from None
         finally:
             connection.close()
@@ -111,8 +129,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         index %= len(self)
-        key = self.address.key(self.shared_keys[index])
-        data = self._own_connection().file(key, self.options.dead_after_s)
+        data = self._file(self.shared_keys[index])
         # The transform draws from the caller's generators, as in any torchvision dataset.
         image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
         target = self.label(index)
@@ -121,21 +138,35 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
             target if self.target_transform is None else self.target_transform(target),
         )
 
-    def _own_connection(self) -> Connection:
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = (os.getpid(), Connection(self.address, 1, self.options))
-        return self._connection[1]
+    def _file(self, key: str) -> bytes:
+        """A file, from the first agent that has it."""
+        *others, last = self.addresses
+        for address in others:
+            try:
+                return self._own_connection(address).file(address.key(key), self.options.dead_after_s)
+            except SophonError as error:
+                if not (may_come(error) or isinstance(error, SampleMissing)):
+                    raise
+        return self._own_connection(last).file(last.key(key), self.options.dead_after_s)
+
+    def _own_connection(self, address: Address) -> Connection:
+        if self._connections[0] != os.getpid():
+            self._connections = os.getpid(), {}
+        connections = self._connections[1]
+        if address not in connections:
+            connections[address] = Connection(address, 1, self.options)
+        return connections[address]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_connection": None}
+        return {**self.__dict__, "_connections": (0, {})}
 
 
 class RemoteImageFolder(RemoteImages):
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such, at agents
-            that have the same files: the first that answers lists them, and a loader uses all.
+        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such: the dataset
+            is the union of their files, and a loader uses all of the agents.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -162,7 +193,7 @@ class RemoteImageFolder(RemoteImages):
         options: OffloadOptions | None = None,
     ) -> None:
         super().__init__(agent, transform, target_transform, options)
-        tree = self.listed(Connection.listing)
+        tree = union_of_trees([one.tree() for one in self.listed(Connection.listing)])
         if not tree:
             raise FileNotFoundError(f"Couldn't find any class folder in {self.address}.")
         if empty := [name for name, files in tree if not files]:

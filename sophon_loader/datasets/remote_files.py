@@ -11,7 +11,15 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.protocol import Transform
 from sophon_loader.datasets.remote import RemoteImages
 from sophon_loader.datasets.targets import targets_of
-from sophon_loader.errors import ConfigError, MalformedMessage, SampleMissing, SampleUnreadable, add_note, warn_user
+from sophon_loader.errors import (
+    ConfigError,
+    MalformedMessage,
+    SampleDiffers,
+    SampleMissing,
+    SampleUnreadable,
+    add_note,
+    warn_user,
+)
 from sophon_loader.host.shared import SharedStrings
 from sophon_loader.wire.fields import short
 from sophon_loader.wire.samples import EVERY
@@ -65,17 +73,18 @@ class RemoteFiles(RemoteImages):
     ) -> None:
         super().__init__(agent, transform, target_transform, options)
         member = EVERY if callable(target) else _checked(target)
-        tree = self.listed(lambda connection, timeout_s: connection.samples(member, _PATIENCE * timeout_s))
-        samples = _Samples(tree, member, self.address)
+        listed = self.listed(lambda connection, timeout_s: connection.samples(member, _PATIENCE * timeout_s))
+        each = [_Samples(one.tree(), member, one.address) for one in listed]
         keys, labels = [], []
-        for key, members in samples:
+        for key, members in each[0] if len(each) == 1 else _together(each):
             keys.append(key)
             labels.append(_label(key, members, target))
-        if samples.left_out:
-            warn_user(
-                f"{samples.left_out} groups of files in {self.address} have no picture and are no samples, the first "
-                f"with {samples.first!r}. Give each a picture, or remove them."
-            )
+        for samples in each:
+            if samples.left_out:
+                warn_user(
+                    f"{samples.left_out} groups of files in {samples.address} have no picture and are no samples, the "
+                    f"first with {samples.first!r}. Give each a picture, or remove them."
+                )
         if not keys:
             raise FileNotFoundError(f"Found no samples with a picture in {self.address}.")
         self.shared_keys = SharedStrings(keys)
@@ -138,6 +147,29 @@ class _Samples:
 
 def _parsed_text(content: bytes) -> str:
     return content.decode("utf-8")
+
+
+def _together(each: Sequence[_Samples]) -> list[tuple[str, dict[str, str | None]]]:
+    """The samples of several agents, in the order in which one that has all of them would list them.
+
+    Raises:
+        SampleDiffers: one is not the same at all agents that have it.
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    for samples in each:
+        for key, members in samples:
+            if found.setdefault(key, members) != members:
+                agents = ", ".join(str(one.address) for one in each)
+                raise SampleDiffers(
+                    f"a sample must be the same at all agents that have it, got unlike members beside {key!r} at "
+                    f"{agents}; make the copies of the same data"
+                )
+    return sorted(found.items(), key=lambda item: _place(item[0]))
+
+
+def _place(key: str) -> tuple[str, str, str]:
+    folder, _, name = key.rpartition("/")
+    return folder, name.partition(".")[0], name
 
 
 _PARSERS: dict[str, tuple[Callable[[bytes], Any], str]] = {

@@ -75,6 +75,19 @@ class SharedArray:
         return found
 
     @classmethod
+    def zeros(cls, shape: tuple[int, ...], dtype: type[np.number[Any]]) -> SharedArray:
+        """Zeros, which take no memory before they are looked at.
+
+        Args:
+            shape: of the array.
+            dtype: of its values.
+        """
+        shared = cls.__new__(cls)
+        length = int(np.prod(shape))
+        shared.__setstate__(shared_tensor(length, torch.from_numpy(np.empty(0, dtype)).dtype).reshape(shape))
+        return shared
+
+    @classmethod
     def joined(cls, parts: Sequence[NDArray[Any]], as_type: type[np.integer[Any]]) -> SharedArray:
         """One-dimensional arrays one behind the other, copied once.
 

@@ -94,10 +94,19 @@ class Agent:
         where: the address of one that runs, or the settings of one to be started on this host.
         data: the dataset that it must serve.
         options: time-outs.
+        is_one_of_several: whether others may have files that it lacks.
     """
 
-    def __init__(self, where: Address | LocalAgent, data: Offloadable, options: OffloadOptions) -> None:
+    def __init__(
+        self,
+        where: Address | LocalAgent,
+        data: Offloadable,
+        options: OffloadOptions,
+        *,
+        is_one_of_several: bool = False,
+    ) -> None:
         self._where = where
+        self._is_one_of_several = is_one_of_several
         self._data = data
         self._options = options
         self._process: LocalAgentProcess | None = None
@@ -164,7 +173,8 @@ class Agent:
         data, options, where, name = self._data, self._options, self._where, str(self)
 
         def shake_hands(address: Address) -> Handshake:
-            return Handshake(data, chains, address, options, seed, encodings)
+            several = self._is_one_of_several
+            return Handshake(data, chains, address, options, seed, encodings, is_one_of_several=several)
 
         if not isinstance(where, LocalAgent):
             return Meeting(lambda wait_s: where, shake_hands, lambda found: found)

@@ -19,6 +19,7 @@ from sophon_loader.encodings.catalogue import encoding_names, usable
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
+from sophon_loader.figures import counted
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
@@ -38,6 +39,9 @@ _OR_OTHER_TORCH = (
 )
 _PROBED = 8
 """How many files are compared by size before the first epoch."""
+_PROBED_OF_SEVERAL = 400
+"""How many are looked for at one of several agents that has none of the few: it may have a small part of the dataset.
+Far more would not fit one message if their names were as long as can be."""
 BUILD_S = 60.0
 """Building ops for the first time takes the agent's workers as long as importing torchvision does."""
 
@@ -98,6 +102,7 @@ class Handshake:
         options: time-outs.
         seed: of the run.
         allowed: names of the encodings that the user allows.
+        is_one_of_several: whether others may have files that it lacks.
 
     Example:
         >>> handshake = Handshake(data, chains, address, options, seed, allowed)
@@ -114,8 +119,11 @@ class Handshake:
         options: OffloadOptions,
         seed: Seed,
         allowed: Collection[str],
+        *,
+        is_one_of_several: bool = False,
     ) -> None:
         self._data = data
+        self._is_one_of_several = is_one_of_several
         self._chains = chains
         self._allowed = allowed
         self._terms = proposed(chains, address, options, seed)
@@ -142,6 +150,11 @@ class Handshake:
         agreed = replace(options, window=min(options.window, welcome.max_outstanding))
         self._terms = terms = replace(self._terms, options=agreed, instance=welcome.instance, allowed=offered)
         self._locations, looked_for = _looked_for(self._connection, self._data, address, options)
+        if self._is_one_of_several:
+            if not looked_for.any_there:
+                many = _looked_for(self._connection, self._data, address, options, _PROBED_OF_SEVERAL)
+                self._locations, looked_for = many
+            looked_for = looked_for.of_those_there(terms)
         _check_files(looked_for, terms, self._connection)
         self._give(options.connect_timeout_s + BUILD_S)
         if draws_alike:
@@ -244,17 +257,40 @@ class _LookedFor:
     def any_there(self) -> bool:
         return any(nbytes != NO_FILE for _, _, nbytes in self.files)
 
+    def of_those_there(self, terms: Terms) -> _LookedFor:
+        """The same without what is not there.
+
+        Raises:
+            ConfigError: that is all.
+        """
+        there = [one for one in self.files if one[2] != NO_FILE][:_PROBED]
+        if self.files and not there:
+            told = what_is_there(terms.address, terms.options)
+            raise ConfigError(
+                f"each of several agents must have some files of the dataset, got {terms.address}, whose export is "
+                f"{self.root}{told and ': '}{told}; it has none of {counted(len(self.files), 'file')} that were looked "
+                f"for, such as {self.files[0][0]!r}; leave it out, or correct its folder"
+            )
+        return _LookedFor(self.root, there)
+
     @property
     def all_the_same(self) -> bool:
         """Whether all are there, and those that are here too have the same size."""
-        return bool(self.files) and all(
-            nbytes >= 0 and (path is None or not os.path.exists(path) or os.path.getsize(path) == nbytes)
-            for _, path, nbytes in self.files
-        )
+        return bool(self.files) and all(self._same(path, nbytes) for _, path, nbytes in self.files)
+
+    @property
+    def some_the_same(self) -> bool:
+        """Whether some are there, and those of them that are here too have the same size."""
+        there = [(path, nbytes) for _, path, nbytes in self.files if nbytes != NO_FILE]
+        return bool(there) and all(self._same(path, nbytes) for path, nbytes in there)
+
+    @staticmethod
+    def _same(path: str | None, nbytes: int) -> bool:
+        return nbytes >= 0 and (path is None or not os.path.exists(path) or os.path.getsize(path) == nbytes)
 
 
 def _looked_for(
-    connection: Connection, data: Offloadable, address: Address, options: OffloadOptions
+    connection: Connection, data: Offloadable, address: Address, options: OffloadOptions, count: int = _PROBED
 ) -> tuple[Locations, _LookedFor]:
     """Where the agent has the files, and a few of them: what the address names may be the dataset's root, a folder in
     it, or one that holds it, under its last names.
@@ -263,19 +299,19 @@ def _looked_for(
         ConfigError: several folders of the export could be the dataset's root.
     """
     usual = Locations(data, address)
-    first = _asked_for(connection, data, usual, options)
+    first = _asked_for(connection, data, usual, options, count)
     if first.any_there:
         return usual, first
     for inner in usual.folders_inside():
         locations = Locations(data, address, inner)
-        found = _asked_for(connection, data, locations, options)
+        found = _asked_for(connection, data, locations, options, count)
         if found.any_there:
             return locations, found
     fitting = []
     for folder in last_names(data):
         locations = Locations(data, replace(address, folder=address.key(folder)))
-        found = _asked_for(connection, data, locations, options)
-        if found.all_the_same:
+        found = _asked_for(connection, data, locations, options, count)
+        if found.some_the_same if count > _PROBED else found.all_the_same:
             fitting.append((folder, locations, found))
     if len(fitting) > 1:
         raise ConfigError(
@@ -288,8 +324,10 @@ def _looked_for(
     return usual, first
 
 
-def _asked_for(connection: Connection, data: Offloadable, locations: Locations, options: OffloadOptions) -> _LookedFor:
-    indices = range(0, len(data), max(1, len(data) // _PROBED))
+def _asked_for(
+    connection: Connection, data: Offloadable, locations: Locations, options: OffloadOptions, count: int
+) -> _LookedFor:
+    indices = range(0, len(data), max(1, len(data) // count))[:count]
     probed = [(locations.key_in_export(index), locations.path_here(index)) for index in indices]
     answer = connection.sizes([key for key, _ in probed], options.dead_after_s)
     return _LookedFor(answer.root, [(*one, nbytes) for one, nbytes in zip(probed, answer.nbytes, strict=True)])

@@ -63,10 +63,12 @@ class Contact:
         data: the dataset that the agent must serve.
         settings: of the loader.
         where: the agent; None for that of the settings, or of the dataset.
+        is_one_of_several: whether others may have files that it lacks.
 
     Attributes:
         agent: None where none was given.
         error: what the newest trial has come to, if that failed.
+        samples: of the dataset, where others may have files that it lacks; else 0.
         shared: what the workers know of the agent; None where this run does without.
         agreed: an agreement that has been made since the run began, and is not used yet.
         missing: what was got last from an agent on another host while the run was without it; "" where it was there.
@@ -78,11 +80,16 @@ class Contact:
         ...     agreement = contact.take()
     """
 
-    def __init__(self, data: Offloadable, settings: Settings, where: Address | None = None) -> None:
+    def __init__(
+        self, data: Offloadable, settings: Settings, where: Address | None = None, *, is_one_of_several: bool = False
+    ) -> None:
         self._data = data
+        self.samples = len(data) if is_one_of_several else 0
         self._settings = settings
         chosen = where or settings.agent or next(iter(own_addresses(data)), None)
-        self.agent = None if chosen is None else Agent(chosen, data, settings.options)
+        self.agent = (
+            None if chosen is None else Agent(chosen, data, settings.options, is_one_of_several=is_one_of_several)
+        )
         self.shared: SharedRoute | None = None
         self.agreed: Agreement | None = None
         self.missing = ""
@@ -202,7 +209,11 @@ class Contact:
         self._looks = True
         terms, known = agent.proposed(chains, seed), self._known
         if place is None:
-            place = SharedRoute(processes, terms) if known is None else known.for_workers(processes, terms)
+            place = (
+                SharedRoute(processes, terms, samples=self.samples)
+                if known is None
+                else known.for_workers(processes, terms)
+            )
         self.shared = self._known = place
         self._meet = lambda: agent.meet(chains, settings.encodings, seed, processes)
 

@@ -1,4 +1,4 @@
-"""Several agents of a loader that hold the same files, as its runs meet them: one `Contact` each."""
+"""Several agents of a loader that hold its files together, as its runs meet them: one `Contact` each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
-from sophon_loader.figures import counted, size
+from sophon_loader.figures import counted, percent, size
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact, can_read_here
@@ -30,7 +30,7 @@ class Contacts:
     one that comes later takes its share of the samples from then on.
 
     Args:
-        data: the dataset that each of the agents must serve.
+        data: the dataset that the agents must serve together, each at least a part of it.
         settings: of the loader.
         agents: each given once.
     """
@@ -38,7 +38,7 @@ class Contacts:
     def __init__(self, data: Offloadable, settings: Settings, agents: Sequence[Address]) -> None:
         self._data = data
         self._settings = settings
-        self._each = [Contact(data, settings, where) for where in agents]
+        self._each = [Contact(data, settings, where, is_one_of_several=True) for where in agents]
         self._in_use: list[Contact] = []
         """Those that the workers have been told of."""
         self._began_without = False
@@ -270,8 +270,11 @@ class Contacts:
 
 def share_of(one: Contact) -> str:
     """What an agent has sent since the run began, for the report."""
-    samples, nbytes = (0, 0) if one.shared is None else one.shared.sent()
-    return f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}"
+    (samples, nbytes), lacked = ((0, 0), 0) if one.shared is None else (one.shared.sent(), one.shared.lacked)
+    told = f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}"
+    return (
+        f"{told}, and lacks at least {counted(lacked, 'sample')} ({percent(lacked / one.samples)})" if lacked else told
+    )
 
 
 def together(agreements: Sequence[Agreement]) -> Agreement:

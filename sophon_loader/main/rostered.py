@@ -48,7 +48,7 @@ class Rostered(Contacts):
     no other is named, its error is raised.
 
     Args:
-        data: the dataset that each of the agents must serve.
+        data: the dataset that the agents must serve together, each at least a part of it.
         settings: of the loader.
         named: what the user wrote, with the key of all agents.
     """
@@ -129,7 +129,7 @@ class Rostered(Contacts):
         if self._places:
             self._places = SharedRoute.all_for_workers(self._places, processes, terms)
         else:
-            self._places = SharedRoute.several(MAX_AGENTS, processes, terms)
+            self._places = SharedRoute.several(MAX_AGENTS, processes, terms, len(self._data))
         self._instances.clear()
         for one in list(self._each):
             if one.why_alone:
@@ -196,7 +196,7 @@ class Rostered(Contacts):
         room = len(self._free)
         for member in joining[:room]:
             where = replace(member.address, token=self._named.token, keyed_as=self._named.endpoint)
-            one = Contact(self._data, self._settings, where)
+            one = Contact(self._data, self._settings, where, is_one_of_several=True)
             row = self._free.popleft()
             self._each.append(one)
             self._rows[one], self._members[one] = row, member

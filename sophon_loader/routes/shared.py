@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
+from sophon_loader.client.lacking import NOTHING, nbytes_for
 from sophon_loader.client.session import Terms
 from sophon_loader.host.shared import SharedArray, SharedNotes
 from sophon_loader.host.system import now_s
@@ -41,8 +43,10 @@ class Agreed:
 class _Memory:
     """Of some routes, in two pieces however many these are: a descriptor for each piece, in each process."""
 
-    def __init__(self, routes: int, workers: int, note_nbytes: int) -> None:
+    def __init__(self, routes: int, workers: int, note_nbytes: int, lacking: SharedArray | None) -> None:
         self.notes = SharedNotes(routes, note_nbytes)
+        self.lacking = lacking
+        """Per route the bits of `Lacking`; None where nobody may lack a sample. Untouched while nobody does."""
         # Each number has one writer: that of a worker this one, all others the main process.
         self.gave_up_s, self.lost_s, self.heard_s, self.forgiven_s, self.sent, self.back_s, self.version = (
             SharedArray.together(
@@ -65,6 +69,7 @@ class SharedRoute:
         workers: their number, at least 1.
         proposed: what is known of the terms before the agent has agreed to them.
         among: routes beside which it lies in memory, and its number among them; None to lie alone.
+        samples: of the dataset, where the agent may lack some because other agents have them; else 0.
 
     Attributes:
         proposed: the same.
@@ -82,23 +87,26 @@ class SharedRoute:
         False
     """
 
-    def __init__(self, workers: int, proposed: Terms, among: tuple[_Memory, int] | None = None) -> None:
+    def __init__(
+        self, workers: int, proposed: Terms, among: tuple[_Memory, int] | None = None, samples: int = 0
+    ) -> None:
         self.proposed = proposed
-        self._memory, self._row = among or (_Memory(1, workers, _note_nbytes(proposed)), 0)
+        self._memory, self._row = among or (_Memory(1, workers, _note_nbytes(proposed), _bits(1, samples)), 0)
         self._began_s = now_s()
         self._sent_before = 0, 0
         """Counted when the place was another agent's."""
 
     @staticmethod
-    def several(count: int, workers: int, proposed: Terms) -> list[SharedRoute]:
+    def several(count: int, workers: int, proposed: Terms, samples: int = 0) -> list[SharedRoute]:
         """Places for agents that come and go while workers run: each is the way to whoever has agreed there last.
 
         Args:
             count: their number, at least 1.
             workers: of the loader.
             proposed: to any of the agents.
+            samples: of the dataset.
         """
-        memory = _Memory(count, workers, _note_nbytes(proposed))
+        memory = _Memory(count, workers, _note_nbytes(proposed), _bits(count, samples))
         return [SharedRoute(workers, proposed, (memory, row)) for row in range(count)]
 
     @property
@@ -139,6 +147,7 @@ class SharedRoute:
         self._write(b"")
         self._sent_before = self._counted()
         memory.forgiven_s.array[self._row] = memory.lost_s.array[self._row]
+        self._forget_lacking()
         memory.back_s.array[self._row] = now_s()
 
     def agreed(self) -> Agreed | None:
@@ -218,7 +227,26 @@ class SharedRoute:
         Args:
             asked_s: what it was asked at that time.
         """
+        self._forget_lacking()
         self._memory.back_s.array[self._row] = asked_s
+
+    @property
+    def lacking(self) -> NDArray[np.uint8]:
+        """Which samples the agent lacks, as of `client.lacking.Lacking`."""
+        bits = self._memory.lacking
+        return NOTHING if bits is None else bits.array[self._row]
+
+    @property
+    def lacked(self) -> int:
+        """How many samples the agent is known to lack."""
+        bits = self.lacking
+        return int(np.bincount(bits[:-1], minlength=256) @ _SET) if len(bits) and bits[-1] else 0
+
+    def _forget_lacking(self) -> None:
+        """Another agent is there, or perhaps the same with more files."""
+        bits = self.lacking
+        if len(bits) and bits[-1]:
+            bits[:] = 0
 
     def for_workers(self, workers: int, proposed: Terms | None = None) -> SharedRoute:
         """The same route for another number of workers: what one has found out, all have.
@@ -227,7 +255,9 @@ class SharedRoute:
             workers: their number.
             proposed: for a new agreement; None to keep the one that there is.
         """
-        return self._copied(SharedRoute(workers, proposed or self.proposed), keep=proposed is None)
+        other = SharedRoute(workers, proposed or self.proposed)
+        other._memory.lacking = self._memory.lacking
+        return self._copied(other, keep=proposed is None)
 
     @staticmethod
     def all_for_workers(
@@ -235,6 +265,7 @@ class SharedRoute:
     ) -> list[SharedRoute]:
         """As `for_workers`, of routes that lie beside each other."""
         others = SharedRoute.several(len(routes), workers, proposed or routes[0].proposed)
+        others[0]._memory.lacking = routes[0]._memory.lacking
         return [one._copied(other, keep=proposed is None) for one, other in zip(routes, others, strict=True)]
 
     def _copied(self, other: SharedRoute, *, keep: bool) -> SharedRoute:
@@ -248,6 +279,14 @@ class SharedRoute:
         if keep and (agreed := self.agreed()) is not None:
             other.agree(agreed)
         return other
+
+
+_SET = np.array([number.bit_count() for number in range(256)])
+"""Bits that are set in each byte."""
+
+
+def _bits(routes: int, samples: int) -> SharedArray | None:
+    return SharedArray.zeros((routes, nbytes_for(samples)), np.uint8) if samples else None
 
 
 def _note_nbytes(proposed: Terms) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.homes import connected
+from sophon_loader.client.lacking import Lacking
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.wire.messages import Sample
@@ -71,12 +72,15 @@ class Ways:
         numbers = list(agreed)
         self._connected = [numbers[n] for n in connected(len(numbers), worker, workers)]
         self._lost_s = [0.0] * len(self._connected)
-        if len(agreed) <= 1:
-            return Session(self.agreed[0].terms) if agreed else None
+        if len(agreed) == 1 and not self.agreed[0].terms.may_leave:
+            return Session(self.agreed[0].terms)
+        if not agreed:
+            return None
         those = [agreed[number] for number in self._connected]
         placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in those]
         unlike = len({one.reach for one in self.agreed}) > 1
-        return Fleet(placed, [one.reach for one in those] if unlike else (), self.agreed[0].place[0])
+        lacking = Lacking([self._routes[number].lacking for number in self._connected])
+        return Fleet(placed, [one.reach for one in those] if unlike else (), self.agreed[0].place[0], lacking)
 
     def trust(self, session: Session | Fleet, worker: int, *, mounted: bool) -> None:
         """Expect of each agent what this worker, others before it and the main process have found out.

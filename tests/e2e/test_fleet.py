@@ -157,9 +157,7 @@ def test_a_copy_in_another_folder_that_lacks_files(
                 if reply.sample.encoding == "file":
                     assert bytes(reply.payload) == (root / reply.wanted.key).read_bytes()
         assert fleet.lanes[1].received_nbytes > 10_000
-    told = [text for text in caplog.messages if text.startswith("sample not had from one agent")]
-    assert told and all(str(fleet.lanes[1].terms.address) in text for text in told)
-    assert {text.split("key=")[1].split()[0] for text in told} <= set(lacking)
+    assert not any("sample not had" in text for text in caplog.messages), "what is a shard is nothing to warn of"
 
 
 def test_what_the_agent_that_has_answered_makes_of_a_sample(root: Path) -> None:

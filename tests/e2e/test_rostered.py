@@ -216,12 +216,12 @@ def test_one_alone_with_other_files_is_the_error(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
-    for path in copy.rglob("*.jpg"):
+    for path in copy.rglob("*.*"):
         path.unlink()
     agent = announced(copy)
     loader = loader_of(root, roster)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="the address must name the dataset's folder") as caught:
+        with pytest.raises(ConfigError, match="each of several agents must have some files") as caught:
             next(iter(loader))
         assert agent.endpoint in str(caught.value)
 

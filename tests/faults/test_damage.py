@@ -111,7 +111,7 @@ def test_questions_whose_answers_are_damaged(
         for ask in (
             lambda: connection.sizes([key], 20.0).nbytes[0],
             lambda: len(connection.file(key, 20.0)),
-            lambda: len(dict(connection.listing(20.0))) and (root / key).stat().st_size,
+            lambda: len(connection.listing(20.0).tree()) and (root / key).stat().st_size,
         ):
             relay.strike("flip", MAX_DAMAGED, to_agent)
             assert ask() == (root / key).stat().st_size

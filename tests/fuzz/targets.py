@@ -206,7 +206,7 @@ def _listing(data: bytes) -> None:
     """The bytes are what the payload unpacks to, or, behind a separator, the payload itself."""
     packed, separator, payload = data.partition(SEPARATOR)
     with suppress(WireError):
-        for name, files in _Told(["a", "b"], payload if separator else zlib.compress(packed, 1)).listing(1.0):
+        for name, files in _Told(["a", "b"], payload if separator else zlib.compress(packed, 1)).listing(1.0).tree():
             assert isinstance(name, str) and all(isinstance(file, str) for file in files)
 
 

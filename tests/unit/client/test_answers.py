@@ -164,7 +164,7 @@ def test_a_listing_that_does_not_fit_its_classes(liar: Liar, connection: Connect
     with pytest.raises(
         MalformedMessage, match=r"listing must have a list of names for each of its 2 classes, got .*tcp"
     ):
-        connection.listing(WAIT_S)
+        connection.listing(WAIT_S).tree()
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x92\x90", b"\x92\x90\x90\x90", b"\x81\x90\x01", b"\x91" * 2000])
@@ -172,12 +172,12 @@ def test_a_listing_that_does_not_fit_its_classes(liar: Liar, connection: Connect
 def test_a_listing_that_is_none(liar: Liar, connection: Connection, packed: bytes, compressed: bool) -> None:
     liar.answer = lambda _: _frames(Listing(["a", "b"]), zlib.compress(packed) if compressed else packed)
     with pytest.raises(MalformedMessage, match="listing must be readable"):
-        connection.listing(WAIT_S)
+        connection.listing(WAIT_S).tree()
 
 
 def test_a_listing_that_fits(liar: Liar, connection: Connection) -> None:
     liar.answer = lambda _: _frames(Listing(["a", "b"]), zlib.compress(msgpack.packb([["x.jpg"], []])))
-    assert connection.listing(WAIT_S) == [("a", ["x.jpg"]), ("b", [])]
+    assert connection.listing(WAIT_S).tree() == [("a", ["x.jpg"]), ("b", [])]
 
 
 @pytest.mark.parametrize("changes", [{"cut": 1}, {"encoding": "pixels"}, {"encoding": "pixels", "cut": 1}], ids=repr)

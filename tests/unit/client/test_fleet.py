@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sophon_loader.client import fleet as fleet_module
 from sophon_loader.client import session as session_module
 from sophon_loader.client.address import Address
 from sophon_loader.client.fleet import Fleet
+from sophon_loader.client.lacking import Lacking, nbytes_for
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Say, Wanted
@@ -23,7 +26,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import CorruptMessage, MalformedMessage, VersionMismatch, WireError
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.wire.messages import Failure, Fetch, Message, Register, Sample
+from sophon_loader.wire.messages import Failed, Failure, Fetch, Message, Register, Sample
 from tests.support.clocks import FakeClock
 from tests.support.drawn import examples
 from tests.support.lossy import FATES, LossyAgent, Spoilt, batches_of
@@ -70,6 +73,8 @@ class Link:
         self.keys: dict[int, str] = {}
         self.asked: list[str] = []
         self.exports: set[str] = set()
+        self.lacks: Callable[[str], bool] = lambda key: False
+        """Whether the agent has no file of this key."""
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
         what: Instruction = Say(message)
@@ -100,6 +105,8 @@ class Link:
             raise error
         if message is None:
             return None
+        if isinstance(message, Sample) and self.lacks(self.keys[message.id]):
+            return Failed(Failure.MISSING, "no such file", [message.id]), b""
         payload = self.keys[message.id].encode().ljust(PADDING) if isinstance(message, Sample) else b""
         return message, payload
 
@@ -164,7 +171,10 @@ class Scene:
         replies = []
         for position in range(len(want)):
             reply = fleet.next(batch, position if in_order else None)
-            assert not reply.is_nothing or fleet.gone, "an agent lives that has not been asked"
+            living = [lane.terms.address for lane in fleet.lanes if not lane.gone]
+            assert not reply.is_nothing or all(f"{one}: has no such file" in reply.why for one in living), (
+                "an agent lives that has not been asked"
+            )
             replies.append(reply)
             self.check()
         assert fleet.missing(batch) == 0
@@ -350,10 +360,7 @@ def test_a_file_that_one_replica_lacks_comes_from_another(good: Scene, caplog: p
     good.agents[0].script.extend(["missing"] * 100)
     replies = good.fetch(batch, want)
     assert all(reply.sample is not None for reply in replies)
-    lacking = len(good.wire.links[0].asked)
-    assert lacking >= 2 and len(caplog.messages) == lacking
-    assert "sample not had from one agent" in caplog.text and "tcp://host0:1/export0" in caplog.text
-    assert f"key={good.wire.links[0].asked[0]}" in caplog.text
+    assert len(good.wire.links[0].asked) >= 2 and not caplog.messages, "it may be a shard"
 
 
 def test_a_file_that_all_replicas_lack_is_missing_once_each_was_asked(good: Scene) -> None:
@@ -362,12 +369,13 @@ def test_a_file_that_all_replicas_lack_is_missing_once_each_was_asked(good: Scen
         agent.script.extend(["missing"] * 100)
     for reply in good.fetch(batch, want, in_order=True):
         assert reply.failed is not None and reply.failed.failure == Failure.MISSING
+        assert sum(f"tcp://host{n}:1/" in reply.failed.text for n in range(3)) == 2, "besides the one that is named"
     assert sorted(key for link in good.wire.links for key in link.asked) == sorted(3 * [one.key for one in want])
 
 
 @pytest.mark.parametrize("back", [False, True])
 def test_an_agent_that_dies_over_what_another_refused(back: bool) -> None:
-    """The refusal stands, or it is asked again where it is back by then; it never is a reply with nothing."""
+    """Nobody knows whether it has the file; it is asked where it is back by then."""
     with Scene([["missing"] * 100, []]) as scene:
         batch, want = batches_of([8])[0]
         scene.fleet.want(batch, want)
@@ -383,8 +391,82 @@ def test_an_agent_that_dies_over_what_another_refused(back: bool) -> None:
             scene.agents[1].alive = True
             scene.fleet.trust(gone=False, left_s=math.inf, agent=1)
         replies = [scene.fleet.next(batch) for _ in range(scene.fleet.missing(batch))]
-        assert all(reply.sample is not None if back else reply.failed is not None for reply in replies)
+        assert all(reply.sample is not None if back else reply.is_nothing for reply in replies)
+        assert back or all("host0:1/export0: has no such file" in reply.why for reply in replies)
         assert len(replies) == refused
+
+
+def bits() -> list[NDArray[np.uint8]]:
+    return [np.zeros(nbytes_for(1000), np.uint8) for _ in range(3)]
+
+
+def shards(scene: Scene, known: list[NDArray[np.uint8]]) -> None:
+    """Agent 0 has the even folders, 1 the odd ones, and 2 both but for what ends in 7."""
+    scene.wire.links.clear()
+    scene.fleet = Fleet(scene.terms, lacking=Lacking(known))
+    for number, link in enumerate(scene.wire.links):
+        link.lacks = lambda key, number=number: (
+            key.endswith("7") if number == 2 else int(key.split("/")[0]) % 2 != number
+        )
+
+
+def in_folders(sizes: Sequence[int]) -> list[tuple[BatchId, list[Wanted]]]:
+    """Batches of the same 40 samples in four folders."""
+    return [
+        (batch, [replace(one, sample=i, key=f"{i % 4}/{i}") for i, one in enumerate(want)])
+        for batch, want in batches_of(sizes)
+    ]
+
+
+def test_who_lacks_a_sample_is_not_asked_for_it_again(good: Scene) -> None:
+    known = bits()
+    shards(good, known)
+    batches = in_folders([40, 40, 40])
+    assert all(reply.sample is not None for reply in good.fetch(*batches[0]))
+    in_vain = sum(len(link.asked) for link in good.wire.links) - 40
+    assert in_vain > 0
+    for number in range(1, 3):  # another worker, which learns from what the first has noted
+        shards(good, known)
+        assert all(reply.sample is not None for reply in good.fetch(*batches[number]))
+        asked = [len(link.asked) for link in good.wire.links]
+        assert min(asked) >= 4 and sum(asked) - 40 <= in_vain / 4, f"{asked}, {in_vain} in vain at first"
+
+
+def test_a_folder_whose_files_an_agent_lacks_is_asked_of_it_once(good: Scene) -> None:
+    shards(good, bits())
+    for batch, want in in_folders([40] * 5)[:5]:
+        moved = [replace(one, sample=one.sample + 50 * batch.number, key=f"{one.key}_{batch.number}") for one in want]
+        assert all(reply.sample is not None for reply in good.fetch(batch, moved))
+        before = [len(link.asked) for link in good.wire.links]
+        if batch.number == 0:
+            first = sum(before)
+    assert sum(before) - first < 160 + 8, "nearly each of the others was had from the first that was asked"
+
+
+def test_an_idle_agent_takes_over_nothing_that_it_lacks(good: Scene) -> None:
+    known = bits()
+    shards(good, known)
+    for agent in (1, 2):
+        known[agent][:-1] = 255
+        known[agent][-1] = 1
+    shards(good, known)
+    batch, want = in_folders([40])[0]
+    with patch.object(fleet_module, "too_much", return_value=5):
+        good.fetch(batch, [replace(one, key=f"0/{one.sample}") for one in want])
+    assert [len(link.asked) for link in good.wire.links] == [40, 0, 0]
+
+
+def test_a_shard_that_closes_its_connection_is_waited_for(good: Scene) -> None:
+    """The others cannot replace it, so it is asked again by the next connection, as the only agent is."""
+    known = bits()
+    shards(good, known)
+    good.fleet._lacking.note(1, 999, "0/999")
+    batch, want = in_folders([40])[0]
+    good.fleet.want(batch, want)
+    good.agents[0].outbox.clear()
+    good.wire.links[0].lost = True
+    replies = [good.fleet.next(batch) for _ in range(good.fleet.missing(batch))]
+    assert all(reply.sample is not None for reply in replies) and not good.fleet.lanes[0].gone
 
 
 # --- each agent's own -----------------------------------------------------------------------------------------

@@ -55,6 +55,16 @@ def test_the_keys_of_an_agent_that_has_gone_go_to_the_next_in_their_own_order() 
     assert set(spread) == {0, 1, 3} and min(spread.values()) > 0.25 * sum(spread.values())
 
 
+def test_who_lacks_a_key_is_not_asked_for_it() -> None:
+    them = homes(3)
+    avoid = [{number % 3} for number in range(len(KEYS))]
+    dealt = them.deal(KEYS, [0] * 3, lambda _: True, avoid)
+    assert all(number not in lacking for number, lacking in zip(dealt, avoid, strict=True))
+    alone = [{0, 2} if number % 10 else set() for number in range(len(KEYS))]
+    counts = Counter(them.deal(KEYS, [0] * 3, lambda _: True, alone))
+    assert counts[1] >= 0.9 * len(KEYS), "its bound does not matter where no other has it"
+
+
 def test_an_agent_without_weight_is_nobodys_home() -> None:
     assert 1 not in all_of(homes(3, [1.0, 0.0, 1.0]))
     assert set(homes(2, [0.0, 1.0]).deal(KEYS[:10], [0, 0], lambda number: number == 0)) == {0}, "unless no other may"
