@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from sophon_loader.client.groups import Preference, group_of
 from sophon_loader.client.homes import Homes
 from sophon_loader.client.lacking import NOTHING, Lacking
 from sophon_loader.client.link import arrived
@@ -71,6 +72,10 @@ class Fleet:
             self.lanes.append(Session(replace(one, options=options), first, self._folder))
         self.homes = Homes([str(one.address) for one in terms])
         self._lacking = Lacking([NOTHING for _ in terms]) if lacking is None else lacking
+        options = terms[0].options
+        self._preference = Preference(
+            [bool(options.group) and group_of(one.address.endpoint, options.groups) == options.group for one in terms]
+        )
         self._paces = [Pace() for _ in terms]
         self.answered = self.lanes[0]
         self.waited_s = self.starved_s = 0.0
@@ -320,7 +325,7 @@ class Fleet:
         self.homes.weights = weights([pace.rate for pace in self._paces])
         keys = [self._below(one) for one in wanted]
         avoid = self._lacking.by([one.sample for one in wanted], keys, able) if self._lacking.found else None
-        homes = self.homes.deal(keys, waiting, lambda n: n in able or not able, avoid)
+        homes = self._homes(keys, waiting, able or set(range(len(self.lanes))), avoid)
         shares: dict[int, tuple[list[Wanted], list[int]]] = defaultdict(lambda: ([], []))
         for number, position, one in zip(homes, positions, wanted, strict=True):
             shares[number][0].append(one if not self._reaches else _within(one, self._reaches[number][one.source]))
@@ -328,6 +333,25 @@ class Fleet:
         for number, lane in enumerate(self.lanes):
             if number in shares or not lane.knows(batch):
                 lane.want(batch, *shares[number])
+
+    def _homes(
+        self, keys: Sequence[str], waiting: list[int], able: set[int], avoid: Sequence[set[int]] | None
+    ) -> list[int]:
+        """Whom to ask for each of some keys: of what is for this rank's group alone, one of that."""
+        own = able & self._preference.own
+        if not own:
+            return self.homes.deal(keys, waiting, able.__contains__, avoid)
+        self._preference.see(now_s(), self.waited_s)
+        found = [0] * len(keys)
+        kept = [self._preference.keeps(key) and (avoid is None or not own <= avoid[n]) for n, key in enumerate(keys)]
+        for of_group, may in ((True, own), (False, able)):
+            places = [place for place, one in enumerate(kept) if one is of_group]
+            without = None if avoid is None else [avoid[place] for place in places]
+            dealt = self.homes.deal([keys[place] for place in places], waiting, may.__contains__, without)
+            for place, number in zip(places, dealt, strict=True):
+                found[place] = number
+                waiting[number] += 1
+        return found
 
     def _below(self, wanted: Wanted) -> str:
         """A key without the folder, which has another name for a worker that met the agents in another order."""
@@ -342,6 +366,8 @@ class Fleet:
     def _relieve(self) -> None:
         """Ask agents that have nothing to do for what one that is far slower would take long for."""
         idle = [n for n, lane in enumerate(self.lanes) if not (lane.gone or lane.unanswered)]
+        if self._preference.share < 1:
+            idle = [n for n in idle if n in self._preference.own]
         if not idle or len(idle) == len(self.lanes):
             return
         rate = sum(self._paces[n].rate or UNKNOWN for n in idle)

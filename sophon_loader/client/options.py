@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeGuard
 
@@ -45,6 +46,8 @@ class OffloadOptions:
             False, Pillow and torchvision make the same values, which takes more CPU time.
         key: for an agent that has keys: the token that it made, or the path of the file with it. None: the environment
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
+        group, groups: of several agents, those to be asked as long as they keep up: the name of this rank's group, such
+            as its rack or rail, and the agents of each group, as hosts, addresses or networks.
 
     Example:
         >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
@@ -68,6 +71,8 @@ class OffloadOptions:
     reuse_batch_memory: bool = True
     fused: bool = True
     key: str | None = field(default=None, repr=False)
+    group: str = ""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, what in (("window", "samples"), ("window_nbytes", "bytes")):
@@ -99,6 +104,16 @@ class OffloadOptions:
         if self.key is not None and not isinstance(self.key, str):
             raise ConfigError(
                 f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"
+            )
+        if not (isinstance(self.groups, Mapping) and all(map(_is_group, self.groups.items()))):
+            raise ConfigError(
+                f"groups must say which agents each group has, got {self.groups!r}; for example, write "
+                "{'rack-1': ['fileserver-a', '10.1.0.0/16'], 'rack-2': ['tcp://fileserver-b:5555']}"
+            )
+        if self.group not in (self.groups or [""]):
+            raise ConfigError(
+                f"group must be one of {', '.join(map(repr, self.groups)) or 'groups, which is empty'}, got "
+                f"{self.group!r}; it is the name of this rank's group"
             )
 
 
@@ -134,6 +149,13 @@ class LocalAgent:
             raise ConfigError(f"limit_mbit must be a positive number of Mbit/s, got {limit!r}; None is no limit")
         if not isinstance(self.ops, (tuple, list)) or not all(isinstance(name, str) for name in self.ops):
             raise ConfigError(f"ops must be a tuple of module names, got {self.ops!r}; for example, write ('my_ops',)")
+
+
+def _is_group(item: tuple[object, object]) -> bool:
+    name, members = item
+    if not isinstance(members, Sequence) or isinstance(members, str):
+        return False
+    return isinstance(name, str) and name != "" and all(isinstance(one, str) for one in members)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -67,6 +67,7 @@ class Contact:
 
     Attributes:
         agent: None where none was given.
+        where: its address or settings.
         error: what the newest trial has come to, if that failed.
         samples: of the dataset, where others may have files that it lacks; else 0.
         shared: what the workers know of the agent; None where this run does without.
@@ -86,7 +87,7 @@ class Contact:
         self._data = data
         self.samples = len(data) if is_one_of_several else 0
         self._settings = settings
-        chosen = where or settings.agent or next(iter(own_addresses(data)), None)
+        self.where = chosen = where or settings.agent or next(iter(own_addresses(data)), None)
         self.agent = (
             None if chosen is None else Agent(chosen, data, settings.options, is_one_of_several=is_one_of_several)
         )
@@ -343,6 +344,10 @@ class Contact:
         """The agreement that is not used yet, to be used from now on; None if there is none."""
         agreement, self.agreed = self.agreed, None
         return agreement
+
+    def group_bytes(self) -> dict[str, int]:
+        """As of `Contacts`: one agent has no groups."""
+        return {}
 
     def shares(self) -> list[str]:
         """As of `Contacts`: of one agent the report says it all."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sophon_loader.client.address import Address
+from sophon_loader.client.groups import group_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
@@ -46,6 +47,8 @@ class Contacts:
         self._told_later: list[str] = []
         """Notes on the agents that came when others were used already."""
         self._warned_of: set[str] = set()
+        self._bytes_of_gone: dict[str, int] = {}
+        """As of `group_bytes`, of agents that have left."""
 
     # --- as of one ------------------------------------------------------------------------------------------------
 
@@ -110,6 +113,7 @@ class Contacts:
             AgentUnreachable, UnknownExport, VersionMismatch, ConfigError: one cannot serve this dataset.
         """
         self._in_use, self._told_later, self._began_without = [], [], False
+        self._bytes_of_gone = {}
         self._start(chains, seed, processes)
         if not self.asked:
             return None
@@ -222,6 +226,19 @@ class Contacts:
             self._in_use.append(one)
 
     # --- what the user is told ------------------------------------------------------------------------------------
+
+    def group_bytes(self) -> dict[str, int]:
+        """Bytes that agents have sent since the run began, by this rank's group and theirs; none without groups."""
+        found = self._bytes_of_gone.copy()
+        for one in self._each:
+            self._add_bytes(found, one)
+        return found
+
+    def _add_bytes(self, found: dict[str, int], one: Contact) -> None:
+        options = self._settings.options
+        if options.group and one.shared is not None and isinstance(where := one.where, Address):
+            pair = f"{options.group} from {group_of(where.endpoint, options.groups) or 'no group'}"
+            found[pair] = found.get(pair, 0) + one.shared.sent()[1]
 
     def shares(self) -> list[str]:
         """What each agent has sent since the run began, where it stands now, and what one that came later cannot do."""

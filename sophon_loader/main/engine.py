@@ -416,6 +416,7 @@ class Engine:
         report = self._epoch.report.snapshot()
         said = self._statistics.said.notes(report.totals.degraded)
         report.notes = (*report.notes, *said, *self._contact.shares())
+        report.group_bytes = self._contact.group_bytes()
         return report
 
     def report_of_ranks(self) -> Report:

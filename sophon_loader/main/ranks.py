@@ -192,6 +192,7 @@ def summed(reports: Sequence[Report]) -> Report:
         passes=max(one.passes for one in reports),
         workers=sum(one.workers for one in reports),
         judged=all(one.judged for one in reports),
+        group_bytes=dict(sum((Counter(one.group_bytes) for one in reports), Counter())),
     )
 
 

@@ -225,6 +225,7 @@ class Rostered(Contacts):
         if one in self._in_use:
             self._in_use.remove(one)
             self._left.append(f"{share_of(one)}, and has left")
+            self._add_bytes(self._bytes_of_gone, one)
             self._places[row].free()
             log.info(log_line("agent left", agent=one.agent, roster=self))
         self._free.append(row)

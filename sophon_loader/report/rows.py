@@ -49,6 +49,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "speeds", _speeds(report.rates)
     yield "without offloading", _throughput(report.throughput)
     yield "sent", _sent(totals)
+    yield "sent by groups", ", ".join(f"{pair}: {size(nbytes)}" for pair, nbytes in report.group_bytes.items())
     yield "sent as", _sent_as(totals)
     yield "ops at the agent", _cuts(totals.cuts)
     yield "decoded here", _decoded(totals)

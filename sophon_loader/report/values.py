@@ -44,6 +44,8 @@ class ReportValues:
             that ranks of one host share count once per rank). Times are those of the slowest rank. `limits`,
             `would_bring` and `weighed` are means.
         workers: number of the loader's workers at the end; 0 where the main process loads.
+        group_bytes: where agents have groups, bytes that they have sent since the loader was made, or its transforms
+            have changed: "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2.
         judged: whether the loader has seen the training steps without which nothing is said of what limits.
     """
 
@@ -65,6 +67,7 @@ class ReportValues:
     ranks: int = 1
     workers: int = 0
     judged: bool = False
+    group_bytes: dict[str, int] = field(default_factory=dict)
 
     def update(self, epoch: int, seconds: float, totals: Totals) -> None:
         """Note how far the epoch has come.
@@ -148,6 +151,7 @@ class ReportValues:
             "fused": totals.fused,
             "unfused": totals.unfused,
             "predicted_seconds": self.predicted_seconds,
+            "group_bytes": dict(self.group_bytes),
             "plan_reason": self.plan_reason,
             "notes": list(self.notes),
         }

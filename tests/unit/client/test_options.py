@@ -40,3 +40,19 @@ def test_a_switch_is_on_or_off(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be True or False, got {value!r}"):
         OffloadOptions(**{name: value})  # type: ignore[arg-type]
     assert getattr(OffloadOptions(), name) and not getattr(OffloadOptions(**{name: False}), name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("groups", [None, ["a"], {"a": "host"}, {"": ["host"]}, {"a": [1]}, {1: ["host"]}])
+def test_groups_that_say_nothing_are_refused(groups: object) -> None:
+    with pytest.raises(ConfigError, match="groups must say which agents each group has, got"):
+        OffloadOptions(groups=groups, group="a")  # type: ignore[arg-type]
+
+
+def test_a_rank_is_of_a_group_that_there_is() -> None:
+    OffloadOptions(groups={"a": ["host"], "b": ["other"]}, group="b")
+    with pytest.raises(ConfigError, match="group must be one of 'a', 'b', got 'c'"):
+        OffloadOptions(groups={"a": ["host"], "b": ["other"]}, group="c")
+    with pytest.raises(ConfigError, match="group must be one of 'a', got ''"):
+        OffloadOptions(groups={"a": ["host"]})
+    with pytest.raises(ConfigError, match="group must be one of groups, which is empty, got 'a'"):
+        OffloadOptions(group="a")
