@@ -89,7 +89,8 @@ def token_for(endpoint: str, given: str | None) -> Token | None:
     if text := os.environ.get(ENVIRONMENT):
         return _read(text, ENVIRONMENT)
     path = file_of(endpoint)
-    return _read_file(path) if path is not None and path.exists() else None
+    # Not by `Path.exists`, which raises where a name is too long for any file.
+    return _read_file(path) if path is not None and os.path.exists(path) else None
 
 
 def file_of(endpoint: str) -> Path | None:

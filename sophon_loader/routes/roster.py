@@ -1,4 +1,4 @@
-"""Who the agents are at the moment: a list, a name with several addresses, or a folder in which agents announce
+"""Who the agents are at the moment: a name with several addresses, or a folder in which agents announce
 themselves (`announced.py`). Looked at again and again; nothing here connects to an agent."""
 
 from __future__ import annotations
@@ -58,31 +58,6 @@ class Roster(Protocol):
     def is_looking(self) -> bool:
         """Whether a look has begun, and what it has found has yet to be taken."""
         ...
-
-
-class Listed:
-    """Agents that were listed by hand.
-
-    Args:
-        addresses: of theirs.
-
-    Example:
-        >>> [str(member.address) for member in Listed([Address.parse("tcp://a:5555/x")]).look()]
-        ['tcp://a:5555/x']
-    """
-
-    def __init__(self, addresses: Sequence[Address]) -> None:
-        self.trouble = ""
-        self._members = [Member(address) for address in dict.fromkeys(addresses)]
-
-    def look(self, *, ask: bool = True) -> Sequence[Member]:
-        """Always the same."""
-        return self._members
-
-    @property
-    def is_looking(self) -> bool:
-        """Never."""
-        return False
 
 
 class Resolved:

@@ -26,7 +26,18 @@ ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 """Inputs that are kept, in a file for each target."""
 FOUND = ROOT / "build" / "fuzz"
-NAMES = ("header", "desk", "registration", "listing", "program", "tar", "zip", "archive-index", *encoding_names())
+NAMES = (
+    "header",
+    "desk",
+    "registration",
+    "listing",
+    "entry",
+    "program",
+    "tar",
+    "zip",
+    "archive-index",
+    *encoding_names(),
+)
 MAX_RSS_MB = 2048
 MAX_INPUT_S = 3
 

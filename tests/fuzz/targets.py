@@ -26,6 +26,7 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import Registration, registration_of
 from sophon_loader.pipeline.software import software
 from sophon_loader.programs.program import Limits, Program
+from sophon_loader.wire.entry import Entry, is_endpoint
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Hello, Item, Listing, Message, Ping, Register, Sample
 from sophon_loader.wire.version import VERSIONS
@@ -210,6 +211,19 @@ def _listing(data: bytes) -> None:
             assert isinstance(name, str) and all(isinstance(file, str) for file in files)
 
 
+def _entry(data: bytes) -> None:
+    with suppress(WireError):
+        found = Entry.parse(data)
+        assert all(map(is_endpoint, found.addresses))
+        assert Entry.parse(found.text()) == found
+
+
+def _entry_seeds() -> Iterator[bytes]:
+    yield Entry(["tcp://fileserver:5555", "tcp://[fe80::1%eth0]:1"], "5f0c", ["imagenet", "é"]).text().encode()
+    yield b'{"addresses": ["tcp://a:1"], "exports": [], "later": {"deep": [[1e999, null]]}}'
+    yield '{"addresses": ["tcp://a:1"], "instance": "\\ud800", "exports": ["x"]}'.encode("utf-16")
+
+
 def _listing_seeds() -> Iterator[bytes]:
     packed = msgpack.packb([["1.jpg", "é.png"], ["deeper/3.jpg"]])
     yield packed
@@ -225,6 +239,7 @@ def targets() -> dict[str, Target]:
         Target("desk", _desk, _desk_seeds),
         Target("registration", _registration, _registration_seeds),
         Target("listing", _listing, _listing_seeds),
+        Target("entry", _entry, _entry_seeds),
         Target("program", _program, _program_seeds),
         Target("tar", archives.run_tar, archives.tar_seeds),
         Target("zip", archives.run_zip, archives.zip_seeds),

@@ -75,6 +75,10 @@ def test_where_a_token_is_looked_for(tmp_path: Path, configured: Path, monkeypat
     assert file_of("tcp://[::1]:7") == Path("/home/me/.config/sophon/keys/[::1]:7")
 
 
+def test_a_name_that_no_file_can_have_has_no_token(configured: Path) -> None:
+    assert token_for("file:///" + 100 * "agents/", None) is None
+
+
 def test_without_a_home_there_is_no_usual_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a folder of the name `~` below the one of now."""
     for name in ("XDG_CONFIG_HOME", "HOME"):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.client.address import Address
-from sophon_loader.routes.roster import MAX_MEMBERS, Listed, Member, Resolved
+from sophon_loader.routes.roster import MAX_MEMBERS, Resolved
 from tests.support.agents import until
 
 ADDRESS = Address.parse("tcp://agents.svc:5555/imagenet/train")
@@ -49,11 +49,6 @@ def _endpoints(roster: Resolved) -> list[str]:
     assert all((one.instance, one.exports) == ("", None) for one in members)
     assert {(one.address.export, one.address.folder) for one in members} <= {("imagenet", "train")}
     return [one.address.endpoint for one in members]
-
-
-def test_a_list() -> None:
-    addresses = [Address.parse(f"tcp://{host}:5555/imagenet") for host in "bab"]
-    assert list(Listed(addresses).look()) == [Member(addresses[0]), Member(addresses[1])]
 
 
 def test_addresses_change(names: Names) -> None:
