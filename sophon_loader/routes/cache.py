@@ -1,0 +1,206 @@
+"""Whole files that are kept on this host: which ones, in which segment, and within what room and time.
+
+**Which ones.** A file is kept if the hash of its key is below a share: the room, by the bytes of the whole set. Nothing
+is deleted to make place. So all processes of a host agree without talking, and a share of the set is found in every
+epoch but the first, in whatever order it is read. A cache that lets go of what was used least recently finds far less
+in shuffled epochs: 0.15 instead of 0.50 with room for half of the set.
+
+**What does no harm.** Whatever is wrong with the disk, a file is read where it came from. Writing may take 3 % of a
+process's time; a disk that is slower than that keeps fewer files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from typing import Any
+
+from xxhash import xxh3_128_digest
+
+from sophon_loader.encodings.encoding import Payload
+from sophon_loader.logs import log_line
+from sophon_loader.routes.segments import Segment, Version
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+SEGMENTS = 8
+MAX_FILE_NBYTES = 1 << 30
+"""Larger files are not kept: they cannot be read at once."""
+_ROOM = 0.97
+"""Share of the room that is given out: tables take some of it, and the mean size of files is an estimate."""
+_FIRST_FILES = 64
+"""So many sizes are met before the share is worked out; the first files are kept whatever their hash."""
+_YOUNG_S = 2.0
+"""A file that was changed so lately may be changed again without a sign: file systems count time in steps."""
+_TIME_SHARE, _MOST_S = 0.03, 0.5
+"""Of a process's time that writing may take, and how much of it may be saved up, s."""
+_PAUSE_S = 30.0
+"""Nothing is written for so long after the disk has refused, or lacked room."""
+
+
+class Cache:
+    """Files that are kept on this host. Each process, also a forked one, opens the segments for itself.
+
+    Args:
+        folder: the user's; the cache is a folder of this user's in it.
+        nbytes: that it may take, shared by all that use the folder.
+        samples: how many files the set has.
+
+    Attributes:
+        why_not: why it is not used; "" while it is.
+
+    Example:
+        >>> cache = Cache("/nvme/sophon", 200 * 10**9, samples=1_281_167)
+        >>> cache.put("/data/cat/1.jpg", version, data)
+        >>> cache.get("/data/cat/1.jpg", version) == data
+        True
+    """
+
+    def __init__(self, folder: str, nbytes: int, samples: int) -> None:
+        self.folder, self._nbytes, self._samples = own_folder(folder), nbytes, max(1, samples)
+        self._share = 1.0
+        self._met = self._met_nbytes = 0
+        self._next_look = _FIRST_FILES
+        self._saved_s, self._since_s = _MOST_S, time.monotonic()
+        self._paused_until_s = 0.0
+        self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
+        self.why_not = make_private(self.folder)
+
+    def has(self, key: str) -> bool:
+        """Whether a version of a file is kept, whichever."""
+        digest = _digest(key)
+        with contextlib.suppress(OSError):
+            segment = self._segment(digest)
+            return segment is not None and segment.find(digest) is not None
+        return False
+
+    def admits(self, key: str) -> bool:
+        """Whether a file is one of those to keep, and there is time to write it."""
+        if self.why_not or (self._met >= _FIRST_FILES and _place(_digest(key)) >= self._share):
+            return False
+        now_s = time.monotonic()
+        self._saved_s = min(_MOST_S, self._saved_s + (now_s - self._since_s) * _TIME_SHARE)
+        self._since_s = now_s
+        return self._saved_s > 0 and now_s >= self._paused_until_s
+
+    def get(self, key: str, version: Version) -> bytes | None:
+        """A file; None if it is not kept in this version, or not as it was written."""
+        digest = _digest(key)
+        with contextlib.suppress(OSError):
+            segment = self._segment(digest)
+            entry = None if segment is None else segment.find(digest)
+            if segment is not None and entry is not None and entry.version == version:
+                return segment.data(entry)
+        return None
+
+    def put(self, key: str, version: Version, data: Payload) -> bool:
+        """Keep a file, if it is to be kept and that can be done; whether it is.
+
+        Args:
+            key: the file's.
+            version: both before it was read and after.
+            data: its bytes.
+        """
+        nbytes = len(data)
+        self._meet(nbytes)
+        now_s = time.time()
+        young = any(abs(now_s - one / 1e9) < _YOUNG_S for one in (version.modified_ns, version.changed_ns))
+        if young or nbytes != version.nbytes or not 0 < nbytes <= MAX_FILE_NBYTES or not self.admits(key):
+            return False
+        digest, began_s = _digest(key), time.monotonic()
+        kept = False
+        try:
+            segment = self._segment(digest)
+            kept = segment is not None and segment.put(digest, version, data, self._nbytes // SEGMENTS)
+        except BlockingIOError:  # another process writes there
+            pass
+        except OSError as error:
+            self._pause(str(error))
+        self._saved_s -= time.monotonic() - began_s
+        return kept
+
+    def close(self) -> None:
+        """Close this process's segments."""
+        pid, segments = self._opened
+        self._opened = 0, {}
+        for one in segments.values() if pid == os.getpid() else ():
+            if one is not None:
+                one.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": (0, {})}
+
+    def _segment(self, digest: bytes) -> Segment | None:
+        """Where a key belongs; None if that cannot be opened."""
+        if self.why_not:
+            return None
+        if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
+            for one in self._opened[1].values():
+                if one is not None:
+                    one.close()
+            self._opened = os.getpid(), {}
+            self._since_s = time.monotonic()
+        segments, number = self._opened[1], digest[8] % SEGMENTS
+        if number not in segments:
+            segments[number] = None
+            try:
+                segments[number] = Segment(self.folder, number)
+            except OSError as error:
+                self._pause(str(error))
+        return segments[number]
+
+    def _meet(self, nbytes: int) -> None:
+        """Count a file, and see now and then which share of the set there is room for; it is never raised."""
+        self._met += 1
+        self._met_nbytes += nbytes
+        if self._met == self._next_look:
+            self._next_look *= 2
+            set_nbytes = self._met_nbytes / self._met * self._samples
+            self._share = min(self._share, self._nbytes * _ROOM / max(1.0, set_nbytes))
+
+    def _pause(self, reason: str) -> None:
+        if not self._paused_until_s:
+            log.warning(log_line("cache does not grow", folder=self.folder, reason=reason))
+        self._paused_until_s = time.monotonic() + _PAUSE_S
+
+
+def own_folder(folder: str) -> str:
+    """Where this user's cache of today's format lies in the folder that a user has named."""
+    return os.path.join(os.path.abspath(folder), f"sophon-cache-{FORMAT}-uid{os.getuid()}")
+
+
+def make_private(folder: str) -> str:
+    """Make a folder that only this user can reach; why there is none, or "".
+
+    Args:
+        folder: its path; the folder above it is made too, but none above that, which may be a disk that is not mounted.
+    """
+    above = os.path.dirname(folder)
+    try:
+        for one in (above, folder):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(one, 0o700)
+        about = os.lstat(folder)
+    except OSError as error:
+        return f"{folder} cannot be made ({error.strerror}); name a folder on a disk of this host that you may write to"
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        return f"{folder} must be a folder that this user alone can reach; remove it, or name another place"
+    return ""
+
+
+def _digest(key: str) -> bytes:
+    return xxh3_128_digest(os.fsencode(key))
+
+
+def _place(digest: bytes) -> float:
+    """Where a key lies between 0 and 1; its segment and its place in there are of the digest's other half."""
+    return int.from_bytes(digest[:8], "little") / 2**64
+
+
+def version_of(status: os.stat_result) -> Version:
+    """What tells a file from the one that takes its place."""
+    return Version(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
