@@ -44,6 +44,10 @@ class OffloadOptions:
             travel as in torch's DataLoader, which takes more CPU time.
         fused: whether C of our own decodes, resizes and finishes pictures whose files are here or come whole. With
             False, Pillow and torchvision make the same values, which takes more CPU time.
+        cache: a folder on a disk of this host in which whole files are kept that an agent has sent, or that were read
+            over a mount; later epochs and jobs read them from there. The files must be mounted here too, since a copy
+            is served only while the mounted file has the size and times of change that it had. None for no cache.
+        cache_gb: room that the cache may take on that disk, in 10^9 bytes.
         key: for an agent that has keys: the token that it made, or the path of the file with it. None: the environment
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
         group, groups: of several agents, those to be asked as long as they keep up: the name of this rank's group, such
@@ -70,6 +74,8 @@ class OffloadOptions:
     verify: float = 0.001
     reuse_batch_memory: bool = True
     fused: bool = True
+    cache: str | None = None
+    cache_gb: float | None = None
     key: str | None = field(default=None, repr=False)
     group: str = ""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -101,6 +107,7 @@ class OffloadOptions:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(f"{name} must be True or False, got {value!r}; with False, {otherwise}")
+        self._check_cache()
         if self.key is not None and not isinstance(self.key, str):
             raise ConfigError(
                 f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"
@@ -114,6 +121,18 @@ class OffloadOptions:
             raise ConfigError(
                 f"group must be one of {', '.join(map(repr, self.groups)) or 'groups, which is empty'}, got "
                 f"{self.group!r}; it is the name of this rank's group"
+            )
+
+    def _check_cache(self) -> None:
+        cache, room = self.cache, self.cache_gb
+        if cache is not None and not (isinstance(cache, str) and cache and "\0" not in cache):
+            raise ConfigError(f"cache must be the path of a folder, as text, got {cache!r}; None is no cache")
+        if room is not None and not (_is_number(room) and 0 < room < math.inf):
+            raise ConfigError(f"cache_gb must be a positive number of gigabytes, got {room!r}")
+        if (cache is None) != (room is None):
+            raise ConfigError(
+                f"cache and cache_gb must be given together, got cache={cache!r} and cache_gb={room!r}; for example, "
+                "write cache='/nvme/sophon', cache_gb=200"
             )
 
 

@@ -14,6 +14,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
+from sophon_loader.main.caching import cache_of
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, live_plan
@@ -52,6 +53,7 @@ class Engine:
         self.data = data
         self._settings = settings
         self.options = settings.options
+        self._cache = cache_of(data, settings.options)
         self._who = Who(data, settings)
         self._contact = self._who.contact
         self._live: LivePlan | None = None
@@ -120,6 +122,7 @@ class Engine:
             self._shared,
             fused=self._settings.options.fused,
             slots=self._slots,
+            cache=self._cache,
         )
         return self._dataset
 

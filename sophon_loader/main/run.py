@@ -17,6 +17,7 @@ from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.pipeline.unknown import why_local
+from sophon_loader.routes.cache import Cache
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.workers.counters import Statistics
 from sophon_loader.workers.dataset import Live, OffloadedDataset
@@ -96,6 +97,7 @@ class Run:
         *,
         fused: bool = True,
         slots: Slots | None = None,
+        cache: Cache | None = None,
     ) -> OffloadedDataset:
         """What the workers of this run shall use.
 
@@ -106,6 +108,7 @@ class Run:
             live: what they follow where the agent chooses.
             fused: whether they may decode by C of our own.
             slots: where they make samples for their batch; None for in memory of their own.
+            cache: of files, on this host; None for none.
         """
         steps = [
             Steps(chain, 0, one.target_transform, len(one.chain))
@@ -123,6 +126,7 @@ class Run:
             self.pipelines,
             fused=fused,
             slots=slots,
+            cache=cache,
         )
 
 

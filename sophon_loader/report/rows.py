@@ -51,6 +51,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "sent", _sent(totals)
     yield "sent by groups", ", ".join(f"{pair}: {size(nbytes)}" for pair, nbytes in report.group_bytes.items())
     yield "sent as", _sent_as(totals)
+    yield "from the cache", _cached(totals)
     yield "ops at the agent", _cuts(totals.cuts)
     yield "decoded here", _decoded(totals)
     yield "CPU time", _cpu_time(totals)
@@ -108,6 +109,11 @@ def _sent(totals: Totals) -> str:
     if not totals.wire_bytes:
         return f"nothing: files of {files} were read on this host"
     return f"{size(totals.wire_bytes)} for files of {files} ({percent(totals.wire_bytes / totals.file_bytes)})"
+
+
+def _cached(totals: Totals) -> str:
+    share = percent(totals.cached / totals.samples) if totals.samples else ""
+    return f"{counted(totals.cached, 'sample')} ({share}), on this host" if totals.cached else ""
 
 
 def _sent_as(totals: Totals) -> str:

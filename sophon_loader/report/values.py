@@ -150,6 +150,7 @@ class ReportValues:
             "degraded": totals.degraded,
             "fused": totals.fused,
             "unfused": totals.unfused,
+            "cached": totals.cached,
             "predicted_seconds": self.predicted_seconds,
             "group_bytes": dict(self.group_bytes),
             "plan_reason": self.plan_reason,

@@ -34,8 +34,6 @@ _ROOM = 0.97
 """Share of the room that is given out: tables take some of it, and the mean size of files is an estimate."""
 _FIRST_FILES = 64
 """So many sizes are met before the share is worked out; the first files are kept whatever their hash."""
-_YOUNG_S = 2.0
-"""A file that was changed so lately may be changed again without a sign: file systems count time in steps."""
 _TIME_SHARE, _MOST_S = 0.03, 0.5
 """Of a process's time that writing may take, and how much of it may be saved up, s."""
 _PAUSE_S = 30.0
@@ -97,18 +95,19 @@ class Cache:
                 return segment.data(entry)
         return None
 
-    def put(self, key: str, version: Version, data: Payload) -> bool:
+    def put(self, key: str, version: Version, data: Payload, young_s: float = 0.0) -> bool:
         """Keep a file, if it is to be kept and that can be done; whether it is.
 
         Args:
             key: the file's.
             version: both before it was read and after.
             data: its bytes.
+            young_s: it is not kept if it was changed within so many seconds.
         """
         nbytes = len(data)
         self._meet(nbytes)
         now_s = time.time()
-        young = any(abs(now_s - one / 1e9) < _YOUNG_S for one in (version.modified_ns, version.changed_ns))
+        young = any(abs(now_s - one / 1e9) < young_s for one in (version.modified_ns, version.changed_ns))
         if young or nbytes != version.nbytes or not 0 < nbytes <= MAX_FILE_NBYTES or not self.admits(key):
             return False
         digest, began_s = _digest(key), time.monotonic()

@@ -10,6 +10,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.wire.messages import CHEAPEST
+from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import Dealer, SharedTariff
@@ -17,7 +18,7 @@ from sophon_loader.workers.tickets import Ticket
 
 
 class Chooser:
-    """Turns tickets into what is wanted. Reads shared memory; no socket, no file.
+    """Turns tickets into what is wanted. Reads shared memory; no socket, and no file but the cache's.
 
     Args:
         data: the dataset, taken apart.
@@ -26,6 +27,7 @@ class Chooser:
         plan: says what each sample gets; None where nothing is planned.
         tariff: what requests go out at where the agent chooses; without that and a plan, files are wanted.
         files_here: what is wanted as a file is read on this host.
+        kept: of the files, which are read on this host, too; None for none.
 
     Example:
         >>> ticket = Ticket(BatchId(iteration=1, epoch=0, number=0), indices=[4, 2])
@@ -42,7 +44,9 @@ class Chooser:
         tariff: SharedTariff | None = None,
         *,
         files_here: bool = False,
+        kept: Kept | None = None,
     ) -> None:
+        self._kept = kept
         self._files_here = files_here
         self._dealer = None if tariff is None else Dealer(tariff)
         self._data = data
@@ -72,8 +76,10 @@ class Chooser:
 
     def _planned(self, source: int, index: int, occurrence: int, choice: Choice) -> Wanted:
         """A sample with its choice."""
-        key, here = self._locations.key_in_export(index), self._files_here and choice == FILE
-        return Wanted(source, index, choice.cut, choice.encoding, key, occurrence, here=here)
+        key, here, before = self._locations.key_in_export(index), self._files_here and choice == FILE, None
+        if self._kept is not None and choice == FILE:
+            here, before = self._kept.look(index)
+        return Wanted(source, index, choice.cut, choice.encoding, key, occurrence, here=here, before=before)
 
     def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
         """A sample whose choice is left to the agent, or its file."""

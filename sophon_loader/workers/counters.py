@@ -58,6 +58,7 @@ class Totals:
         compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
         fused: samples whose file C of our own has decoded here.
         unfused: other ones that it might have, but for what their files are.
+        cached: samples whose file came from the cache on this host.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -96,6 +97,7 @@ class Totals:
     compared_loader_s: float = 0.0
     fused: int = 0
     unfused: int = 0
+    cached: int = 0
     cuts: dict[int, int] = field(default_factory=dict)
     encodings: dict[str, int] = field(default_factory=dict)
 

@@ -27,12 +27,14 @@ from sophon_loader.pipeline.randomness import Seed, in_main_thread
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import settings
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.routes.cache import Cache
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.counters import Row, Statistics
 from sophon_loader.workers.finishing import Finisher
 from sophon_loader.workers.following import Following
+from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.offers import SharedOffers
 from sophon_loader.workers.plan import SharedPlan
@@ -75,6 +77,7 @@ class OffloadedDataset(Dataset[Any]):
         pipelines: of `data`, as the main process has found them; none for a dataset that does not change.
         fused: whether C of our own may decode.
         slots: where samples are made for their batch; None for in memory of their own.
+        cache: of files, on this host; None for none.
 
     Attributes:
         chooser: says what to ask for.
@@ -96,7 +99,9 @@ class OffloadedDataset(Dataset[Any]):
         *,
         fused: bool = True,
         slots: Slots | None = None,
+        cache: Cache | None = None,
     ) -> None:
+        self._cache = cache
         self._data = data
         self._plan = plan
         self._profile = profile
@@ -140,9 +145,20 @@ class OffloadedDataset(Dataset[Any]):
         self.draws = _drawn_from(steps)
         self._by_position = any(map(_runs_users_code, data.sources, steps))
         here = self._ways.terms is not None and self._ways.terms.files_here
-        self.chooser = Chooser(data, steps, locations, plan, live.tariff if live else None, files_here=here)
+        kept = None if self._cache is None else Kept(self._cache, locations)
+        looked_up = None if here or self._ways.terms is None else kept  # else all files are read here in any case
+        tariff = live.tariff if live else None
+        self.chooser = Chooser(data, steps, locations, plan, tariff, files_here=here, kept=looked_up)
         self._finisher = Finisher(
-            data, steps, locations, profile, self._ways.terms, self._seed, fused=self._fused, slots=self._slots
+            data,
+            steps,
+            locations,
+            profile,
+            self._ways.terms,
+            self._seed,
+            fused=self._fused,
+            slots=self._slots,
+            kept=kept,
         )
 
     def _joined(self, steps: Sequence[Steps]) -> list[Steps]:
@@ -323,6 +339,8 @@ class OffloadedDataset(Dataset[Any]):
         if self._process is not None and self._process[0] == os.getpid() and self._process[1] is not None:
             self._process[1].close()
         self._process = None
+        if self._cache is not None:
+            self._cache.close()
 
 
 def _worker() -> int:

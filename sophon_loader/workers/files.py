@@ -17,15 +17,19 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, SophonError
 from sophon_loader.host.regular import Seen, read_regular, seen
 from sophon_loader.wire.messages import Sample
+from sophon_loader.workers.kept import Kept
 
 
-def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: str = "") -> bytes:
-    """The file of a sample.
+def read_here(
+    wanted: Wanted, locations: Locations, terms: Terms | None, kept: Kept, why: str = ""
+) -> tuple[bytes, bool]:
+    """The file of a sample, and whether it is from the cache.
 
     Args:
         wanted: the sample.
         locations: of the dataset's files.
         terms: agreed on with the agent that does not answer, or that need not be asked; None without an agent.
+        kept: of the files, on this host.
         why: what was got from it instead of the sample.
 
     Raises:
@@ -39,7 +43,7 @@ def read_here(wanted: Wanted, locations: Locations, terms: Terms | None, why: st
             f"agent {agent_name(terms)} must answer, {why or 'got no agent'}; restart the agent and continue from the "
             f"last checkpoint, since sample {wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
         )
-    return read_regular(path)
+    return kept.read(path)
 
 
 class Instead:

@@ -27,6 +27,7 @@ from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name, read_here
+from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.said import looking
 from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
@@ -49,6 +50,7 @@ class Finisher:
         seed: of the run.
         fused: whether C of our own may decode.
         slots: where samples are made for their batch; None for in memory of their own.
+        kept: of the files, on this host; None for none.
 
     Example:
         >>> image, label = finisher.finish(Reply(wanted, position=0), epoch=0, row=statistics.row(0))
@@ -64,7 +66,9 @@ class Finisher:
         seed: Seed,
         fused: bool = True,
         slots: Slots | None = None,
+        kept: Kept | None = None,
     ) -> None:
+        self._kept = kept or Kept(None, locations)
         self._data = data
         self._steps = tuple(steps)
         self._locations = locations
@@ -140,13 +144,21 @@ class Finisher:
 
     def _read(self, reply: Reply, row: Row) -> bytes:
         """The file, in place of an answer."""
-        wanted, terms = reply.wanted, self._terms
+        wanted, terms, cached = reply.wanted, self._terms, False
+        data: bytes | None
         if reply.failed is None and not reply.unusable:
-            data: bytes | None = read_here(wanted, self._locations, terms, reply.why)
+            try:
+                data, cached = read_here(wanted, self._locations, terms, self._kept, reply.why)
+            except OSError:
+                if not (wanted.here and self._kept.serves):
+                    raise
+                data = None  # there is a copy, but nobody can tell whether it is the file of today
         else:
             data = self._read_instead(reply)
         if data is None:
             data = self._instead.there(wanted)
+        elif cached:
+            row.add(cached=1)
         elif terms is not None and not wanted.here:
             row.add(fallbacks=1, refused=reply.failed is not None)  # it was meant to come from the agent
         row.count_file(len(data))
@@ -189,6 +201,8 @@ class Finisher:
         self._sizes.compare(reply, self._instead.name())
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
+        if not stage:
+            self._kept.keep(reply.wanted, value)
         value = go_on(chain, value, stage, draw, self._place) if stage else self._run_file(value, steps, draw, row)
         _compare(reply, time.thread_time() - since_s, row)
         if self._verifier.due(draw) or self._verifier.is_first(reply, row):

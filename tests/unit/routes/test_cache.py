@@ -77,7 +77,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, changed: str) -> None:
     cache, now_ns = Cache(str(tmp_path), 100 * MB, 100), time.time_ns()
     young = Version(3, now_ns, OLD_NS) if changed == "modified" else Version(3, OLD_NS, now_ns)
-    assert not cache.put("a", young, b"abc")
+    assert not cache.put("a", young, b"abc", 2.0)
     assert not cache.put("b", version(4), b"abc")  # nor what was changed while it was read
     assert not cache.put("c", version(0), b"")
 
