@@ -1,13 +1,18 @@
-"""The cache of a loader: whether its dataset can have one."""
+"""The cache of a loader: whether its dataset can have one, and how large a share of it is kept."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.routes.cache import Cache
+
+_LOOKED_AT = 256
+"""Files whose sizes stand for those of all: every rank and job looks at the same, and so keeps the same files."""
 
 
 def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
@@ -33,7 +38,18 @@ def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
                 "say when a file was changed, so that old copies would be served for ever; mount the folder here and "
                 "name it in the dataset, or leave out cache= and cache_gb="
             )
-    cache = Cache(options.cache, int(options.cache_gb * 1e9), len(data))
+    cache = Cache(options.cache, int(options.cache_gb * 1e9), _nbytes(data))
     if cache.why_not:
         warn_user(f"No file is kept on this host: {cache.why_not}.")
     return cache
+
+
+def _nbytes(data: Offloadable) -> int:
+    """Bytes of all files, by the sizes of some, which are spread over the whole."""
+    locations, count = Locations(data, None), len(data)
+    looked_at, sizes = min(_LOOKED_AT, count), []
+    for number in range(looked_at):
+        path = locations.path_here(number * count // looked_at)
+        with contextlib.suppress(OSError):  # what is missing says so when it is read
+            sizes += [] if path is None else [os.stat(path).st_size]
+    return count * sum(sizes) // max(1, len(sizes))

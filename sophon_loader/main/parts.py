@@ -63,6 +63,8 @@ class Parts:
         self.engine = None
         device = self._settings.tail
         untouched = () if device is None else (f"no op runs on {device}, because the dataset cannot be taken apart",)
+        if self._settings.options.cache is not None:
+            untouched = (*untouched, "no file is kept on this host, because the dataset cannot be taken apart")
         self.plain_report = Report(self._settings.policy.name, NO_AGENT if self._settings.agent is None else why)
         if isinstance(loader.num_workers, AutoWorkers):  # whose number its random numbers depend on
             loader.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))

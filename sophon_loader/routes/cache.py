@@ -32,8 +32,6 @@ MAX_FILE_NBYTES = 1 << 30
 """Larger files are not kept: they cannot be read at once."""
 _ROOM = 0.97
 """Share of the room that is given out: tables take some of it, and the mean size of files is an estimate."""
-_FIRST_FILES = 64
-"""So many sizes are met before the share is worked out; the first files are kept whatever their hash."""
 _TIME_SHARE, _MOST_S = 0.03, 0.5
 """Of a process's time that writing may take, and how much of it may be saved up, s."""
 _PAUSE_S = 30.0
@@ -46,23 +44,21 @@ class Cache:
     Args:
         folder: the user's; the cache is a folder of this user's in it.
         nbytes: that it may take, shared by all that use the folder.
-        samples: how many files the set has.
+        set_nbytes: bytes of all files, as well as they are known; 0 for unknown: what there is room for is kept then.
 
     Attributes:
         why_not: why it is not used; "" while it is.
 
     Example:
-        >>> cache = Cache("/nvme/sophon", 200 * 10**9, samples=1_281_167)
+        >>> cache = Cache("/nvme/sophon", 200 * 10**9, set_nbytes=140 * 10**9)
         >>> cache.put("/data/cat/1.jpg", version, data)
         >>> cache.get("/data/cat/1.jpg", version) == data
         True
     """
 
-    def __init__(self, folder: str, nbytes: int, samples: int) -> None:
-        self.folder, self._nbytes, self._samples = own_folder(folder), nbytes, max(1, samples)
-        self._share = 1.0
-        self._met = self._met_nbytes = 0
-        self._next_look = _FIRST_FILES
+    def __init__(self, folder: str, nbytes: int, set_nbytes: int = 0) -> None:
+        self.folder, self._nbytes = own_folder(folder), nbytes
+        self._share = min(1.0, nbytes * _ROOM / max(1, set_nbytes))
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
@@ -78,7 +74,7 @@ class Cache:
 
     def admits(self, key: str) -> bool:
         """Whether a file is one of those to keep, and there is time to write it."""
-        if self.why_not or (self._met >= _FIRST_FILES and _place(_digest(key)) >= self._share):
+        if self.why_not or _place(_digest(key)) >= self._share:
             return False
         now_s = time.monotonic()
         self._saved_s = min(_MOST_S, self._saved_s + (now_s - self._since_s) * _TIME_SHARE)
@@ -105,7 +101,6 @@ class Cache:
             young_s: it is not kept if it was changed within so many seconds.
         """
         nbytes = len(data)
-        self._meet(nbytes)
         now_s = time.time()
         young = any(abs(now_s - one / 1e9) < young_s for one in (version.modified_ns, version.changed_ns))
         if young or nbytes != version.nbytes or not 0 < nbytes <= MAX_FILE_NBYTES or not self.admits(key):
@@ -151,15 +146,6 @@ class Cache:
             except OSError as error:
                 self._pause(str(error))
         return segments[number]
-
-    def _meet(self, nbytes: int) -> None:
-        """Count a file, and see now and then which share of the set there is room for; it is never raised."""
-        self._met += 1
-        self._met_nbytes += nbytes
-        if self._met == self._next_look:
-            self._next_look *= 2
-            set_nbytes = self._met_nbytes / self._met * self._samples
-            self._share = min(self._share, self._nbytes * _ROOM / max(1.0, set_nbytes))
 
     def _pause(self, reason: str) -> None:
         if not self._paused_until_s:

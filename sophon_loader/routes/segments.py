@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ _STARTS = [_BUCKET_NBYTES * sum(_LEVELS[:level]) for level in range(len(_LEVELS)
 _EMPTY = bytes(16)
 STEP_NBYTES = 64 << 20
 """Space is allocated in such steps, or in eighths of a smaller segment."""
+_TRIES, _TRY_S = 10, 0.0002
+"""How often the lock is tried again, and how long after, s: writing a file takes some 100 us."""
 KEEP_SHARE, KEEP_NBYTES = 0.05, 10 * 10**9
 """What stays free of the disk: the lesser of the two."""
 
@@ -124,12 +127,12 @@ class Segment:
             limit_nbytes: of the segment.
 
         Raises:
-            BlockingIOError: another process writes to the segment.
+            BlockingIOError: other processes write to the segment, for longer than they usually take.
             OSError: the disk is full, or cannot be written.
         """
         if not self.writable:
             return False
-        fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock()
         try:
             place, found = self._place(digest)
             there = None if found is None else _entry(found)
@@ -167,6 +170,17 @@ class Segment:
     def nbytes(self) -> int:
         """Space that it takes on the disk."""
         return sum(os.fstat(one).st_blocks * 512 for one in (self._data, self._table))
+
+    def _lock(self) -> None:
+        for last in [False] * _TRIES + [True]:
+            try:
+                fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if last:
+                    raise
+                time.sleep(_TRY_S)
+            else:
+                return
 
     def _place(self, digest: bytes) -> tuple[int | None, bytes | None]:
         """Where in the table the slot of a digest is or may be written, and the slot itself if it is there."""

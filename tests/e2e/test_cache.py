@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import ConfigError
@@ -228,3 +228,19 @@ def test_a_place_that_cannot_be_used_is_told_and_the_loader_does_without(
         loader = make()
     assert samples_of(loader) == by_torch(tree)
     assert report(loader)["cached"] == 0
+
+
+class Own(Dataset[Any]):
+    """Nobody can take it apart."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_dataset_that_cannot_be_taken_apart_is_told(make: Make) -> None:
+    loader = make(dataset=Own())
+    list(loader)
+    assert "no file is kept on this host, because the dataset cannot be taken apart" in report(loader)["notes"]

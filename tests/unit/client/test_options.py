@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 
@@ -56,3 +57,20 @@ def test_a_rank_is_of_a_group_that_there_is() -> None:
         OffloadOptions(groups={"a": ["host"]})
     with pytest.raises(ConfigError, match="group must be one of groups, which is empty, got 'a'"):
         OffloadOptions(group="a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"cache": "/nvme"}, "cache and cache_gb must be given together, got cache='/nvme' and cache_gb=None"),
+        ({"cache_gb": 2}, "cache and cache_gb must be given together, got cache=None and cache_gb=2"),
+        ({"cache": "", "cache_gb": 2}, "cache must be the path of a folder, as text, got ''"),
+        ({"cache": 3, "cache_gb": 2}, "cache must be the path of a folder, as text, got 3"),
+        ({"cache": "/nvme", "cache_gb": 0}, "cache_gb must be a positive number of gigabytes, got 0"),
+        ({"cache": "/nvme", "cache_gb": math.inf}, "cache_gb must be a positive number of gigabytes, got inf"),
+    ],
+)
+def test_a_cache_has_a_place_and_room(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        OffloadOptions(**arguments)  # type: ignore[arg-type]
+    assert OffloadOptions(cache="/nvme", cache_gb=0.001).cache_gb == 0.001

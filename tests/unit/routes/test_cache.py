@@ -42,7 +42,7 @@ def fill(cache: Cache, numbers: range, nbytes: int = 20_000) -> int:
 
 
 def test_what_is_kept_is_found_by_another_process_and_after_a_restart(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path / "new"), 100 * MB, 100)
+    cache = Cache(str(tmp_path / "new"), 100 * MB)
     assert cache.why_not == ""
     assert fill(cache, range(100)) == 100
     assert kept(cache, range(100)) == 100
@@ -50,14 +50,14 @@ def test_what_is_kept_is_found_by_another_process_and_after_a_restart(tmp_path: 
     cache.close()
     text = f"""
 from tests.unit.routes.test_cache import *
-assert kept(Cache({str(tmp_path / "new")!r}, 100 * MB, 100), range(100)) == 100
+assert kept(Cache({str(tmp_path / "new")!r}, 100 * MB), range(100)) == 100
 """
     subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
     assert os.stat(cache.folder).st_mode & 0o777 == 0o700
 
 
 def test_another_version_is_not_found_and_takes_the_place(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path), 100 * MB, 100)
+    cache = Cache(str(tmp_path), 100 * MB)
     assert cache.put("a", version(3), b"old")
     assert cache.get("a", version(3, OLD_NS + 1)) is None
     assert cache.put("a", version(3, OLD_NS + 1), b"new")
@@ -66,7 +66,7 @@ def test_another_version_is_not_found_and_takes_the_place(tmp_path: Path) -> Non
 
 
 def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
-    caches = [Cache(str(tmp_path), 100 * MB, 100) for _ in range(2)]
+    caches = [Cache(str(tmp_path), 100 * MB) for _ in range(2)]
     assert all(fill(cache, range(20)) == 20 for cache in caches)
     assert sum(one.stat().st_size for one in Path(caches[0].folder).glob("*.data")) < 100 * MB
     ends = [Segment(caches[0].folder, number)._end() for number in range(8)]
@@ -75,7 +75,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", ["modified", "changed"])
 def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, changed: str) -> None:
-    cache, now_ns = Cache(str(tmp_path), 100 * MB, 100), time.time_ns()
+    cache, now_ns = Cache(str(tmp_path), 100 * MB), time.time_ns()
     young = Version(3, now_ns, OLD_NS) if changed == "modified" else Version(3, OLD_NS, now_ns)
     assert not cache.put("a", young, b"abc", 2.0)
     assert not cache.put("b", version(4), b"abc")  # nor what was changed while it was read
@@ -83,21 +83,17 @@ def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, changed: str) -> 
 
 
 def test_a_share_of_the_keys_is_kept_and_all_processes_agree(tmp_path: Path) -> None:
-    caches = [Cache(str(tmp_path), 1000 * 20_000, 4000) for _ in range(2)]
-    for cache in caches:
-        for _ in range(64):
-            cache._meet(20_000)
+    caches = [Cache(str(tmp_path), 1000 * 20_000, 4000 * 20_000) for _ in range(2)]
     admitted = [[key for key in map(str, range(4000)) if cache.admits(key)] for cache in caches]
     assert admitted[0] == admitted[1]
     assert len(admitted[0]) / 4000 == pytest.approx(0.97 / 4, abs=0.03)
-    for _ in range(1000):
-        caches[0]._meet(20)
-    assert sum(map(caches[0].admits, map(str, range(4000)))) == len(admitted[0])  # never raised
+    # There is room for nearly all of them: the eight parts of the keys are not of quite the same size.
+    assert len(admitted[0]) * 0.85 < fill(caches[0], range(4000)) <= len(admitted[0])
 
 
 @pytest.mark.parametrize("room_nbytes", [1, 100_000, 300_000, 2 * MB])
 def test_no_more_than_the_room_is_taken(tmp_path: Path, room_nbytes: int) -> None:
-    cache = Cache(str(tmp_path), room_nbytes, 1)
+    cache = Cache(str(tmp_path), room_nbytes)
     count = fill(cache, range(200), 2_000)
     taken = sum(Segment(cache.folder, number).nbytes for number in range(8))
     assert taken <= max(room_nbytes, 8 * 4096)
@@ -118,7 +114,7 @@ def test_many_small_files_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["data", "table"])
 def test_flipped_bits_are_never_read(tmp_path: Path, what: str) -> None:
-    cache, draw = Cache(str(tmp_path), 10 * MB, 100), random.Random(what)
+    cache, draw = Cache(str(tmp_path), 10 * MB), random.Random(what)
     fill(cache, range(60), 500)
     for _ in range(40):
         for path in Path(cache.folder).glob(f"*.{what}"):
@@ -130,14 +126,14 @@ def test_flipped_bits_are_never_read(tmp_path: Path, what: str) -> None:
                 file.seek(at)
                 file.write(bytes([byte]))
         kept(cache, range(60), 500)
-    assert fill(Cache(str(tmp_path), 10 * MB, 100), range(60), 500) > 50  # and is written again
+    assert fill(Cache(str(tmp_path), 10 * MB), range(60), 500) > 50  # and is written again
     assert kept(cache, range(60), 500) > 50
 
 
 @pytest.mark.parametrize("what", ["data", "table"])
 @pytest.mark.parametrize("left", [0, 1, 24, 4096, 4500, 6000])
 def test_what_is_cut_off_is_not_read_and_is_written_again(tmp_path: Path, what: str, left: int) -> None:
-    cache = Cache(str(tmp_path), 10 * MB, 100)
+    cache = Cache(str(tmp_path), 10 * MB)
     fill(cache, range(60), 500)
     for path in Path(cache.folder).glob(f"*.{what}"):
         os.truncate(path, left)
@@ -147,7 +143,7 @@ def test_what_is_cut_off_is_not_read_and_is_written_again(tmp_path: Path, what: 
 
 
 def test_segments_of_others_are_not_read(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path), 10 * MB, 100)
+    cache = Cache(str(tmp_path), 10 * MB)
     fill(cache, range(60), 500)
     files = sorted(Path(cache.folder).glob("*.data"))
     files[0].rename(tmp_path / "x")
@@ -155,16 +151,16 @@ def test_segments_of_others_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "x").rename(files[1])
     for path in files[2:4]:
         path.write_bytes(random.Random(1).randbytes(20_000))
-    assert kept(Cache(str(tmp_path), 10 * MB, 100), range(60), 500) < 60
+    assert kept(Cache(str(tmp_path), 10 * MB), range(60), 500) < 60
 
 
 def test_a_removed_folder_and_one_for_reading_only_stop_growth(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path), 10 * MB, 1000)
+    cache = Cache(str(tmp_path), 10 * MB)
     fill(cache, range(20))
     shutil.rmtree(cache.folder)
     fill(cache, range(1000))
     kept(cache, range(1000))
-    other = Cache(str(tmp_path / "other"), 10 * MB, 1000)
+    other = Cache(str(tmp_path / "other"), 10 * MB)
     shutil.rmtree(other.folder)
     assert fill(other, range(10)) == 0
     assert kept(other, range(10)) == 0
@@ -174,17 +170,17 @@ def test_a_removed_folder_and_one_for_reading_only_stop_growth(tmp_path: Path) -
 def test_a_folder_that_is_not_this_user_s_alone_is_not_used(tmp_path: Path) -> None:
     folder = Path(own_folder(str(tmp_path)))
     folder.mkdir(mode=0o755)
-    cache = Cache(str(tmp_path), 10 * MB, 10)
+    cache = Cache(str(tmp_path), 10 * MB)
     assert "this user alone" in cache.why_not
     assert fill(cache, range(5)) == 0
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert "this user alone" in Cache(str(tmp_path), 10 * MB, 10).why_not
-    assert "cannot be made" in Cache(str(tmp_path / "no" / "such"), 10 * MB, 10).why_not
+    assert "this user alone" in Cache(str(tmp_path), 10 * MB).why_not
+    assert "cannot be made" in Cache(str(tmp_path / "no" / "such"), 10 * MB).why_not
 
 
 def test_a_disk_that_is_slow_keeps_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(str(tmp_path), 100 * MB, 1000)
+    cache = Cache(str(tmp_path), 100 * MB)
     put = Segment.put
 
     def slow(*args: object) -> bool:
@@ -202,7 +198,7 @@ def writer(folder: Path, first: int) -> subprocess.Popen[bytes]:
     text = f"""
 import itertools
 from tests.unit.routes.test_cache import *
-cache = Cache({str(folder)!r}, 400 * MB, 1000)
+cache = Cache({str(folder)!r}, 400 * MB)
 data = [content({first} + number) for number in range(200)]
 for number in itertools.cycle(range(200)):
     cache._saved_s = 1.0
@@ -216,7 +212,7 @@ for number in itertools.cycle(range(200)):
 
 
 def test_kill_in_the_middle_of_a_write_and_two_that_write(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path), 400 * MB, 1000)
+    cache = Cache(str(tmp_path), 400 * MB)
     for _ in range(4):
         writers = [writer(tmp_path, first) for first in (0, 100)]
         try:
@@ -233,7 +229,7 @@ def test_kill_in_the_middle_of_a_write_and_two_that_write(tmp_path: Path) -> Non
                 assert one.stdout is not None
                 one.stdout.close()
         kept(cache, range(300))
-    assert fill(Cache(str(tmp_path), 400 * MB, 1000), range(300)) > 290
+    assert fill(Cache(str(tmp_path), 400 * MB), range(300)) > 290
     assert kept(cache, range(300)) > 290
 
 
@@ -251,7 +247,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_growth_and_some_of_it_stays_free(small_disk: Path) -> None:
-    cache = Cache(str(small_disk), 400 * MB, 10_000)
+    cache = Cache(str(small_disk), 400 * MB)
     count = fill(cache, range(400))
     assert 100 < count < 200
     assert kept(cache, range(400)) == count
@@ -260,7 +256,7 @@ def test_a_full_disk_stops_growth_and_some_of_it_stays_free(small_disk: Path) ->
 
 
 def test_a_disk_that_others_fill_or_that_becomes_read_only(small_disk: Path) -> None:
-    cache = Cache(str(small_disk), 400 * MB, 10_000)
+    cache = Cache(str(small_disk), 400 * MB)
     assert fill(cache, range(20)) == 20
     with (small_disk / "rest").open("wb", buffering=0) as rest:
         try:
@@ -272,7 +268,7 @@ def test_a_disk_that_others_fill_or_that_becomes_read_only(small_disk: Path) -> 
     assert kept(cache, range(400)) >= 20
     cache.close()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    again = Cache(str(small_disk), 400 * MB, 10_000)
+    again = Cache(str(small_disk), 400 * MB)
     assert again.why_not == ""
     assert kept(again, range(400)) >= 20
     assert fill(again, range(400, 410)) == 0
