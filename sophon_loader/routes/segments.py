@@ -72,6 +72,7 @@ class Segment:
     Args:
         folder: that it lies in.
         number: of the segment.
+        for_reading: it is neither made nor written to.
 
     Raises:
         OSError: it is not there and cannot be made.
@@ -84,12 +85,14 @@ class Segment:
         True
     """
 
-    def __init__(self, folder: str, number: int) -> None:
+    def __init__(self, folder: str, number: int, *, for_reading: bool = False) -> None:
         paths = [os.path.join(folder, f"{number}.{what}") for what in ("data", "table")]
-        self.writable = True
+        self.writable = not for_reading
         try:
-            self._data, self._table = _opened(paths, os.O_RDWR | os.O_CREAT)
+            self._data, self._table = _opened(paths, os.O_RDONLY if for_reading else os.O_RDWR | os.O_CREAT)
         except OSError:
+            if for_reading:
+                raise
             self.writable = False  # a disk that has become read-only
             self._data, self._table = _opened(paths, os.O_RDONLY)
 
