@@ -138,15 +138,17 @@ class Segment:
         self._lock()
         try:
             place, found = self._place(digest)
-            there = None if found is None else _entry(found)
-            if there is not None and there.version == version and self.data(there) is not None:
-                return True  # another process was quicker
+            there, check = None if found is None else _entry(found), _check(digest, data)
+            same = there is not None and there.version.nbytes == len(data) and there.check == check
+            if place is not None and there is not None and same and self.data(there) is not None:
+                # Another process was quicker, or somebody has given all files another owner or one more name.
+                _write(self._table, _slot(there._replace(version=version)), place)
+                return True
             end = self._end()
             if place is None or not self._has_room(end + len(data), limit_nbytes):
                 return False
             self._note_end(end + len(data))
             _write(self._data, data, end)
-            check = _check(digest, data)
             _write(self._table, _slot(Entry(digest, end, version, check)), place)
             return True
         finally:

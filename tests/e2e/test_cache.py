@@ -103,6 +103,14 @@ def test_what_is_read_over_a_mount_is_kept(tree: Path, make: Make) -> None:
     assert report(loader)["cached"] == FILES
 
 
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_that_inherit_nothing(tree: Path, agent: Agent, make: Make, context: str) -> None:
+    samples_of(make())
+    loader = make(agent, multiprocessing_context=context, persistent_workers=True)
+    assert [samples_of(loader) for _ in range(2)] == [by_torch(tree)] * 2
+    assert report(loader)["cached"] == FILES
+
+
 def test_room_for_a_part_serves_a_part(tree: Path, agent: Agent, make: Make) -> None:
     nbytes = sum(path.stat().st_size for path in tree.rglob("*.jpg"))
     loader, expected = make(agent, gb=nbytes / 1e9), by_torch(tree)

@@ -272,3 +272,13 @@ def test_a_disk_that_others_fill_or_that_becomes_read_only(small_disk: Path) -> 
     assert again.why_not == ""
     assert kept(again, range(400)) >= 20
     assert fill(again, range(400, 410)) == 0
+
+
+def test_a_file_that_only_looks_changed_takes_no_new_place(tmp_path: Path) -> None:
+    """chmod, chown and a new hard link give all files of a set another time of change."""
+    cache = Cache(str(tmp_path), 10 * MB)
+    for later in range(50):
+        data = content(1)
+        assert cache.put("a", version(len(data), OLD_NS + later), data)
+        assert cache.get("a", version(len(data), OLD_NS + later)) == data
+    assert sum(Segment(cache.folder, number)._end() for number in range(8)) < 8 * 4096 + 2 * 20_000
