@@ -178,6 +178,7 @@ def summed(reports: Sequence[Report]) -> Report:
         why_not=_why_not(reports),
         notes=tuple(dict.fromkeys(note for one in reports for note in one.notes)),
         seconds=max(one.seconds for one in reports),
+        awaited_s=max(one.awaited_s for one in reports),
         bottleneck=next(iter(limits), None) or next((name for name, _ in held_up.most_common(1)), None),
         rates=_summed_rates([one.rates for one in reports]),
         throughput=_summed_rates([one.throughput for one in reports]),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sophon_loader.host.terminal import table
 from sophon_loader.report.rows import rows_of, title
+from sophon_loader.report.scalars import scalars_of
 from sophon_loader.report.values import ReportValues
 
 
@@ -22,3 +23,12 @@ class Report(ReportValues):
         return table(title(self), rows_of(self))
 
     __repr__ = __str__
+
+    def scalars(self) -> dict[str, float]:
+        """Name -> number, flat, for a logger such as TensorBoard, W&B or MLflow; docs/report.md lists the names.
+
+        Example:
+            >>> for name, value in loader.report().scalars().items():
+            ...     writer.add_scalar(f"loader/{name}", value, step)
+        """
+        return scalars_of(self)

@@ -46,6 +46,7 @@ class ReportValues:
         workers: number of the loader's workers at the end; 0 where the main process loads.
         group_bytes: where agents have groups, bytes that they have sent since the loader was made, or its transforms
             have changed: "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2.
+        awaited_s: part of `seconds` for which the training loop has waited for batches.
         judged: whether the loader has seen the training steps without which nothing is said of what limits.
     """
 
@@ -66,20 +67,23 @@ class ReportValues:
     passes: int = 0
     ranks: int = 1
     workers: int = 0
+    awaited_s: float = 0.0
     judged: bool = False
     group_bytes: dict[str, int] = field(default_factory=dict)
 
-    def update(self, epoch: int, seconds: float, totals: Totals) -> None:
+    def update(self, epoch: int, seconds: float, totals: Totals, awaited_s: float = 0.0) -> None:
         """Note how far the epoch has come.
 
         Args:
             epoch: its number.
             seconds: since it began.
             totals: counted since it began.
+            awaited_s: of these seconds, those for which the training loop has waited.
         """
         self.epoch = epoch
         self.seconds = seconds
         self.totals = totals
+        self.awaited_s = awaited_s
 
     @property
     def prepared(self) -> int:
@@ -124,6 +128,7 @@ class ReportValues:
             "policy": self.policy,
             "offloading": self.offloading,
             "seconds": self.seconds,
+            "awaited_s": self.awaited_s,
             "samples": totals.samples,
             "passes": self.passes,
             "ranks": self.ranks,
