@@ -18,6 +18,7 @@ from sophon_loader.errors import ConfigError, SophonError, frames_for_user
 from sophon_loader.host.system import cores_available
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.main.exporting import exporter_at
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
 from sophon_loader.main.look_ahead import TorchsPrefetch
@@ -249,6 +250,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         """The batches of the next epoch; `measuring` to run it without offloading."""
         self._use.note()
         self._leave_to_parent()
+        if self._settings.options.metrics_port is not None:
+            exporter_at(self._settings.options.metrics_port)
         if isinstance(self.dataset, IterableDataset):
             return ahead(super().__iter__(), self._settings)
         with self._place.iterating():
@@ -277,6 +280,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         alone = not self._place.of_all_ranks
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share, alone=alone)
         self._use.begun(self._settings, self._engine, epoch.report)
+        if self._settings.options.metrics_port is not None:
+            exporter_at(self._settings.options.metrics_port).add(self._engine.counted)
         epoch.partial = order.start.samples > 0
         batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change, self)
         tail = self._engine.run.split.tail

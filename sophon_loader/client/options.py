@@ -52,6 +52,8 @@ class OffloadOptions:
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
         group, groups: of several agents, those to be asked as long as they keep up: the name of this rank's group, such
             as its rack or rail, and the agents of each group, as hosts, addresses or networks.
+        metrics_port: where Prometheus reads this process's loaders, at `http://127.0.0.1:PORT/metrics`; each further
+            rank of this host has the next port. Needs the extra `metrics`. None for no port.
 
     Example:
         >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
@@ -79,6 +81,7 @@ class OffloadOptions:
     key: str | None = field(default=None, repr=False)
     group: str = ""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         for name, what in (("window", "samples"), ("window_nbytes", "bytes")):
@@ -108,6 +111,9 @@ class OffloadOptions:
             if not isinstance(value, bool):
                 raise ConfigError(f"{name} must be True or False, got {value!r}; with False, {otherwise}")
         self._check_cache()
+        port = self.metrics_port
+        if port is not None and (type(port) is not int or not 0 < port < 1 << 16):
+            raise ConfigError(f"metrics_port must be a port from 1 to 65535, got {port!r}; leave it out for no metrics")
         if self.key is not None and not isinstance(self.key, str):
             raise ConfigError(
                 f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"

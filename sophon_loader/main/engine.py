@@ -16,6 +16,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
 from sophon_loader.main.caching import cache_of
 from sophon_loader.main.epoch import Epoch
+from sophon_loader.main.exporting import CountedEpochs
 from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, live_plan
 from sophon_loader.main.moment import Moment
@@ -65,6 +66,7 @@ class Engine:
         self._dataset: OffloadedDataset | None = None
         self._epoch: Epoch | None = None
         self._iterations = 0
+        self.counted = CountedEpochs()
         self._reports: ToldReports | None = None
         self._refused = ""  # why no epoch could begin
 
@@ -299,6 +301,7 @@ class Engine:
         self._epoch = epoch = Epoch(
             self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
         )
+        self.counted.begin(report)
         epoch.share = share
         self._statistics.said.begin()
         if self._reports is None:

@@ -20,6 +20,7 @@ from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, warn_user
+from sophon_loader.host.scraping import needs_prometheus
 from sophon_loader.main.tail import device_of
 from sophon_loader.routes.named import FOLDER, parse_folder
 
@@ -73,6 +74,8 @@ class Settings:
                 f"options must be an OffloadOptions, got {options!r}; for example, write OffloadOptions(window=64)"
             )
         options = options or OffloadOptions()
+        if options.metrics_port is not None:
+            needs_prometheus("metrics_port")
         if agent is not None and encodings == "auto" and not native.available:
             warn_user(f"JPEG files are sent whole, because roi-jpeg is not available: {native.reason}.")
         chosen = policy_named(policy)

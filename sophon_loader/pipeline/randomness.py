@@ -25,7 +25,7 @@ _PACK_AGAIN = struct.Struct("<QQQQQ").pack
 _DRAW_NOTHING = sys.stdlib_module_names.union(
     ("sophon_loader", "torch", "tqdm", "zmq", "tornado"),
     ("IPython", "ipykernel", "jupyter_client", "traitlets", "decorator", "debugpy", "pydevd", "_pydevd_bundle"),
-    ("tensorboard", "tensorboardX", "wandb", "pytest", "pytest_timeout", "execnet", "xdist"),
+    ("prometheus_client", "tensorboard", "tensorboardX", "wandb", "pytest", "pytest_timeout", "execnet", "xdist"),
 )
 """Packages whose own threads draw no random numbers. `__main__` and a user's modules are none of them."""
 

@@ -25,7 +25,7 @@ class Report(ReportValues):
     __repr__ = __str__
 
     def scalars(self) -> dict[str, float]:
-        """Name -> number, flat, for a logger such as TensorBoard, W&B or MLflow; docs/report.md lists the names.
+        """Name -> number, flat, for a logger such as TensorBoard, W&B or MLflow; docs/metrics.md lists the names.
 
         Example:
             >>> for name, value in loader.report().scalars().items():

@@ -1,0 +1,83 @@
+"""What Prometheus reads of the loaders of a process: sums over epochs that never fall, a label for each loader."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sophon_loader.main.exporting import AllEpochs, CountedEpochs, Exporter
+from sophon_loader.report.report import Report
+from sophon_loader.workers.counters import NO_TOTALS
+
+
+def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Report:
+    report = Report("auto", workers=3, limits={"wire": 0.75})
+    counted.begin(report)
+    report.update(0, seconds, replace(NO_TOTALS, samples=samples, encodings={"file": samples}), awaited_s=seconds / 2)
+    return report
+
+
+def labels(sample: Any) -> list[str]:
+    """Its values, that of the loader first."""
+    return [sample.labels[name] for name in sorted(sample.labels, key=lambda name: (name != "loader", name))]
+
+
+def values(exporter: Exporter) -> dict[tuple[str, ...], float]:
+    families = text_string_to_metric_families(exporter.page().decode())
+    return {(one.name, *labels(one)): one.value for family in families for one in family.samples}
+
+
+def test_counters_go_on_over_epochs() -> None:
+    exporter, counted = Exporter(), CountedEpochs()
+    exporter.add(counted)
+    epoch(counted, 10)
+    assert values(exporter)["sophon_loader_samples_total", "0"] == 10
+    report = epoch(counted, 4)
+    told = values(exporter)
+    assert told["sophon_loader_samples_total", "0"] == 14
+    assert (told["sophon_loader_seconds_total", "0"], told["sophon_loader_waiting_seconds_total", "0"]) == (4.0, 2.0)
+    assert told["sophon_loader_encoded_samples_total", "0", "file"] == 14
+    assert (told["sophon_loader_epochs_total", "0"], told["sophon_loader_workers", "0"]) == (2, 3)
+    assert told["sophon_loader_busy_ratio", "0", "wire"] == 0.75
+    report.update(1, 3.0, replace(report.totals, samples=7))
+    assert values(exporter)["sophon_loader_samples_total", "0"] == 17
+
+
+def test_an_epoch_without_a_batch_counts_nothing() -> None:
+    counted = CountedEpochs()
+    counted.begin(Report("auto"))
+    assert counted.so_far.and_now(None) == AllEpochs()
+
+
+def test_a_loader_that_is_gone_leaves_its_number_to_the_next() -> None:
+    exporter, train, other = Exporter(), CountedEpochs(), CountedEpochs()
+    for one, samples in ((train, 1), (other, 2)):
+        exporter.add(one)
+        epoch(one, samples)
+    assert values(exporter)["sophon_loader_samples_total", "1"] == 2
+    del other, one
+    gc.collect()
+    assert ("sophon_loader_samples_total", "1") not in values(exporter)
+    later = CountedEpochs()
+    exporter.add(later)
+    exporter.add(train)
+    epoch(later, 5)
+    told = values(exporter)
+    assert (told["sophon_loader_samples_total", "0"], told["sophon_loader_samples_total", "1"]) == (1, 5)
+
+
+def test_a_page_without_loaders_is_a_page() -> None:
+    assert values(Exporter()) == {}
+
+
+def test_the_page_has_each_name() -> None:
+    counted, exporter = CountedEpochs(), Exporter()
+    exporter.add(counted)
+    epoch(counted, 3)
+    page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    missing = {name for name, *_ in values(exporter) if f"`{name.removeprefix('sophon_loader_')}`" not in page}
+    assert not missing
