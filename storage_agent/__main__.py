@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
+from sophon_loader.host.scraping import ScrapePort, needs_prometheus
 from sophon_loader.host.system import cores_available
 from sophon_loader.wire.announcement import Announcement
 from sophon_loader.wire.entry import Entry
@@ -23,6 +24,7 @@ from storage_agent.arguments import USUAL_PORT, parser
 from storage_agent.broker import Broker
 from storage_agent.checks import check_address, check_modules
 from storage_agent.keys import FIRST, KeyFolder
+from storage_agent.metrics import open_port
 from storage_agent.settings import Settings, is_private
 from storage_agent.stores import Exports, open_exports
 from storage_agent.stores.indexing import indexed
@@ -66,7 +68,10 @@ def _serve(parsed: argparse.Namespace) -> int:
         index_folder=parsed.index_folder,
         announce=parsed.announce,
         announce_as=parsed.announce_as,
+        metrics=parsed.metrics,
     )
+    if settings.metrics is not None:
+        needs_prometheus("--metrics")
     exports = open_exports(settings)
     log.configure(parsed.log_level, as_json=parsed.log_json)
     exports.check()
@@ -84,6 +89,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         log.EventLog().warning("JPEG files are sent whole", reason=native.reason)
     keep_freed_memory()  # before there are threads
     broker = Broker(settings, exports)
+    port = None if settings.metrics is None else _metrics(settings.metrics, broker)
     announcer = None if settings.announce is None else _announcer(settings.announce, broker, settings)
     if parsed.end_with_stdin:
         _stop_when_stdin_closes()
@@ -104,6 +110,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     finally:
         if announcer is not None:
             announcer.close()
+        if port is not None:
+            port.close()
     return 0
 
 
@@ -149,6 +157,16 @@ def _announcer(folder: Path, broker: Broker, settings: Settings) -> Announcer:
         remedy = "give --announce-as HOST, or another --bind"
         log.EventLog().warning("agent announced for this host only", announced=address, remedy=remedy)
     return announcer
+
+
+def _metrics(place: tuple[str, int], broker: Broker) -> ScrapePort:
+    try:
+        port = open_port(place, broker.status)
+    except SophonError:
+        broker.close()
+        raise
+    log.EventLog().info("metrics told", address=f"http://{place[0]}:{place[1]}/metrics")
+    return port
 
 
 def _stop_when_stdin_closes() -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from sophon_loader import __version__
+from sophon_loader.wire.entry import host_and_port
 from storage_agent import log
 from storage_agent.settings import Settings
 
@@ -255,6 +256,13 @@ def _add_log(group: _Group) -> None:
         default="info",
         help="Write lines of this level and above to standard error (default: %(default)s).",
     )
+    group.add_argument(
+        "--metrics",
+        type=_place,
+        metavar="[HOST:]PORT",
+        help="Answer Prometheus there, at /metrics, with the numbers of `status` (HOST: 127.0.0.1, for this host only; "
+        "whoever reaches it may read them). Needs the extra `metrics`.",
+    )
     group.add_argument("--log-json", action="store_true", help="Write each line of the log as a JSON object.")
     group.add_argument(
         "--end-with-stdin",
@@ -336,6 +344,13 @@ def _export(text: str) -> tuple[str, str]:
     if not separator:
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, such as imagenet=/data/imagenet, got {text!r}")
     return name, location
+
+
+def _place(text: str) -> tuple[str, int]:
+    found = host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)
+    if found is None or found[1] is None:
+        raise argparse.ArgumentTypeError(f"must be PORT or HOST:PORT, such as 9401 or 0.0.0.0:9401, got {text!r}")
+    return found[0], found[1]
 
 
 def _seconds(text: str) -> float:

@@ -15,6 +15,9 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
 
 import msgpack
 import zmq
@@ -52,6 +55,8 @@ MAX_REQUESTS_PER_TURN = 8
 of others waited for 5 ms on their way to a worker, and again on their way back."""
 STOP_S = 5.0
 """How long workers may take to end by themselves."""
+STATUS_WAIT_S = 2.0
+"""How long another thread waits for the loop to tell its status."""
 CORES_FOR_S = 1.0
 """How long what was found of this host's cores goes for: a quota may change at any time, and looking takes 0.1 ms."""
 _STOPPING_LOOK_S = 0.05
@@ -130,6 +135,19 @@ class Broker:
     def stop(self) -> None:
         """Take no more requests; `run` returns when those in flight are answered."""
         self._stopping = True
+
+    def status(self) -> dict[str, Any]:
+        """The agent's numbers about itself, without names of exports; any thread may ask, the loop answers.
+
+        Raises:
+            AgentError: it does not within `STATUS_WAIT_S`.
+        """
+        told: Future[dict[str, Any]] = Future()
+        self._hand_in(lambda: told.set_result(self._status(b"", ())))
+        try:
+            return told.result(STATUS_WAIT_S)
+        except FutureTimeout:
+            raise AgentError(f"the agent must tell its status within {STATUS_WAIT_S:g} s, got nothing") from None
 
     def _loop(self, leaving: Callable[[], None]) -> None:
         for source in (self._frontend.socket, self._frontend.monitor, self._notices):
@@ -361,7 +379,7 @@ class Broker:
         self._frontend.reply(client, frames)
         self._send_due()
 
-    def _status(self, client: bytes, exports: Sequence[str]) -> dict[str, object]:
+    def _status(self, client: bytes, exports: Sequence[str]) -> dict[str, Any]:
         folders, door = self._exports.describe(), self._frontend.door
         return {
             **self._tally.values(),

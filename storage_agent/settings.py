@@ -58,6 +58,7 @@ class Settings:
         nice: how much workers give way to other processes of this host.
         index_folder: where indexes of archives are kept; None for the usual one.
         announce: folder in which the agent says that it is there; None to say it nowhere.
+        metrics: host and port at which Prometheus reads the numbers of the status; None for nowhere.
         announce_as: `HOST` or `HOST:PORT` to be said there; "" for where it listens.
         indexed: name -> index, of the exports that are archives; the agent's start finds them for its workers.
 
@@ -86,6 +87,7 @@ class Settings:
     index_folder: Path | None = None
     announce: Path | None = None
     announce_as: str = ""
+    metrics: tuple[str, int] | None = None
     indexed: Mapping[str, Indexed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import scraping
 from sophon_loader.main import exporting
+from tests.support.agents import EXPORT, Agent, agent_for, run_command
 from tests.support.loaders import QUICK, MakeLoader
 
 FILES = 24
@@ -137,6 +139,64 @@ def test_workers_that_outlive_the_loader_do_not_hold_the_port(make: MakeLoader, 
     finally:
         child.kill()
         child.join()
+
+
+# --- the agent -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(root: Path, port: int) -> Iterator[Agent]:
+    """An agent that Prometheus may ask."""
+    with agent_for({EXPORT: root}, "--metrics", str(port)) as running:
+        yield running
+
+
+def test_the_agent_tells_its_status_in_base_units(make: MakeLoader, told: Agent, port: int) -> None:
+    list(make(agent=told.address()))
+    told.ready()
+    status, values = told.status(), scraped(port)
+    assert values["sophon_agent_answers_total", "pixels"] == status["answers"]["pixels"] == FILES
+    assert values["sophon_agent_sent_bytes_total",] == pytest.approx(1e6 * status["sent_mb"], rel=0.2)
+    assert values["sophon_agent_cpu_seconds_total",] == status["cpu_s"] > 0
+    assert (values["sophon_agent_workers",], values["sophon_agent_worker_deaths_total",]) == (status["workers"], 0)
+    assert values["sophon_agent_info", status["version"]] == 1
+
+
+def test_the_agent_names_no_export_key_or_client(make: MakeLoader, told: Agent, port: int, root: Path) -> None:
+    list(make(agent=told.address()))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    assert 'sophon_agent_answers_total{encoding="pixels"}' in text
+    assert not [name for name in (EXPORT, str(root), "127.0.0.1", told.status()["instance"]) if name in text]
+
+
+def test_a_flood_of_questions_takes_nothing_of_the_broker(told: Agent, port: int) -> None:
+    pages = {scraped(port)["sophon_agent_uptime_seconds",] for _ in range(50)}
+    assert len(pages) < 10
+    assert told.alive()
+
+
+def test_an_agent_that_is_stopped_is_not_held_up(told: Agent, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)):  # says nothing
+        assert told.end() == 0
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_a_broker_that_is_silent_is_told(told: Agent, port: int, root: Path) -> None:
+    told.ready()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        told.pause()
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        told.go_on()
+        assert client.recv(100).startswith(b"HTTP/1.1 ")
+
+
+def test_a_port_in_use_ends_the_agents_start(root: Path, port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)):
+        done = run_command("serve", "--export", f"d={root}", "--bind", "tcp://127.0.0.1:0", "--metrics", str(port))
+    assert done.returncode == 1 and done.stdout == ""
+    assert f"--metrics must be an address of this host with a free port, got 127.0.0.1:{port}: Address" in done.stderr
 
 
 # --- the port ------------------------------------------------------------------------------------------------------

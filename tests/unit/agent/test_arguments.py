@@ -293,3 +293,23 @@ def test_another_key_of_the_agent_makes_the_others_anew(
         token = Token.parse(keys.token_file(name).read_text())
         assert keys.grant(name) == (token.public.hex(), Grant(name, exports)) and token.server == keys.own().public
         assert keys.token_file(name).read_text() != before[name] and str(keys.token_file(name)) in error
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("9401", ("127.0.0.1", 9401)),
+        ("0.0.0.0:9401", ("0.0.0.0", 9401)),
+        ("[::]:9401", ("[::]", 9401)),
+        ("fileserver:9401", ("fileserver", 9401)),
+        *((wrong, None) for wrong in ("", "0", "65536", "fileserver", "tcp://0.0.0.0:9401", "::1:9401", "a:b")),
+    ],
+)
+def test_where_metrics_are_told(given: str, place: tuple[str, int] | None, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["serve", "--export", "d=/d", "--metrics", given]
+    if place is None:
+        with pytest.raises(SystemExit):
+            parser().parse_args(arguments)
+        assert "must be PORT or HOST:PORT, such as 9401 or 0.0.0.0:9401, got" in capsys.readouterr().err
+    else:
+        assert parser().parse_args(arguments).metrics == place

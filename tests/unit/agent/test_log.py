@@ -19,7 +19,7 @@ from storage_agent.log import BURST, MAX_ENTRIES, MAX_TEXT_LENGTH, PER_S, EventL
 from storage_agent.tally import Tally
 
 EVENTS = {
-    "agent started", "agent announced", "agent announced for this host only", "agent not announced",
+    "agent started", "metrics told", "agent announced", "agent announced for this host only", "agent not announced",
     "agent stopping", "agent stopped", "agent insecure",
     "keys created", "keys cannot be read", "key refused", "tokens replaced", "nobody is let in",
     "loader joined", "loader left", "pipeline requested", "pipeline registered", "request refused", "connection closed",
