@@ -28,6 +28,7 @@ from sophon_loader.main.parts import Parts
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
 from sophon_loader.main.prefetch import ahead
+from sophon_loader.main.progress import with_progress
 from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
@@ -231,7 +232,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     @untraced
     def __iter__(self) -> Any:
         try:
-            return self._iterate()
+            batches = self._iterate()
+            return with_progress(batches) if self._settings.options.progress else batches
         except SophonError as error:
             error.__traceback__ = frames_for_user(error)
             raise error

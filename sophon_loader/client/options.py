@@ -11,6 +11,7 @@ from sophon_loader.errors import ConfigError
 
 _SWITCHES = {
     "reuse_batch_memory": "batches travel as in torch's DataLoader",
+    "progress": "no line is shown while an epoch runs",
     "fused": "Pillow decodes and resizes all pictures",
 }
 
@@ -54,6 +55,7 @@ class OffloadOptions:
             as its rack or rail, and the agents of each group, as hosts, addresses or networks.
         metrics_port: where Prometheus reads this process's loaders, at `http://127.0.0.1:PORT/metrics`; each further
             rank of this host has the next port. Needs the extra `metrics`. None for no port.
+        progress: whether a line on the terminal says how fast an epoch goes, and what limits it; at rank 0.
 
     Example:
         >>> OffloadOptions(window_nbytes=8 << 20, dead_after_s=30.0).heartbeat_s
@@ -82,6 +84,7 @@ class OffloadOptions:
     group: str = ""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     metrics_port: int | None = None
+    progress: bool = False
 
     def __post_init__(self) -> None:
         for name, what in (("window", "samples"), ("window_nbytes", "bytes")):

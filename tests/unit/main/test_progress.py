@@ -1,0 +1,21 @@
+"""The line on the terminal: what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sophon_loader.main.progress import told
+from sophon_loader.report.report import Report
+from sophon_loader.workers.counters import NO_TOTALS
+
+
+def test_it_says_how_fast_how_much_what_is_saved_and_what_limits() -> None:
+    report = Report("auto", limits={"wire": 1.0, "gpu": 0.3})
+    report.totals = replace(NO_TOTALS, samples=900, wire_bytes=30_000_000, read_bytes=120_000_000)
+    recent = replace(NO_TOTALS, samples=300, wire_bytes=5_000_000)
+    assert told(report, recent, 2.0) == "150 samples/s, 2.5 MB/s, 75 % saved, the network limits"
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert told(Report("auto"), NO_TOTALS, 0.0) == ""
+    assert told(Report("auto"), replace(NO_TOTALS, samples=3), 1.0) == "3 samples/s, 0 bytes/s"
