@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickletools
+from contextlib import nullcontext
 from multiprocessing.queues import Queue
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.workers.ranges import WAITING, profiler_range
 from sophon_loader.workers.sending import Sending
 
 T_co = TypeVar("T_co", covariant=True)
@@ -64,7 +66,9 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
         """What has come from the workers. If it came and cannot be read, no more is waited for that batch."""
         try:
-            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            # A thread receives, where memory is pinned; else the queue knows when it waits.
+            with profiler_range(WAITING) if self._pin_memory else nullcontext():
+                return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
         except BaseException as error:
             number = _unread_by(error)
             task = None if number is None else self._task_info.pop(number, None)

@@ -21,6 +21,7 @@ from sophon_loader.errors import ConfigError, PipelineError, note_foreign
 from sophon_loader.pipeline.chain import Chain, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
 from sophon_loader.pipeline.registry import build_op
+from sophon_loader.workers.ranges import FINISHING, profiler_range
 
 
 def _scaled(images: Tensor) -> Tensor:
@@ -204,6 +205,10 @@ class Tail:
         Args:
             batch: [uint8 images [N, H, W, C], targets], as `default_collate` makes it of `channels_last` samples.
         """
+        with profiler_range(FINISHING):
+            return self._finished(batch)
+
+    def _finished(self, batch: list[Any]) -> list[Any]:
         images, *others = batch
         images = images.to(self._device, non_blocking=True).permute(0, 3, 1, 2).contiguous()
         for label, step in self._steps:

@@ -6,12 +6,14 @@ import traceback
 from collections.abc import Iterator, Mapping
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
+from queue import Empty
 from typing import Any
 
 from torch import Tensor
 from torch._utils import ExceptionWrapper
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.workers.ranges import RECEIVING, WAITING, profiler_range, profiling
 
 _WHERE = "in a DataLoader worker, pickling a batch"
 
@@ -26,6 +28,16 @@ class Sending(Queue):  # type: ignore[type-arg]
         >>> queue = multiprocessing.get_context().Queue()
         >>> queue.__class__ = Sending
     """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As of multiprocessing's queue; a profiler sees waiting and receiving apart."""
+        if not (block and profiling()):
+            return super().get(block, timeout)
+        with profiler_range(WAITING):
+            if not self._reader.poll(timeout):  # type: ignore[attr-defined]
+                raise Empty
+        with profiler_range(RECEIVING):
+            return super().get(block, timeout)
 
     def _on_queue_feeder_error(self, error: Exception, message: Any) -> None:
         """In that thread: send the error.
