@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from sophon_loader.host.scraping import exposition
 from sophon_loader.main.exporting import AllEpochs, CountedEpochs, Exporter
+from sophon_loader.pipeline.randomness import threads_beside
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 
@@ -81,3 +84,21 @@ def test_the_page_has_each_name() -> None:
     page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
     missing = {name for name, *_ in values(exporter) if f"`{name.removeprefix('sophon_loader_')}`" not in page}
     assert not missing
+
+
+def test_whoever_makes_a_page_draws_no_random_numbers() -> None:
+    """Else a loader with `num_workers=0` would begin an epoch with a worker, if it is asked just then."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def families() -> list[Any]:
+        asked.set()
+        go_on.wait(30.0)
+        return []
+
+    thread = threading.Thread(target=exposition, args=(families,))
+    thread.start()
+    try:
+        assert asked.wait(30.0) and threads_beside() == []
+    finally:
+        go_on.set()
+        thread.join()
