@@ -26,6 +26,8 @@ from sophon_loader import OffloadingDataLoader, native
 from sophon_loader.decide import Choice, Facts, Plan, uniform_plan
 from sophon_loader.native import decoding, resampling
 from sophon_loader.pipeline import ends
+from sophon_loader.report.page import page_of
+from sophon_loader.report.report import Report
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 COUNT = 64
@@ -54,6 +56,7 @@ def check_parts() -> None:
     stubs = [f"native/{name}.pyi" for name in ("_jpegcrop", "_table", "_resample", "_decode")]
     for name in ("py.typed", *stubs, "../storage_agent/py.typed"):
         assert (folder / name).is_file(), f"the wheel must have {name}"
+    assert "<h1>" in page_of(Report("auto").told()), "the wheel must have what pages of reports are made from"
     for name in ("tests", "bench", "examples"):
         assert not (folder.parent / name / "__init__.py").exists(), f"the wheel must not have {name}"
 

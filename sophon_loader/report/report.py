@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from sophon_loader.host.terminal import table
+from sophon_loader.report.page import Told, page_of
 from sophon_loader.report.rows import rows_of, title
 from sophon_loader.report.scalars import scalars_of
 from sophon_loader.report.values import ReportValues
@@ -17,6 +20,7 @@ class Report(ReportValues):
     Example:
         >>> print(loader.report())  # a table
         >>> loader.report().as_dict()["wire_bytes"]
+        >>> loader.report().save("run.html")  # a page
     """
 
     def __str__(self) -> str:
@@ -32,3 +36,18 @@ class Report(ReportValues):
             ...     writer.add_scalar(f"loader/{name}", value, step)
         """
         return scalars_of(self)
+
+    def told(self) -> Told:
+        """Title, table and values as plain data."""
+        return Told(title(self), rows_of(self), self.as_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a page for a browser: one HTML file that needs no other and no network.
+
+        Args:
+            path: of the file, for example `"run.html"`; what was there is replaced.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text(page_of(self.told()), encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,138 @@
+"""The page of a report: it says what the table says, needs nothing else, and takes no string for HTML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sophon_loader.report.page import faults_of, page_of
+from sophon_loader.report.report import Report
+from sophon_loader.report.rows import rows_of
+from sophon_loader.workers.counters import NO_TOTALS
+
+HOSTILE = "<script>alert('1')</script>&amp;\"{{css}}\" {{body}}"
+VOID = {"meta", "link", "br", "input", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """A page's text and tags; an AssertionError if they are not nested well."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+
+def report(**values: Any) -> Report:
+    """One of a run that the network limits."""
+    totals = replace(
+        NO_TOTALS, samples=120, file_bytes=9_000_000, wire_bytes=3_200_000, read_bytes=9_000_000, fallbacks=2,
+        encodings={"roi-jpeg": 119, "file": 1}, cuts={0: 120},
+    )  # fmt: skip
+    made = Report(
+        "auto",
+        plan_reason="without offloading the network limits",
+        epoch=2,
+        seconds=1.5,
+        bottleneck="wire",
+        rates={"wire_bytes_s": 2.5e6, "loader_cores": 1.0},
+        throughput={"io": 33.4, "cpu": 350.0, "gpu": 4241.0},
+        limits={"wire": 1.0, "loader-cpu": 0.33, "gpu": 0.0},
+        would_bring={"gpu": 1.0, "wire": 2.0, "agent-cpu": 1.1},
+        weighed={"file": {"wire_bytes": 75_000.0, "agent_s": 0.0, "loader_s": 0.008}},
+        totals=totals,
+        judged=True,
+        notes=("Lambda stays at the loader",),
+    )
+    return replace(made, **values)
+
+
+def page(of: Report) -> Page:
+    return Page(page_of(of.told()))
+
+
+def test_every_row_of_the_table_is_there() -> None:
+    shown = page(report())
+    for what, value in rows_of(report()):
+        assert what in shown.texts and value in shown.texts
+
+
+def test_the_first_screen_says_what_limits_by_how_much_and_what_to_do() -> None:
+    text = page(report()).text
+    assert text.index("The network limits") < text.index("Details")
+    for part in ("The loader's CPU is busy 33 % of the time.", "+100 %", "2.4 times", "5.8 MB (64 %)", "pip install"):
+        assert text.index(part) < text.index("Details"), part
+
+
+def test_it_does_not_guess() -> None:
+    text = page(Report("auto", "no epoch has begun yet")).text
+    assert text.count("Not enough data") >= 4 and "limits;" not in text
+    assert "not known" in page(report(throughput={})).text
+
+
+def test_what_nothing_was_offloaded_for_comes_first_in_what_to_do() -> None:
+    totals = replace(NO_TOTALS, samples=5, file_bytes=100, encodings={"file": 5}, cuts={0: 5})
+    text = page(report(totals=totals, why_not="no agent was given")).text
+    assert "See why nothing is offloaded: no agent was given." in text and "No agent used" in text
+
+
+def test_faults_are_counted_and_nothing_is_called_lost() -> None:
+    assert faults_of(report().as_dict()) == ["2 files read on this host instead"]
+    assert "2 files read on this host instead" in page(report()).text
+    assert faults_of(Report("auto").as_dict()) == []
+
+
+@pytest.mark.parametrize("name", ["notes", "why_not", "plan_reason", "policy", "weighed", "limits", "rates"])
+def test_strings_of_users_are_text(name: str) -> None:
+    hostile: dict[str, Any] = {
+        "notes": (HOSTILE,),
+        "weighed": {HOSTILE: {"wire_bytes": 1.0, "agent_s": 0.0, "loader_s": 0.0}},
+        "limits": {HOSTILE: 1.0},
+        "rates": {HOSTILE: 1.0},
+    }
+    of = report(**{name: hostile.get(name, HOSTILE)})
+    shown = page(of)
+    assert any(HOSTILE in one for one in shown.texts)
+    assert [tag for tag, _ in shown.tags].count("script") == [tag for tag, _ in page(report()).tags].count("script")
+
+
+def test_it_needs_no_other_file_and_no_network() -> None:
+    text = page_of(report().told())
+    for _, values in Page(text).tags:
+        assert not {"src", "href", "srcset", "action"} & set(values)
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|WebSocket", text)
+    assert "default-src 'none'" in text
+    assert len(text.encode()) < 300_000
+
+
+def test_it_is_saved_with_any_string(tmp_path: Path) -> None:
+    path = tmp_path / "run.html"
+    path.write_text("what was there before")
+    report(notes=("a file \udcff of a name that is no text",)).save(path)
+    assert Page(path.read_text(encoding="utf-8")).text.count("Lambda") == 0
+    assert "The network limits" in path.read_text(encoding="utf-8")
