@@ -72,6 +72,13 @@ def check_command() -> None:
     assert said[0].strip() == sophon_loader.__version__ and "--export" in said[1]
 
 
+def check_report_command() -> None:
+    """`sophon-report`, as pip has installed it."""
+    command = Path(sysconfig.get_path("scripts")) / "sophon-report"
+    said = subprocess.run([command, "--help"], check=True, capture_output=True, text=True).stdout
+    assert "sophon-report run-0.jsonl -o run.html" in said
+
+
 def check_loader(folder: Path) -> dict[str, Any]:
     """Two epochs with an agent and without; returns the last report of the one with an agent."""
     make_pictures = runpy.run_path(str(CHECKOUT / "examples/pictures.py"))["make_pictures"]
@@ -94,6 +101,7 @@ def main() -> int:
     try:
         check_parts()
         check_command()
+        check_report_command()
         with tempfile.TemporaryDirectory() as folder:
             report = check_loader(Path(folder))
         assert report["choices"] == {"roi-jpeg": COUNT}, f"all must cross as roi-jpeg, got {report}"

@@ -255,6 +255,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._settings.options.metrics_port is not None:
             exporter_at(self._settings.options.metrics_port)
         if isinstance(self.dataset, IterableDataset):
+            self._parts.log_plain()
             return ahead(super().__iter__(), self._settings)
         with self._place.iterating():
             return self._batches(measuring)
@@ -270,6 +271,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             self._parts.follow(self, order)
         if self._engine is None:
             self._inner = None
+            self._parts.log_plain()
             return plain_batches(self, super().__iter__, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())
@@ -289,7 +291,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         tail = self._engine.run.split.tail
         if self.device_prefetch:
             batches, tail = ahead(batches, self._settings, tail), None
-        return EpochIterator(self._engine, epoch, batches, order.length, tail)
+        return EpochIterator(self._parts.observer(epoch), epoch, batches, order.length, tail)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`, also for a sampler with `set_epoch`; epochs count up by themselves."""
@@ -384,8 +386,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         """End this loader's workers and its local agent now, not when Python collects it."""
         self._end_workers()
         self._use.note()
-        if self._engine is not None:
-            self._engine.close()
+        self._parts.close()
 
     @contextmanager
     def _aside(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+import os
 from dataclasses import dataclass, field, fields
 from typing import TypeGuard
 
@@ -49,6 +50,8 @@ class OffloadOptions:
             over a mount; later epochs and jobs read them from there. The files must be mounted here too, since a copy
             is served only while the mounted file has the size and times of change that it had. None for no cache.
         cache_gb: room that the cache may take on that disk, in 10^9 bytes.
+        log: path of a file to which each second of training adds a line, for `sophon-report`. `{rank}` and `{loader}`
+            in it are filled in, else added where they are not 0, so that no two loaders share a file. None: no log.
         key: for an agent that has keys: the token that it made, or the path of the file with it. None: the environment
             variable `SOPHON_KEY`, else the file `~/.config/sophon/keys/HOST:PORT` if it exists.
         group, groups: of several agents, those to be asked as long as they keep up: the name of this rank's group, such
@@ -80,6 +83,7 @@ class OffloadOptions:
     fused: bool = True
     cache: str | None = None
     cache_gb: float | None = None
+    log: str | os.PathLike[str] | None = None
     key: str | None = field(default=None, repr=False)
     group: str = ""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -117,6 +121,8 @@ class OffloadOptions:
         port = self.metrics_port
         if port is not None and (type(port) is not int or not 0 < port < 1 << 16):
             raise ConfigError(f"metrics_port must be a port from 1 to 65535, got {port!r}; leave it out for no metrics")
+        if self.log is not None:
+            object.__setattr__(self, "log", _checked_log(self.log))
         if self.key is not None and not isinstance(self.key, str):
             raise ConfigError(
                 f"key must be a token or the path of its file, as text, got a {type(self.key).__name__}; write str(...)"
@@ -188,3 +194,14 @@ def _is_group(item: tuple[object, object]) -> bool:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _checked_log(path: object) -> str:
+    """As text, so that what names the file need not ask."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str) or not text:
+        raise ConfigError(
+            f"log must be the path of a file, as in 'run-{{rank}}.jsonl', got {path!r}; leave it out for no log"
+        )
+    if os.path.isdir(text):
+        raise ConfigError(f"log must be the path of a file, got the folder {text}; add a name, as in run.jsonl")
+    return text

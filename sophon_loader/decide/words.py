@@ -17,7 +17,7 @@ _RESOURCES = {
 }
 """By their names in a report; the last two are those of its `throughput`."""
 _DOUBLED = {"gpu": "a training step twice as fast"}
-_LEAST_GAIN = 0.005
+LEAST_GAIN = 0.005
 """A smaller one would read as 0 %."""
 
 
@@ -68,7 +68,7 @@ def what_more_brings(would_bring: Mapping[str, float]) -> str:
     if not would_bring:
         return ""
     gains = sorted(((times - 1, name) for name, times in would_bring.items()), key=lambda gain: -gain[0])
-    told = [(_DOUBLED.get(name, f"twice {resource(name)}"), gain) for gain, name in gains if gain >= _LEAST_GAIN]
+    told = [(_DOUBLED.get(name, f"twice {resource(name)}"), gain) for gain, name in gains if gain >= LEAST_GAIN]
     if not told:
         return "Twice of any single resource would bring nothing."
     (first, most), *others = told

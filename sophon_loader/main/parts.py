@@ -15,12 +15,15 @@ from sophon_loader.host.system import cores_available
 from sophon_loader.logs import log_line
 from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
+from sophon_loader.main.epoch import Epoch, Observer
+from sophon_loader.main.logged import LoggedEpoch, log_report
 from sophon_loader.main.order import Order
 from sophon_loader.main.outcome import NO_AGENT
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.trial_process import NotTried
 from sophon_loader.main.workforce import AutoWorkers, own_cores
 from sophon_loader.report.report import Report
+from sophon_loader.report.run_log import RunLog
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Parts:
     def __init__(self, loader: DataLoader[Any], settings: Settings, *, warn: bool = True) -> None:
         self._settings = settings
         self._compared = False
+        self._log = None if settings.options.log is None else RunLog(str(settings.options.log))
+        self._logged_plain: Report | None = None
         self.engine: Engine | None = None
         self.plain_report: Report
         self._take_apart(loader, warn=warn)
@@ -99,6 +104,27 @@ class Parts:
             return
         if unlike is not None:
             self._run_plainly(loader, unlike)
+
+    def observer(self, epoch: Epoch) -> Observer:
+        """Who is told of an epoch of the engine: the engine, and the log if there is one."""
+        assert self.engine is not None, "a plain loader's epochs tell nobody"
+        if self._log is None:
+            return self.engine
+        about = f"{type(self.engine.data.whole).__name__} of {len(self.engine.data):,}"
+        return LoggedEpoch(self.engine, epoch, self._log, self.engine.report, about)
+
+    def log_plain(self) -> None:
+        """An epoch of a plain DataLoader begins: its log has the report alone, which says why, once."""
+        if self._log is not None and self._logged_plain is not self.plain_report:
+            self._logged_plain = self.plain_report
+            log_report(self._log, self.plain_report, ended=False)
+
+    def close(self) -> None:
+        """End what the engine has started, and let go of the log; a later epoch begins anew."""
+        if self.engine is not None:
+            self.engine.close()
+        if self._log is not None:
+            self._log.close()
 
     def leave_to_parent(self) -> None:
         """In a forked copy of the process: what runs is the parent's, so begin with an engine of this one's own."""

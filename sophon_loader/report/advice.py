@@ -1,18 +1,29 @@
-"""What a user can do about the resource that limits, in sentences that need no link. Pure."""
+"""What a page says first: what limits, by how much, and what to do about it, in sentences that need no link. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from sophon_loader.decide.words import capitalised, resource, what_limits
+from sophon_loader.figures import percent
+
+HARDLY, MUCH = 0.05, 0.25
+"""Shares of the time for which the training waits. Below the first one it limits, whatever the model says; above the
+second one the model must name something else for a verdict."""
+GONE = 0.5
+"""The agent counts as gone if so large a share of the samples had to be read on this host instead."""
 _GAIN = 1.05
 """More cores at the agent are advised where twice of them would bring at least so much."""
+_NOT_ENOUGH = "Not enough data to say what limits"
 _AGENT_CORES = "Give the agent more cores: it then compresses and prepares more."
+_CODECS = "Install the compressing encodings on both hosts: pip install 'sophon_loader[codecs]'."
+_OF_CODECS = ("lepton", "jxl", "jpegls", "htj2k")
+"""What the names of encodings have in them that need those packages."""
 _ADVICE = {
     "gpu": ("Nothing needs to be done about loading: it keeps up. Only a faster training step or GPU helps.",),
-    "wire": (
-        "Install the compressing encodings on both hosts: pip install 'sophon_loader[codecs]'.",
-        "Otherwise use a faster network, or smaller crops.",
-    ),
+    "wire": ("Use a faster network, or smaller crops.",),
     "loader-cpu": (
         'Let the loader choose the number of its workers: num_workers="auto".',
         'Move the last ops to the GPU: tail="device".',
@@ -23,20 +34,67 @@ _ADVICE = {
 }
 
 
-def what_to_do(limits: Mapping[str, float], would_bring: Mapping[str, float], why_not: str) -> list[str]:
-    """Sentences on what to do, the cheapest first; none while nothing is known.
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a report.
 
     Args:
-        limits: by resource, the share of the time for which it is busy; the busiest first.
-        would_bring: by resource, how many times as many samples/s twice of it would give.
-        why_not: why nothing was offloaded; "" where something was.
+        heading: what limits.
+        lead: by how much.
+        advice: what to do, the cheapest first.
+        holds: whether the loader's model is of what happened, so that its figures can stand beside it.
     """
+
+    heading: str
+    lead: str
+    advice: tuple[str, ...]
+    holds: bool = True
+
+
+def is_gone(samples: float, fallbacks: float) -> bool:
+    """Whether so many samples had to be read on this host that what is known of the agent is of the time before."""
+    return samples > 0 and fallbacks >= GONE * samples
+
+
+def verdict_of(values: Mapping[str, Any]) -> Verdict:
+    """The verdict. The wait that the training sees has the last word; the loader's model names the reason.
+
+    Args:
+        values: of a report, by the names of `Report.as_dict()`.
+    """
+    samples, fallbacks, limits = values["samples"], values.get("fallbacks", 0), values["limits"]
+    if is_gone(samples, fallbacks):
+        lead = f"{fallbacks:,} of {samples:,} samples were read on this host instead, so what limits is not known."
+        advice = "See that the agent runs, and what it says: sophon-agent status ADDRESS."
+        return Verdict("The agent sends nothing usable", lead, (advice,), holds=False)
     if not limits:
-        return []
+        lead = "A verdict takes 20 training steps with an agent."
+        return Verdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",))
     first = next(iter(limits))
+    waited = min(1.0, values.get("awaited_s", 0.0) / values["seconds"]) if values["seconds"] else 0.0
+    wait = f"The training waited for batches {percent(waited)} of the time."
+    if first != "gpu" and waited < HARDLY:
+        return Verdict("The training step limits", f"{wait} Next is {resource(first)}.", _ADVICE["gpu"])
+    if first == "gpu" and waited > MUCH:
+        lead = (
+            f"{wait} The loader's model names the training step, so much of that wait was for workers to start, or for "
+            "something else on this host."
+        )
+        return Verdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
+    by_how_much = capitalised(what_limits(limits).partition("; ")[2])
+    return Verdict(f"{capitalised(resource(first))} limits", f"{wait} {by_how_much}".strip(), _advice(first, values))
+
+
+def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     told = list(_ADVICE.get(first, ()))
-    if first in ("wire", "loader-cpu") and would_bring.get("agent-cpu", 1.0) >= _GAIN:
+    if first not in ("wire", "loader-cpu"):
+        return tuple(told)
+    if values["would_bring"].get("agent-cpu", 1.0) >= _GAIN:
         told.insert(0, _AGENT_CORES)
-    if first in ("wire", "loader-cpu") and why_not:
+    choices = (*values["weighed"], *values.get("choices", ()))
+    if first == "wire" and not any(codec in name for name in choices for codec in _OF_CODECS):
+        told.insert(0, _CODECS)
+    if not values["offloading"]:
+        why_not = values["summary"].partition(": ")[2] or values["summary"]
         told.insert(0, f"See why nothing is offloaded: {why_not}.")
-    return told
+    return tuple(told)

@@ -142,6 +142,7 @@ class ReportValues:
             "throughput": dict(self.throughput),
             "file_bytes": totals.file_bytes,
             "wire_bytes": totals.wire_bytes,
+            "read_bytes": totals.read_bytes,
             "choices": dict(totals.encodings),
             "cuts": dict(totals.cuts),
             "loader_cpu_s": totals.loader_cpu_s,

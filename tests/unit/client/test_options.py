@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,15 @@ def test_a_cache_has_a_place_and_room(arguments: dict[str, object], text: str) -
     with pytest.raises(ConfigError, match=re.escape(text)):
         OffloadOptions(**arguments)  # type: ignore[arg-type]
     assert OffloadOptions(cache="/nvme", cache_gb=0.001).cache_gb == 0.001
+
+
+@pytest.mark.parametrize(("log", "got"), [(3, "3"), ("", "''"), (b"run", "b'run'"), (True, "True")])
+def test_a_log_is_a_path(log: object, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"log must be the path of a file, as in 'run-{{rank}}.jsonl', got {got}"):
+        OffloadOptions(log=log)  # type: ignore[arg-type]
+
+
+def test_a_log_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"log must be the path of a file, got the folder .*; add a name"):
+        OffloadOptions(log=tmp_path)
+    assert OffloadOptions(log=tmp_path / "run.jsonl").log == str(tmp_path / "run.jsonl")

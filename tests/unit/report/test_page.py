@@ -59,6 +59,7 @@ def report(**values: Any) -> Report:
         plan_reason="without offloading the network limits",
         epoch=2,
         seconds=1.5,
+        awaited_s=1.2,
         bottleneck="wire",
         rates={"wire_bytes_s": 2.5e6, "loader_cores": 1.0},
         throughput={"io": 33.4, "cpu": 350.0, "gpu": 4241.0},
@@ -87,6 +88,28 @@ def test_the_first_screen_says_what_limits_by_how_much_and_what_to_do() -> None:
     assert text.index("The network limits") < text.index("Details")
     for part in ("The loader's CPU is busy 33 % of the time.", "+100 %", "2.4 times", "5.8 MB (64 %)", "pip install"):
         assert text.index(part) < text.index("Details"), part
+
+
+def test_the_wait_that_the_training_sees_has_the_last_word() -> None:
+    text = page(report(awaited_s=0.03)).text
+    assert "The training step limits" in text and "2 % of the time. Next is the network." in text
+    assert "it keeps up" in text and "pip install" not in text
+    text = page(report(limits={"gpu": 1.0, "wire": 0.2})).text
+    assert "Not enough data to say what limits" in text and "waited for batches 80 % of the time" in text
+    assert "it keeps up" not in text
+
+
+def test_an_agent_that_is_gone_is_the_verdict() -> None:
+    """What the model says of the time before would send the user the wrong way."""
+    text = page(report(totals=replace(NO_TOTALS, samples=50, fallbacks=48, file_bytes=9, cuts={0: 50}))).text
+    assert "The agent sends nothing usable" in text and "48 of 50 samples were read on this host instead" in text
+    assert "sophon-agent status" in text and "times the most that not offloading" not in text
+
+
+def test_codecs_are_advised_only_where_they_are_missing() -> None:
+    assert "pip install" in page(report()).text
+    with_them = {"jxl@2": {"wire_bytes": 1.0, "agent_s": 0.0, "loader_s": 0.0}}
+    assert "pip install" not in page(report(weighed=with_them)).text
 
 
 def test_it_does_not_guess() -> None:

@@ -1,0 +1,160 @@
+"""Reads the log of a run: its epochs, second by second, and the report of each. Pure but for the reading."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon_loader.errors import ConfigError
+from sophon_loader.report.page import Told
+from sophon_loader.report.run_log import VERSION
+
+LONGEST_LINE = 1 << 20
+"""Characters of a line; a longer one is none of a log."""
+
+
+_NUMBERS = (int, float)
+SECOND: dict[str, Any] = {
+    **dict.fromkeys(("time", "seconds", "for_s", "samples", "waited_s", "wire_bytes", "read_bytes"), _NUMBERS),
+    "choices": dict,
+}
+VALUES: dict[str, Any] = {
+    **dict.fromkeys(("seconds", "samples", "wire_bytes", "file_bytes", "read_bytes"), _NUMBERS),
+    **dict.fromkeys(("limits", "would_bring", "throughput", "weighed"), dict),
+    "offloading": bool,
+    "summary": str,
+}
+"""What pages are made from, which a line must say."""
+
+
+@dataclass
+class EpochCourse:
+    """An epoch as its log tells it.
+
+    Args:
+        number: of the epoch.
+        seconds: its lines of the kind "second", in order.
+        told: its newest report; None where it was given up before there was one.
+        ended: whether it has delivered its last batch.
+    """
+
+    number: int
+    seconds: list[dict[str, Any]] = field(default_factory=list)
+    told: Told | None = None
+    ended: bool = False
+
+    def total(self, name: str) -> float:
+        """The sum of a number over its seconds."""
+        return float(sum(one.get(name, 0) for one in self.seconds))
+
+    def faults(self) -> dict[str, int]:
+        """How often each fault came."""
+        found: dict[str, int] = {}
+        for one in self.seconds:
+            for name, count in one.get("faults", {}).items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+
+@dataclass(frozen=True)
+class Course:
+    """A run as its log tells it.
+
+    Args:
+        epochs: those of which there is something to tell, in order.
+        unreadable: lines that say nothing.
+    """
+
+    epochs: tuple[EpochCourse, ...]
+    unreadable: int = 0
+
+    @property
+    def told(self) -> Told:
+        """The newest report that says what limits, or the newest one.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        reports = [one.told for one in self.epochs if one.told is not None]
+        if not reports:
+            raise ConfigError("the log must have a second of training at least, got less; train on, and make it then")
+        return next((one for one in reversed(reports) if one.values.get("limits")), reports[-1])
+
+
+def read_course(path: str | os.PathLike[str]) -> Course:
+    """What the log of a run tells; it may still be written to.
+
+    Raises:
+        ConfigError: it is no log of a run, or one of a newer release.
+        OSError: it cannot be read.
+    """
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        course = course_of(lines)
+    if not course.epochs and course.unreadable:
+        raise ConfigError(
+            f"log must be written by OffloadOptions(log=), got {os.fspath(path)!r}, which is no such file"
+        )
+    return course
+
+
+def course_of(lines: Iterable[str]) -> Course:
+    """What the lines of a log tell; one that was cut off, or is none, is counted.
+
+    Raises:
+        ConfigError: a line is of a newer release.
+    """
+    epochs: list[EpochCourse] = []
+    unreadable = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            _follow(epochs, _said(line))
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError):
+            unreadable += 1
+    return Course(tuple(one for one in epochs if one.seconds or one.told), unreadable)
+
+
+def _said(line: str) -> dict[str, Any]:
+    said = json.loads(line, parse_constant=_no_number) if len(line) <= LONGEST_LINE else None
+    if not isinstance(said, dict) or not isinstance(said.get("v"), int):
+        raise ValueError("no line of a log")
+    if said["v"] > VERSION:
+        raise ConfigError(
+            f"log must be of version {VERSION} at most, got {said['v']}; use the sophon-report of the release that "
+            "has written it"
+        )
+    return said
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number that a page can show")
+
+
+def _follow(epochs: list[EpochCourse], said: dict[str, Any]) -> None:
+    kind = said["kind"]
+    if kind == "begin":
+        epochs.append(EpochCourse(int(said["epoch"])))
+    elif kind == "second":
+        if not epochs:
+            epochs.append(EpochCourse(int(said["epoch"])))
+        _check(said, SECOND)
+        epochs[-1].seconds.append(said)
+    elif kind == "report":
+        if not epochs:
+            epochs.append(EpochCourse(int(said["values"]["epoch"] or 0)))
+        _check(said["values"], VALUES)
+        rows = [(str(what), str(value)) for what, value in said["rows"]]
+        epochs[-1].told = Told(str(said["title"]), rows, dict(said["values"]))
+        epochs[-1].ended = bool(said["ended"])
+
+
+def _check(said: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, kind in wanted.items():
+        if not isinstance(said[name], kind):
+            raise ValueError(f"{name} is of another kind")
