@@ -16,7 +16,8 @@ GONE = 0.5
 """The agent counts as gone if so large a share of the samples had to be read on this host instead."""
 _GAIN = 1.05
 """More cores at the agent are advised where twice of them would bring at least so much."""
-_NOT_ENOUGH = "Not enough data to say what limits"
+_NOT_ENOUGH_FOR = " to say what limits"
+_NOT_ENOUGH = f"Not enough data{_NOT_ENOUGH_FOR}"
 _AGENT_CORES = "Give the agent more cores: it then compresses and prepares more."
 _CODECS = "Install the compressing encodings on both hosts: pip install 'sophon_loader[codecs]'."
 _OF_CODECS = ("lepton", "jxl", "jpegls", "htj2k")
@@ -49,6 +50,11 @@ class Verdict:
     lead: str
     advice: tuple[str, ...]
     holds: bool = True
+
+    @property
+    def short(self) -> str:
+        """The heading, as a cell of a table has room for it."""
+        return self.heading.removesuffix(_NOT_ENOUGH_FOR)
 
 
 def is_gone(samples: float, fallbacks: float) -> bool:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from sophon_loader.decide.words import resource
 from sophon_loader.figures import counted, duration, number, percent, size
-from sophon_loader.report.advice import is_gone
+from sophon_loader.report.advice import verdict_of
 from sophon_loader.report.course import Course, EpochCourse
 from sophon_loader.report.markup import asset, table
 from sophon_loader.report.page import faults_of, page_of
@@ -189,12 +188,10 @@ def _epochs(epochs: Sequence[EpochCourse]) -> str:
 def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
     seconds, samples = epoch.total("for_s"), epoch.total("samples")
     wire, whole = epoch.total("wire_bytes"), epoch.total("read_bytes")
-    limits = epoch.told.values.get("limits", {}) if epoch.told is not None else {}
-    faults = epoch.faults()
-    if is_gone(samples, faults.get("fallbacks", 0)):
-        limits = {}
-    said = [resource(next(iter(limits)))] if limits else ["not known"]
-    said += faults_of(faults)
+    said = [
+        "Not enough data" if epoch.told is None else verdict_of(epoch.told.values).short,
+        *faults_of(epoch.faults()),
+    ]
     return (
         f"{epoch.number}" if epoch.ended else f"{epoch.number} (not ended)",
         f"{samples:,.0f}",
