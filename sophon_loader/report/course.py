@@ -9,25 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.report.page import Told
+from sophon_loader.report.page import FAULTS, Told
 from sophon_loader.report.run_log import VERSION
 
 LONGEST_LINE = 1 << 20
 """Characters of a line; a longer one is none of a log."""
 
 
-_NUMBERS = (int, float)
-SECOND: dict[str, Any] = {
-    **dict.fromkeys(("time", "seconds", "for_s", "samples", "waited_s", "wire_bytes", "read_bytes"), _NUMBERS),
-    "choices": dict,
-}
-VALUES: dict[str, Any] = {
-    **dict.fromkeys(("seconds", "samples", "wire_bytes", "file_bytes", "read_bytes"), _NUMBERS),
-    **dict.fromkeys(("limits", "would_bring", "throughput", "weighed"), dict),
-    "offloading": bool,
-    "summary": str,
-}
-"""What pages are made from, which a line must say."""
+MOST = 1e15
+"""Numbers of a log are from 0 to this; none of a run is larger."""
+LAST_S = 1e11
+"""No line is of a later time, in seconds since 1970."""
+SECOND = ("time", "seconds", "for_s", "samples", "waited_s", "wire_bytes", "read_bytes")
+OF_WORKERS = ("workers_waited_s", "workers_busy_s", "without_samples_s")
+VALUES = ("seconds", "samples", "wire_bytes", "file_bytes", "read_bytes")
+BY_NAME = ("limits", "would_bring", "throughput")
+PRICES = ("wire_bytes", "agent_s", "loader_s")
+OF_FAULTS = ("awaited_s", *FAULTS)
+"""What pages are made from. A line must say it, but for what is of workers and faults."""
 
 
 @dataclass
@@ -143,18 +142,33 @@ def _follow(epochs: list[EpochCourse], said: dict[str, Any]) -> None:
     elif kind == "second":
         if not epochs:
             epochs.append(EpochCourse(int(said["epoch"])))
-        _check(said, SECOND)
+        _check_second(said)
         epochs[-1].seconds.append(said)
     elif kind == "report":
         if not epochs:
             epochs.append(EpochCourse(int(said["values"]["epoch"] or 0)))
-        _check(said["values"], VALUES)
+        _check_values(said["values"])
         rows = [(str(what), str(value)) for what, value in said["rows"]]
         epochs[-1].told = Told(str(said["title"]), rows, dict(said["values"]))
         epochs[-1].ended = bool(said["ended"])
 
 
-def _check(said: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name, kind in wanted.items():
-        if not isinstance(said[name], kind):
-            raise ValueError(f"{name} is of another kind")
+def _check_second(said: dict[str, Any]) -> None:
+    _check_numbers({name: said[name] for name in SECOND}, {name: said.get(name, 0) for name in OF_WORKERS})
+    _check_numbers(said["choices"], said.get("faults", {}))
+    if said["time"] > LAST_S:
+        raise ValueError("a line is of a year that no calendar has")
+
+
+def _check_values(said: dict[str, Any]) -> None:
+    _check_numbers({name: said[name] for name in VALUES}, {name: said.get(name, 0) for name in OF_FAULTS})
+    _check_numbers(*(said[name] for name in BY_NAME), said.get("choices", {}))
+    _check_numbers(*({name: prices[name] for name in PRICES} for prices in said["weighed"].values()))
+    if not isinstance(said["offloading"], bool) or not isinstance(said["summary"], str):
+        raise ValueError("a report says whether and what was offloaded")
+
+
+def _check_numbers(*numbers: dict[str, Any]) -> None:
+    for value in (value for some in numbers for value in some.values()):
+        if not isinstance(value, (int, float)) or not 0 <= value <= MOST:
+            raise ValueError(f"{value!r} is no number of a run")

@@ -83,6 +83,32 @@ def test_lines_that_are_none_are_counted_and_left_out() -> None:
     assert course.epochs == course_of(lines).epochs
 
 
+def changes(value: Any) -> Any:
+    """Copies of plain data with one thing in it changed or gone."""
+    yield from (None, "x", -1, 1e300, [], {}, {"a": None}, True)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield {key: one for key, one in value.items() if key != name}
+            yield from ({**value, name: changed} for changed in changes(inner))
+    if isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from ([*value[:place], changed, *value[place + 1 :]] for changed in changes(inner))
+
+
+def test_whatever_a_line_says_a_page_is_made_or_it_is_left_out() -> None:
+    lines = log_of([second(), second(faults={"retries": 2})])
+    for place in (2, 3):
+        for changed in changes(json.loads(lines[place])):
+            text = run_page(course_of([*lines[:place], json.dumps(changed), *lines[place + 1 :], *two_epochs()]))
+            data = data_of(text)
+            assert not re.search(r"NaN|Infinity", json.dumps(data))
+    for changed in changes(json.loads(lines[3])):
+        try:
+            run_page(course_of([*lines[:3], json.dumps(changed)]))
+        except ConfigError as error:
+            assert "a second of training" in str(error) or "of version 1 at most" in str(error)
+
+
 def test_kinds_that_a_later_release_adds_are_left_out_and_later_versions_refused() -> None:
     assert course_of([*two_epochs(), '{"v":1,"kind":"weather","time":0}']).unreadable == 0
     with pytest.raises(ConfigError, match="of version 1 at most, got 2; use the sophon-report of the release"):
