@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeGuard
 
