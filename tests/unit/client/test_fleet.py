@@ -456,6 +456,22 @@ def test_an_idle_agent_takes_over_nothing_that_it_lacks(good: Scene) -> None:
     assert [len(link.asked) for link in good.wire.links] == [40, 0, 0]
 
 
+def test_what_others_may_have_is_soon_had_from_them_where_a_shard_closes_its_connection(good: Scene) -> None:
+    known = bits()
+    shards(good, known)
+    batches = in_folders([40, 40])
+    good.fetch(*batches[0])
+    shards(good, known)
+    batch, want = batches[1]
+    good.fleet.want(batch, want)
+    good.agents[0].outbox.clear()
+    good.wire.links[0].lost = True
+    spent_s = good.wire.clock.now_s
+    good.agents[0].alive = False
+    replies = [good.fleet.next(batch) for _ in want]
+    assert all(reply.sample is not None for reply in replies) and good.wire.clock.now_s - spent_s < 3
+
+
 def test_a_shard_that_closes_its_connection_is_waited_for(good: Scene) -> None:
     """The others cannot replace it, so it is asked again by the next connection, as the only agent is."""
     known = bits()
