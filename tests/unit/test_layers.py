@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOADER = ROOT / "sophon_loader"
-TALKING = {"client", "routes", "integrations", "datasets", "workers", "main", "loader"}
+TALKING = {"client", "routes", "integrations", "datasets", "workers", "main", "loader", "doctor"}
 """What stands on `client/`, which alone knows zmq, and so loads it."""
 
 

@@ -1,0 +1,269 @@
+"""`sophon-doctor`: why an agent cannot be used, or what it would bring, each with the next thing to do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from tqdm import tqdm
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.datasets.folders import what_is_there
+from sophon_loader.errors import OffloadWarning, SampleMissing, SophonError
+from sophon_loader.figures import counted, number, percent, size
+from sophon_loader.host.system import cores_available
+from sophon_loader.loader import OffloadingDataLoader
+from sophon_loader.pipeline.software import software, unlike
+from sophon_loader.pipeline.switches import remedy_for
+
+_EXAMPLE = """examples:
+  sophon-doctor tcp://fileserver:5555/imagenet/train
+  sophon-doctor tcp://fileserver:5555/imagenet/train --dataset train:make_dataset --seconds 60
+
+`--dataset MODULE:FUNCTION` names a function without arguments that returns the dataset of your training, with its
+transforms; the module is looked for in the working directory, too."""
+_LEAST = 1.05
+"""How many times as many samples/s are worth an agent."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look has found.
+
+    Args:
+        what: was looked at.
+        said: what was found.
+        next: what to do; "" where all is well.
+        stops: whether nothing more can be looked at before that is done.
+    """
+
+    what: str
+    said: str
+    next: str = ""
+    stops: bool = False
+
+    def __str__(self) -> str:
+        mark = "ok  " if not self.next else "FAIL" if self.stops else "see "
+        return f"{mark} {self.what}: {self.said}" + (f"\n     next: {self.next}" if self.next else "")
+
+
+def examine(address: str, dataset: str | None, options: OffloadOptions, seconds: float) -> Iterator[Finding]:
+    """Look at an agent, and at what it would do for a dataset; the first look that fails is the last.
+
+    Args:
+        address: of the agent.
+        dataset: `module:function`, which makes it; None to look at the agent alone.
+        options: time-outs, and the key.
+        seconds: how long to measure.
+    """
+    for found in itertools.chain(_of_agent(address, options), _of_dataset(address, dataset, options, seconds)):
+        yield found
+        if found.stops:
+            return
+
+
+def _of_agent(address: str, options: OffloadOptions) -> Iterator[Finding]:
+    try:
+        where = Address.parse(address).with_key(options.key)
+    except SophonError as error:
+        yield _failed("the address", error)
+        return
+    connection = Connection(where, 1, options)
+    try:
+        try:
+            welcome = connection.greet(options.connect_timeout_s)
+        except SophonError as error:
+            yield _failed("the agent", error)
+            return
+        how = "encrypted, with a key" if where.token is not None else "without a key"
+        cores = f"{welcome.cores:g} core{'s' if welcome.cores != 1 else ''}"
+        yield Finding("the agent", f"answers, {how}; it has {cores} and exports {', '.join(welcome.exports)}")
+        yield _libraries(unlike(welcome.software), welcome.software)
+        if "roi-jpeg" not in welcome.encodings:
+            told = f"`sophon-agent status {where.endpoint}` there says why, and what to install"
+            yield Finding("crops in the file", "the agent cannot cut a JPEG to its crop", told)
+        try:
+            folders = connection.listing(10 * options.dead_after_s).folders
+        except SampleMissing as error:
+            told = what_is_there(where, options) or f"{error}"
+            yield Finding("the folder", told, f"correct the folder in {where}", stops=True)
+            return
+        except SophonError:  # a list that is too long, say; a dataset's own files are looked for below
+            return
+        some = ", ".join(folders[:3]) + (", ..." if len(folders) > 3 else "")
+        yield Finding("the folder", f"{where} has {counted(len(folders), 'folder')}{f': {some}' if some else ''}")
+    finally:
+        connection.close()
+
+
+def _libraries(differ: Sequence[str], theirs: dict[str, str]) -> Finding:
+    if not differ:
+        return Finding("libraries", "what decides the value of a pixel is alike at both ends")
+    ours = software()
+    both = ", ".join(f"{name} {ours.get(name, 'none')} here and {theirs.get(name, 'none')} there" for name in differ)
+    releases = [name for name in differ if name in ("torch", "torchvision", "pillow")]
+    todo = [f"install the same {' and '.join(releases)} at both ends"] if releases else []
+    todo += [remedy for name in differ if name not in releases and (remedy := remedy_for(name))]
+    return Finding(
+        "libraries", f"no op runs at the agent, or few do: {both}", "; ".join(todo) or "make both ends alike"
+    )
+
+
+def _of_dataset(address: str, name: str | None, options: OffloadOptions, seconds: float) -> Iterator[Finding]:
+    if name is None:
+        yield Finding("your dataset", "not looked at", "name it: --dataset MODULE:FUNCTION, see --help")
+        return
+    try:
+        dataset = _made(name)
+    except Exception as error:  # the user's code
+        text = f"{name} raises {type(error).__name__}: {error}"
+        yield Finding("your dataset", text, "see that `python -c` with that import and call runs here", stops=True)
+        return
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        text = f"{name} returns a {type(dataset).__name__}, of which no single sample can be asked for"
+        yield Finding("your dataset", text, "return a map-style dataset, see docs/datasets.md", stops=True)
+        return
+    workers = max(1, int(cores_available()))
+    how: dict[str, Any] = {"batch_size": 32, "shuffle": True, "num_workers": workers, "drop_last": False}
+    asked = replace(options, agent_missing="raise", verify=0.01)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", OffloadWarning)
+        try:
+            loader: Any = OffloadingDataLoader(dataset, agent=address, options=asked, **how)
+            first = next(iter(loader))
+            del first
+        except Exception as error:
+            yield _failed("your dataset", error)
+            return
+    plainly = loader._engine is None
+    for text in dict.fromkeys(str(one.message) for one in warned if issubclass(one.category, OffloadWarning)):
+        yield Finding("your dataset", *_parted(text), stops=plainly)
+    report = loader.report()
+    if plainly:
+        yield Finding("your dataset", report.summary, "see docs/datasets.md", stops=True)
+        return
+    told = (
+        f"{type(dataset).__name__} of {counted(len(dataset), 'sample')}; the agent has the files that were looked for"
+    )
+    yield Finding("your dataset", told)
+    stays = [note for note in report.notes if " at the loader: " in note or "runs at the agent" in note]
+    for note in stays:
+        if not any(note in str(one.message) for one in warned):
+            yield Finding("transforms", *_parted(note))
+    if not stays:
+        yield Finding("transforms", "all of them can run at the agent")
+    try:
+        yield from _worth(loader, dataset, asked, address, how, seconds)
+    except Exception as error:
+        yield _failed("the measurement", error)
+    finally:
+        loader.close()
+
+
+def _made(name: str) -> Any:
+    module, separator, function = name.partition(":")
+    if not separator or not function:
+        raise ValueError("--dataset must be MODULE:FUNCTION")
+    sys.path.insert(0, os.getcwd())
+    return getattr(importlib.import_module(module), function)()
+
+
+def _worth(
+    loader: Any, dataset: Any, options: OffloadOptions, address: str, how: dict[str, Any], seconds: float
+) -> Iterator[Finding]:
+    """What the agent brings, in turns with what comes without."""
+    plain: Any
+    if all(source.root is not None for source in loader._engine.data.sources):
+        plain, name = DataLoader(dataset, **how), "torch's DataLoader over the mounted files"
+    else:
+        plain, name = (
+            OffloadingDataLoader(dataset, agent=address, policy="no-off", options=options, **how),
+            "whole files",
+        )
+    rounds = 3
+    found: dict[str, list[float]] = {"with": [], "without": []}
+    moved, files = 0, 0
+    with tqdm(total=2 * rounds, desc="measuring", leave=False, disable=None) as bar:
+        for _ in range(rounds):
+            for which, one in (("without", plain), ("with", loader)):
+                found[which].append(_rate(one, seconds / (2 * rounds)))
+                bar.update()
+            totals = loader.report().totals
+            moved, files = moved + totals.wire_bytes, files + totals.read_bytes
+    with_s, without_s = sorted(found["with"])[rounds // 2], sorted(found["without"])[rounds // 2]
+    ratio = with_s / without_s if without_s else 0.0
+    saved = f"; {size(moved)} crossed for files of {size(files)} ({percent(moved / files)})" if files else ""
+    text = f"{number(with_s)} samples/s with the agent, {number(without_s)} by {name}: {ratio:.2f} times{saved}"
+    limits = loader.report().verdict
+    if ratio >= _LEAST:
+        yield Finding("what it brings", f"{text}. {limits}".rstrip())
+    else:
+        words = "an agent pays where the wire limits, or the loader's CPU"
+        if isinstance(plain, DataLoader) and not isinstance(plain, OffloadingDataLoader):
+            words += "; a set that fits this host's memory is read from there, and a larger one is not"
+        yield Finding("what it brings", f"{text}. {limits}".rstrip(), words)
+
+
+def _rate(loader: Any, seconds: float) -> float:
+    """Samples per second, from the first batch on."""
+    samples, began_s = 0, 0.0
+    for batch in loader:
+        now_s = time.monotonic()
+        if not began_s:
+            began_s = now_s
+            continue
+        first = batch[0] if isinstance(batch, (list, tuple)) else batch
+        samples += len(first) if hasattr(first, "__len__") else 1
+        if now_s - began_s >= seconds:
+            break
+    spent_s = time.monotonic() - began_s
+    return samples / spent_s if samples and spent_s > 0 else 0.0
+
+
+def _failed(what: str, error: Exception) -> Finding:
+    text = f"{error}" if isinstance(error, SophonError) else f"{type(error).__name__}: {error}"
+    said, todo = _parted(text)
+    return Finding(what, said, todo, stops=True)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """An error's text: what is wrong, and what to do, which stands behind its last semicolon."""
+    said, _, todo = text.strip().rpartition("; ")
+    return (said, todo.rstrip(".")) if said else (todo, "see docs/failures.md")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `sophon-doctor`; returns the exit status: 1 if something keeps the agent from being used."""
+    parser = argparse.ArgumentParser(
+        "sophon-doctor",
+        description="See whether an agent can be reached and used, and what it would bring; each with what to do next.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("address", help="of the agent, with the export, as given to agent=")
+    parser.add_argument("--dataset", metavar="MODULE:FUNCTION", help="what makes the dataset of your training")
+    parser.add_argument("--key", help="as OffloadOptions(key=...)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="to measure for (default: %(default)g)")
+    parsed = parser.parse_args(arguments)
+    if not parsed.seconds > 0:
+        parser.error(f"--seconds must be above 0, got {parsed.seconds:g}")
+    bad = False
+    for found in examine(parsed.address, parsed.dataset, OffloadOptions(key=parsed.key), parsed.seconds):
+        print(found, flush=True)
+        bad |= found.stops
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

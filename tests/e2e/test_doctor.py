@@ -1,0 +1,181 @@
+"""`sophon-doctor` on set-ups that are broken in one way each: it names the cause, and what to do next."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_other_agent import OTHER_TORCH, modules
+from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.pictures import make_tree
+
+MINE = """
+from torch.utils.data import Dataset, IterableDataset
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+ROOT = {root!r}
+
+def good():
+    return ImageFolder(ROOT, T.Compose([T.RandomResizedCrop(32), T.ToTensor()]))
+
+def local():
+    return ImageFolder(ROOT, T.Compose([lambda image: image.resize((64, 64)), T.ToTensor()]))
+
+def fails():
+    raise RuntimeError("no disk today")
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+def stream():
+    return Stream()
+
+class Own(Dataset):
+    def __len__(self):
+        return 3
+    def __getitem__(self, index):
+        return index
+
+def own():
+    return Own()
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("doctor") / "photos", 48)
+
+
+@pytest.fixture(scope="module")
+def served(files: Path) -> Iterator[Agent]:
+    with agent_for({EXPORT: files}) as running:
+        yield running.ready()
+
+
+@pytest.fixture
+def work(tmp_path: Path, files: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MINE.format(root=str(files)))
+    return tmp_path
+
+
+def doctor(work: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "sophon_loader.doctor", *arguments, "--seconds", "2"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def seen(work: Path, *arguments: str, says: str, todo: str) -> None:
+    """The last look fails, for that reason, and with that to do."""
+    status, told = doctor(work, *arguments)
+    last = told[told.rindex("\nFAIL") if "\nFAIL" in told else 0 :]
+    assert status == 1 and "FAIL" in last, told
+    assert says in last.partition("next: ")[0], told
+    assert todo in last.partition("next: ")[2], told
+
+
+def test_all_is_well(work: Path, served: Agent) -> None:
+    status, told = doctor(work, served.address(), "--dataset", "mine:good")
+    assert status == 0 and "FAIL" not in told, told
+    for line in ("the agent: answers", "libraries: ", "the folder: ", "transforms: all of them", "what it brings: "):
+        assert f" {line}" in told, told
+    assert " samples/s with the agent, " in told
+    status, told = doctor(work, served.address())
+    assert status == 0 and "next: name it: --dataset MODULE:FUNCTION" in told
+
+
+def test_an_address_that_is_none(work: Path) -> None:
+    seen(work, "fileserver:5555", says="it lacks tcp://", todo="write tcp://fileserver:5555")
+
+
+def test_a_host_that_nobody_knows(work: Path) -> None:
+    seen(work, "tcp://no-such-host.invalid:5555/x", says="no-such-host.invalid", todo="correct the name")
+
+
+def test_nobody_listens(work: Path) -> None:
+    seen(work, "tcp://127.0.0.1:9/x", says="got nothing within 5 s", todo="see that `sophon-agent serve` runs there")
+
+
+def test_something_else_listens(work: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            for _ in range(200):
+                try:
+                    server.accept()[0].close()
+                except OSError:
+                    return
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        port = server.getsockname()[1]
+        seen(work, f"tcp://127.0.0.1:{port}/x", says="something else listens", todo="OffloadOptions(key=...)")
+
+
+def test_an_agent_that_stands_still(work: Path, files: Path) -> None:
+    with agent_for({EXPORT: files}) as still:
+        still.ready().pause()
+        seen(work, still.address(), says="got nothing within 5 s", todo="bound to an address that this host can reach")
+        still.go_on()
+
+
+def test_a_key_is_needed_and_another_is_given(work: Path, files: Path) -> None:
+    keys = work / "keys"
+    with agent_for({EXPORT: files}, "--keys", str(keys)) as locked:
+        seen(work, locked.address(), says="key must be given", todo="OffloadOptions(key=...)")
+        with agent_for({EXPORT: files}, "--keys", str(work / "others")):
+            token = (work / "others" / "tokens" / "first").read_text().strip()
+            seen(work, locked.address(), "--key", token, says="key must belong to the agent", todo="leave the key out")
+        right = (keys / "tokens" / "first").read_text().strip()
+        status, told = doctor(work, locked.address(), "--key", right)
+        assert status == 0 and "encrypted, with a key" in told, told
+
+
+def test_a_wrong_export_and_a_wrong_folder(work: Path, served: Agent) -> None:
+    seen(work, served.address("others"), says="export must be one of", todo="correct the address")
+    seen(
+        work, f"{served.address()}/nothing", says="has no folder 'nothing'; it has: class_0", todo="correct the folder"
+    )
+
+
+def test_other_libraries(work: Path, files: Path, tmp_path: Path) -> None:
+    with agent_for({EXPORT: files}, modules=modules(tmp_path, OTHER_TORCH)) as other:
+        status, told = doctor(work, other.ready().address())
+        assert status == 0 and "see  libraries: " in told and "torch" in told, told
+        assert "next: install the same torch" in told, told
+
+
+@pytest.mark.parametrize(
+    ("function", "says", "todo"),
+    [
+        ("nothing", "has no attribute 'nothing'", "runs here"),
+        ("fails", "raises RuntimeError: no disk today", "runs here"),
+        ("stream", "returns a Stream, of which no single sample", "docs/datasets.md"),
+        ("own", "Own is not an ImageFolder", "sophon_loader.FileDataset"),
+    ],
+)
+def test_a_dataset_that_cannot_be_used(work: Path, served: Agent, function: str, says: str, todo: str) -> None:
+    seen(work, served.address(), "--dataset", f"mine:{function}", says=says, todo=todo)
+
+
+def test_an_op_that_stays_here(work: Path, served: Agent) -> None:
+    status, told = doctor(work, served.address(), "--dataset", "mine:local")
+    assert status == 0 and "lambda" in told and "next: leave it out if it only converts to RGB" in told, told
+
+
+def test_other_files(work: Path, files: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(files, copy)
+    victim = min(copy.rglob("*.jpg"))
+    victim.write_bytes(victim.read_bytes() + b"more")
+    with agent_for({EXPORT: copy}) as other:
+        arguments = [other.address(), "--dataset", "mine:good"]
+        seen(work, *arguments, says="the export must hold the same files", todo="make both copies of the same data")
