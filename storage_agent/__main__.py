@@ -112,6 +112,7 @@ def _serve(parsed: argparse.Namespace) -> int:
             announcer.close()
         if port is not None:
             port.close()
+        exports.close()
     return 0
 
 
@@ -189,6 +190,11 @@ def _status(parsed: argparse.Namespace) -> int:
 
 def _index(parsed: argparse.Namespace) -> int:
     log.configure("info", as_json=False)
+    if not parsed.location.startswith(("tar://", "zip://")):
+        raise ConfigError(
+            f"what is indexed must be tar:// or zip:// and a path, got {parsed.location!r}; folders need no index, and "
+            "buckets are listed whenever the agent starts"
+        )
     found = indexed("NAME", parsed.location, parsed.index_folder)
     print(found.index)
     return 0

@@ -37,6 +37,8 @@ examples:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555
   # Pictures in tar or zip files, of which nothing is unpacked:
   sophon-agent serve --export "imagenet=tar:///data/shards/{000000..000099}.tar"
+  # Objects of a bucket, with the credentials of the environment (pip install 'sophon_loader[stores]'):
+  sophon-agent serve --export imagenet=s3://bucket/imagenet/train
   # Beside other agents, in a folder where all of them say that they are there:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:0 --announce /shared/run/agents
   # On a file server that has other work to do:
@@ -127,7 +129,8 @@ def _add_served(group: _Group) -> None:
         type=_export,
         metavar="NAME=FOLDER",
         help="A folder to serve, and the name by which loaders ask for it; or archives: tar:///data/x.tar, "
-        "zip:///data/x.zip, also with {000..099} and *. Repeat it to serve several.",
+        "zip:///data/x.zip, also with {000..099} and *; or a bucket: s3://bucket/prefix, gs://, az://. Repeat it to "
+        "serve several.",
     )
     _add_index_folder(group)
     group.add_argument(

@@ -20,15 +20,17 @@ _BIND_LIKE = "write tcp://HOST:PORT, such as tcp://0.0.0.0:5555"
 
 @dataclass(frozen=True)
 class Indexed:
-    """What an export of archives is, as the agent's start found it.
+    """What an export of archives or of a far store is, as the agent's start found it.
 
     Args:
         index: path of their index.
         containers: paths of the archives, by their number in the index.
+        fetcher: where the process listens that reads objects of a far store.
     """
 
     index: str
-    containers: tuple[str, ...]
+    containers: tuple[str, ...] = ()
+    fetcher: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Settings:
         announce: folder in which the agent says that it is there; None to say it nowhere.
         metrics: host and port at which Prometheus reads the numbers of the status; None for nowhere.
         announce_as: `HOST` or `HOST:PORT` to be said there; "" for where it listens.
-        indexed: name -> index, of the exports that are archives; the agent's start finds them for its workers.
+        indexed: name -> index, of the exports that are archives or far; the agent's start finds them for its workers.
 
     Example:
         >>> Settings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued

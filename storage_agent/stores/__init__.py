@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from sophon_loader.errors import ConfigError, UnknownExport
 from storage_agent.settings import Indexed, Settings
 from storage_agent.stores.archive import Archive
+from storage_agent.stores.far import SCHEMES, Far
+from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 
-STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive}
+STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive, **dict.fromkeys(SCHEMES, Far)}
 """The store of each scheme, the part of a location in front of `://`; "" is a location without one."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_MEANT = re.compile(r"(tar|zip):")
+_MEANT = re.compile(r"(tar|zip|s3|gs|az):")
 """What is meant as a location with a scheme, and lacks slashes."""
 
 
@@ -27,8 +29,9 @@ class Exports:
         >>> exports["photos"].read("cats/1.jpg")
     """
 
-    def __init__(self, stores: Mapping[str, Store]) -> None:
+    def __init__(self, stores: Mapping[str, Store], fetcher: Fetcher | None = None) -> None:
         self._stores = dict(stores)
+        self._fetcher = fetcher
         self.names = sorted(stores)
 
     def __getitem__(self, export: str) -> Store:
@@ -55,13 +58,18 @@ class Exports:
             store.check()
 
     def indexed(self) -> dict[str, Indexed]:
-        """Name -> index and archives, of the exports of archives that have been checked: for `Settings.indexed`."""
+        """Name -> index, of the exports that have one and have been checked: for `Settings.indexed`."""
         archives = {name: store for name, store in self._stores.items() if isinstance(store, Archive)}
         return {name: store.found for name, store in archives.items() if store.found is not None}
 
     def describe(self) -> dict[str, str]:
         """Name -> where the files lie."""
         return {name: self._stores[name].describe() for name in self._stores}
+
+    def close(self) -> None:
+        """End the process that reads far stores, if `check` has started one."""
+        if self._fetcher is not None:
+            self._fetcher.close()
 
 
 def open_exports(settings: Settings) -> Exports:
@@ -71,6 +79,7 @@ def open_exports(settings: Settings) -> Exports:
         ConfigError: a location has a scheme that no store is for.
     """
     stores: dict[str, Store] = {}
+    fetcher = Fetcher()
     for name, location in settings.exports.items():
         match = _SCHEME.match(location)
         made = STORES.get(match.group(1) if match else "")
@@ -83,6 +92,9 @@ def open_exports(settings: Settings) -> Exports:
         elif made is Archive:
             found = settings.indexed.get(name)
             stores[name] = Archive(*given, index_folder=settings.index_folder, found=found)
+        elif made is Far:
+            found = settings.indexed.get(name)
+            stores[name] = Far(*given, index_folder=settings.index_folder, found=found, fetcher=fetcher)
         else:
             stores[name] = made(*given)
-    return Exports(stores)
+    return Exports(stores, fetcher)

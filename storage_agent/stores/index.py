@@ -1,7 +1,8 @@
 """The index of archives: name -> where its bytes lie, in a file that is mapped into memory and never parsed.
 
 The form, little-endian: a header, (size, time of change) of each archive, a record of 24 bytes per name in the order of
-the names' bytes and one that ends them, the names. A name that is a link has its target behind a zero byte.
+the names' bytes and one that ends them, the names. Behind a zero byte, a name that is a link has its target, and one of
+an object of a far store its ETag.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import IO, NamedTuple
 
 import xxhash
 
-LINK, FOLDER, OTHER = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
-"""In place of a container's number: a symbolic link; a folder; a pipe or device."""
+LINK, FOLDER, OTHER, OBJECT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFC
+"""In place of a container's number: a symbolic link; a folder; a pipe or device; an object of a far store."""
 MAX_LENGTH = 0xFFFFFFFF
 """Of a member, in bytes."""
 UNFINISHED = ".making-"
@@ -55,10 +56,10 @@ class Entry(NamedTuple):
 
     Args:
         name: the key, as bytes.
-        container: number of its archive, or LINK, FOLDER, OTHER.
+        container: number of its archive, or LINK, FOLDER, OTHER, OBJECT.
         offset: where its bytes begin there.
         length: their number.
-        target: of a link.
+        target: of a link; the ETag of an object.
     """
 
     name: bytes
@@ -119,7 +120,7 @@ class Index:
             view.release()
 
     def raw(self, position: int) -> bytes:
-        """The name at a position, and the target behind it if it is a link."""
+        """The name at a position, and what stands behind it."""
         start, end = _TWO_NAMES.unpack_from(self._map, self._records_at + position * _RECORD.size)
         return self._map[self._names_at + start : self._names_at + end]
 
@@ -140,6 +141,9 @@ class Index:
         raw = self.raw(position)
         at = self._records_at + position * _RECORD.size
         _, offset, length, container = _RECORD.unpack_from(self._map, at)
+        if container == OBJECT:
+            name, _, etag = raw.partition(b"\0")
+            return Entry(name, OBJECT, length=length, target=etag)
         if container != LINK:
             return Entry(raw, container, offset, length)
         return Entry(raw[:length], LINK, target=raw[length + 1 :])
@@ -179,6 +183,8 @@ def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], ent
         raw = name
         if container == LINK:
             raw, length, links = name + b"\0" + target, len(name), 1
+        elif container == OBJECT:
+            raw = name + b"\0" + target
         file.write(_RECORD.pack(at, offset, length, container))
         names.write(raw)
         at += len(raw)

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def indexed(export: str, location: str, folder: Path | None) -> Indexed:
         ConfigError: the archives cannot be served, or the index not be kept.
     """
     paths = containers_of(export, location)
-    folder = folder or usual_index_folder()
-    _make_private(folder)
+    folder = private_index_folder(folder)
     versions = [Version.of(os.stat(path)) for path in paths]
     kind = location.partition("://")[0]
     whole = folder / _name(kind, paths, versions)
@@ -68,12 +67,17 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     error = outcome.get("error", f"the process that reads the archives ended with status {done.returncode}")
     if error:
         raise ConfigError(f"export {export!r}: {error}")
-    for why, (count, first) in outcome["left_out"].items():
-        EventLog().warning("members left out", export=export, reason=why, count=count, first=first)
+    tell_left_out(export, outcome["left_out"])
     for part in parts:
         _remove_older(Path(part["index"]))
     _remove_older(whole)
     _remove_unfinished(folder)
+
+
+def tell_left_out(export: str, left_out: Mapping[str, Sequence[Any]]) -> None:
+    """Log what is not served: reason -> (how many, name of the first)."""
+    for why, (count, first) in left_out.items():
+        EventLog().warning("members left out", export=export, reason=why, count=count, first=first)
 
 
 def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
@@ -107,8 +111,16 @@ def _remove_unfinished(folder: Path) -> None:
                 one.unlink()
 
 
-def _make_private(folder: Path) -> None:
-    """Have a folder into which nobody else writes."""
+def private_index_folder(folder: Path | None) -> Path:
+    """The folder of indexes, made if need be, into which nobody else writes.
+
+    Args:
+        folder: the one that was named; None for the usual one.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = folder or usual_index_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.stat(folder)
@@ -121,3 +133,4 @@ def _make_private(folder: Path) -> None:
             f"--index-folder must be a folder into which the agent's user alone may write, got {folder}; chmod it to "
             "700, or name another"
         )
+    return folder

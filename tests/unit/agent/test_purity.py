@@ -29,6 +29,7 @@ def test_the_broker_imports_neither_torch_nor_numpy(module: str) -> None:
     assert {"zmq", "msgpack"} <= loaded
     assert not loaded & {"torch", "torchvision", "numpy", "imagecodecs", "rich"}
     assert not loaded & {"tarfile", "tqdm"}, "it holds the keys, and reads no archive's headers"
+    assert not loaded & {"obstore", "ssl"}, "it holds the keys, and talks to no store"
 
 
 @pytest.mark.parametrize("module", ["storage_agent.desk", "storage_agent.staff"])

@@ -341,13 +341,14 @@ def test_another_store_is_a_class_and_a_line(root: Path, monkeypatch: pytest.Mon
     assert isinstance(store, Memory) and store.made == ("m", "memory://here", LIMIT)
     with pytest.raises(ConfigError, match="no memory"):
         exports.check()
-    with pytest.raises(ConfigError, match="must be a folder or one of tar://, zip://, memory://, got 's3://bucket'"):
-        open_exports(_settings(x="s3://bucket"))
+    with pytest.raises(ConfigError, match="az://, memory://, got 'hdfs://bucket'"):
+        open_exports(_settings(x="hdfs://bucket"))
 
 
-@pytest.mark.parametrize("location", ["s3://bucket", "file:///data", "memory://", "tar:/data/x.tar", "zip:x.zip"])
+@pytest.mark.parametrize("location", ["hdfs://bucket", "file:///data", "memory://", "tar:/x.tar", "zip:x.zip", "s3:x"])
 def test_a_scheme_that_no_store_is_for(location: str) -> None:
-    with pytest.raises(ConfigError, match=f"export 'x' must be a folder or one of tar://, zip://, got '{location}'"):
+    known = "tar://, zip://, s3://, gs://, az://"
+    with pytest.raises(ConfigError, match=f"export 'x' must be a folder or one of {known}, got '{location}'"):
         open_exports(_settings(x=location))
 
 

@@ -1,0 +1,194 @@
+"""Objects of S3, GCS and Azure as files of one folder: found in an index, read by the fetching process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from sophon_loader.errors import ConfigError, SampleMissing, SampleUnreadable
+from storage_agent.descriptors import NONE_LEFT
+from storage_agent.settings import Indexed
+from storage_agent.stores import refusals
+from storage_agent.stores.archive import Archive
+from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.index import Entry
+from storage_agent.stores.indexing import private_index_folder, tell_left_out
+from storage_agent.workers.channel import Channel
+
+SCHEMES = ("s3", "gs", "az")
+ANSWER_S = 29.0
+"""Within so many seconds the fetching process answers, by the time-outs of `objects.py`."""
+_LOCATION = re.compile(r"[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9._-]*(/[^?#@]*)?")
+_SETTINGS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the agent's environment, or AWS_SKIP_SIGNATURE=true for "
+    "a public bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS in the agent's environment to the path of a key's file",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY in the agent's environment",
+}
+_ADDRESSES = {
+    "s3": "; set AWS_ENDPOINT_URL if it is not Amazon's, and AWS_REGION",
+    "gs": "",
+    "az": "; set AZURE_STORAGE_ACCOUNT_NAME",
+}
+
+
+class Far(Archive):
+    """Reads objects below a prefix of a bucket; see `Store`. Its index has their sizes and ETags.
+
+    What is read is the object that was listed: one of another size or ETag is an error.
+
+    Args:
+        export: the export's name, for the texts of errors.
+        location: `s3://bucket/prefix`, `gs://` or `az://container/prefix`.
+        max_file_nbytes: larger files are refused.
+        index_folder: where indexes are kept; None for the usual one.
+        found: the index and the fetching process that the agent found at its start; None before that.
+        fetcher: the fetching process, for `check` to start; None elsewhere than in the agent's main process.
+
+    Example:
+        >>> fetcher = Fetcher()
+        >>> store = Far("photos", "s3://photos/train", max_file_nbytes=1 << 28, fetcher=fetcher)
+        >>> store.check()
+        >>> store.size("cats/1.jpg")
+        109648
+    """
+
+    def __init__(
+        self,
+        export: str,
+        location: str,
+        max_file_nbytes: int,
+        *,
+        index_folder: Path | None = None,
+        found: Indexed | None = None,
+        fetcher: Fetcher | None = None,
+    ) -> None:
+        super().__init__(export, location, max_file_nbytes, index_folder=index_folder, found=found)
+        self._fetcher = fetcher
+        self._free: list[_Line] = []
+        """Connections to the fetching process that no thread uses at the moment."""
+
+    def check(self) -> None:
+        """Have the objects listed into an index.
+
+        Raises:
+            ConfigError: they cannot be served.
+        """
+        scheme = self._location.partition("://")[0]
+        if not _LOCATION.fullmatch(self._location):
+            raise ConfigError(
+                f"export {self._export!r} must be {scheme}://BUCKET or {scheme}://BUCKET/PREFIX, without a user, a "
+                "password or options; give credentials in the agent's environment"
+            )
+        if importlib.util.find_spec("obstore") is None:
+            raise ConfigError(
+                f"export {self._export!r} must be in a store that the agent can read, but {scheme}:// needs the "
+                "package obstore; install it: pip install 'sophon_loader[stores]'"
+            )
+        assert self._fetcher is not None, "the agent's main process has one"
+        folder = private_index_folder(self._index_folder)
+        index = folder / f"{hashlib.sha256(self._location.encode()).hexdigest()[:24]}-far.index"
+        self.found = Indexed(str(index), fetcher=self._fetcher.start())
+        try:
+            (what, why), *listed = self._asked(None, "list", self._location, str(index))
+        except (EOFError, OSError):
+            what, why, listed = "unreadable", "the process that lists it has ended", []
+        if what:
+            raise ConfigError(
+                f"export {self._export!r} must be a bucket that the agent may list and read, got {self._location}: "
+                f"{why}; {self._remedy(scheme, what)}"
+            )
+        tell_left_out(self._export, msgpack.unpackb(listed[0], unicode_errors="surrogateescape"))
+        if not len(self._index):
+            raise ConfigError(
+                f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
+                "prefix"
+            )
+
+    def _remedy(self, scheme: str, what: str) -> str:
+        remedies = {
+            "denied": f"{_SETTINGS[scheme]}; they need the rights to list and to read",
+            "unset": _SETTINGS[scheme],
+            "none": f"correct its name{_ADDRESSES[scheme]}",
+            "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
+            "region": "set AWS_REGION to the bucket's region",
+            "names": "rename it, or export a prefix without it",
+        }
+        return remedies.get(what, "start the agent again")
+
+    def _read(self, entry: Entry, key: str) -> bytes:
+        name, etag = entry.name.decode(), entry.target.decode()
+        try:
+            try:
+                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, etag)
+            except EOFError:  # that process has ended, and is started again
+                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, etag)
+        except (EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NONE_LEFT:
+                raise refusals.no_descriptor() from error
+            what, why = "unreadable", "the process that reads it does not answer"
+        if not what:
+            return bytes(data[0])
+        if what == "missing":
+            raise SampleMissing(
+                f"file must exist in export {self._export!r}, got {key!r}, which {self._location} no longer has; "
+                "restart the agent, so that it is listed anew"
+            )
+        if what == "changed":
+            raise SampleUnreadable(
+                f"objects must stay as they were when the agent started, got {key!r} of export {self._export!r}, which "
+                f"has changed in {self._location}; restart the agent"
+            )
+        raise refusals.unreadable(self._export, key, f"{self._location}: {why}")
+
+    def _asked(self, within_s: float | None, *question: object) -> list[Any]:
+        """What the fetching process answers: (what failed, why), the bytes.
+
+        Raises:
+            EOFError: it has ended.
+            OSError: it does not answer in time.
+        """
+        try:
+            line = self._free.pop()
+        except IndexError:
+            assert self.found is not None
+            line = _Line(self.found.fetcher)
+        try:
+            answer = line.asked(within_s, msgpack.packb(question))
+        except (EOFError, ConnectionError) as error:
+            self._free.clear()  # the others have ended, too
+            raise EOFError from error
+        self._free.append(line)
+        head, *data = answer
+        return [msgpack.unpackb(head), *data]
+
+
+class _Line:
+    """A connection to the fetching process, for one thread at a time."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._channel = Channel(self._socket)
+        self._socket.connect("\0" + address[1:])
+
+    def asked(self, within_s: float | None, question: bytes) -> list[memoryview]:
+        """The answer to a question; after an error, the connection is of no use.
+
+        Raises:
+            EOFError, ConnectionError: that process has ended.
+            OSError: it does not answer in time.
+        """
+        self._socket.settimeout(within_s)
+        self._channel.send([question])
+        answer = self._channel.receive()
+        assert answer is not None, "a socket that waits has all of it"
+        return answer
+
+    def __del__(self) -> None:
+        self._socket.close()

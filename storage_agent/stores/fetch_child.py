@@ -1,0 +1,77 @@
+"""The process that reads far stores: `python -m storage_agent.stores.fetch_child DESCRIPTOR`.
+
+It alone has the stores' credentials and a TLS stack; it has no loader's key and talks to no loader. The agent's other
+processes have connections to it: a question at a time, an answer at a time. It writes a line on standard output once it
+serves, and ends when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+import msgpack
+
+from sophon_loader.encodings.encoding import Payload
+from storage_agent.stores import objects
+from storage_agent.stores.objects import Failed
+from storage_agent.workers.channel import Channel
+
+_PEER = struct.Struct("3i")
+
+
+def main() -> int:
+    """Serve until standard input is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the agent decides
+        signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=_accept, args=(listener,), name="accept", daemon=True).start()
+    print("serving", flush=True)
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+def _accept(listener: socket.socket) -> None:
+    while True:
+        end, _ = listener.accept()
+        _, user, _ = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user != os.geteuid():
+            end.close()
+            continue
+        threading.Thread(target=_serve, args=(end,), name="serve", daemon=True).start()
+
+
+def _serve(end: socket.socket) -> None:
+    """Answer one connection's questions, until it is closed."""
+    channel = Channel(end)
+    with end:
+        while True:
+            try:
+                question = channel.receive()
+                assert question is not None, "a socket that waits has all of it"
+                channel.send(_answer(msgpack.unpackb(question[0])))
+            except (EOFError, OSError):
+                return
+
+
+def _answer(question: Sequence[object]) -> list[Payload]:
+    """[what failed and why, the bytes]; nothing failed if the first is empty."""
+    try:
+        name, *arguments = question
+        return [msgpack.packb(("", "")), _CALLS[str(name)](*arguments)]
+    except Failed as error:
+        return [msgpack.packb((error.what, error.why))]
+    except Exception as error:  # the boundary to a library whose texts may have what is secret
+        return [msgpack.packb(("unreadable", type(error).__name__))]
+
+
+_CALLS: dict[str, Callable[..., Payload]] = {"list": objects.write_listing, "read": objects.read}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Objects of S3, GCS and Azure by obstore: listed into an index, and read as they were listed.
+
+Runs in the fetching process alone. No text of obstore's leaves it, since addresses may have signatures in them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from sophon_loader.wire.limits import MAX_KEY_NBYTES
+from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
+from storage_agent.stores.members import LeftOut, Refused
+
+AGAIN_WITHIN_S = 6.0
+"""A read that failed within so many seconds is done once more; both end before a worker's time for a sample does."""
+_CLIENT = {"connect_timeout": "2s", "read_timeout": "3s", "timeout": "10s", "randomize_addresses": True}
+_RETRIES = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=12),
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+class Failed(Exception):
+    """The store has not given what was asked for.
+
+    Args:
+        what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
+            "names" or "unreadable".
+        why: in words that may be shown.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what = what
+        self.why = why
+
+
+@functools.cache
+def _store(location: str) -> Any:
+    """The store of a location, made once, in this process: its connections are threads' of its own."""
+    scheme, _, path = location.partition("://")
+    bucket, _, prefix = path.partition("/")
+    made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
+    endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
+    client = {**_CLIENT, "allow_http": scheme == "s3" and endpoint.startswith("http://")}
+    try:
+        return made(bucket, prefix=prefix.strip("/") or None, client_options=client, retry_config=_RETRIES)
+    except BaseError as error:
+        raise Failed("unset", _shown(error)) from None
+
+
+def write_listing(location: str, index: str) -> bytes:
+    """List all objects of a location into an index, and see that one can be read; what is left out, by reason.
+
+    Raises:
+        Failed: they cannot be listed.
+    """
+    left_out = LeftOut()
+    try:
+        found = sorted(_listed(location, left_out))
+        if key := next((name for name, nbytes, _ in found if nbytes), b""):
+            obstore.head(_store(location), key.decode())  # the right to list is not the right to read
+    except Refused as error:
+        raise Failed("names", str(error)) from None
+    except ValueError:
+        raise Failed("names", "the name of an object is none that a file can have") from None
+    except (BaseError, OSError) as error:
+        raise _failed(error) from None
+    write_index(Path(index), [], _entries(found))
+    packed: bytes = msgpack.packb(left_out.reasons, unicode_errors="surrogateescape")
+    return packed
+
+
+def _listed(location: str, left_out: LeftOut) -> Iterator[tuple[bytes, int, bytes]]:
+    """(name, size, ETag) of each object."""
+    for some in obstore.list(_store(location)):
+        for one in some:
+            name = one["path"].encode()
+            if len(name) > MAX_KEY_NBYTES:
+                left_out.add(name, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
+            elif one["size"] > MAX_LENGTH:
+                left_out.add(name, "larger than 4 GiB", "serve it from a folder")
+            else:
+                yield name, one["size"], (one["e_tag"] or "").encode()
+
+
+def _entries(found: list[tuple[bytes, int, bytes]]) -> Iterator[Entry]:
+    """Entries of an index. An empty object above others stands for their folder, as consoles make such."""
+    for name, nbytes, etag in found:
+        below = bisect_left(found, (name + b"/",)) if not nbytes else len(found)
+        if below < len(found) and found[below][0].startswith(name + b"/"):
+            yield Entry(name, FOLDER)
+        else:
+            yield Entry(name, OBJECT, length=nbytes, target=etag)
+
+
+def read(location: str, key: str, nbytes: int, etag: str) -> Any:
+    """The bytes of an object as it was listed.
+
+    Raises:
+        Failed: it is another one, or cannot be read.
+    """
+    end_s = time.monotonic() + AGAIN_WITHIN_S
+    try:
+        return _read(location, key, nbytes, etag)
+    except Failed as error:
+        if error.what not in ("away", "unreadable") or time.monotonic() > end_s:
+            raise
+    return _read(location, key, nbytes, etag)
+
+
+def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
+    try:
+        got = obstore.get(_store(location), key, options={"if_match": etag} if etag else {})
+        found = got.meta
+        if (found["e_tag"] or "") != etag or (not etag and found["size"] != nbytes):
+            raise Failed("changed", "it has another object")
+        if found["size"] != nbytes:
+            raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
+        data = got.bytes()
+    except (BaseError, OSError) as error:
+        raise _failed(error) from None
+    if len(data) != nbytes:
+        raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
+    return data
+
+
+def _failed(error: Exception) -> Failed:
+    """What an error means."""
+    text, shown = str(error), _shown(error)
+    code = match.group(1) if (match := _CODE.search(text)) else ""
+    if code in ("NoSuchBucket", "ContainerNotFound"):
+        return Failed("none", shown)
+    if isinstance(error, FileNotFoundError):
+        return Failed("missing", shown)
+    if isinstance(error, PreconditionError):
+        return Failed("changed", shown)
+    if "169.254.169.254" in text or "metadata.google" in text:
+        return Failed("unset", "no credentials are found")
+    if "PermanentRedirect" in text or code == "AuthorizationHeaderMalformed" or "status code: 301" in text:
+        return Failed("region", shown)
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.search(r"status code: 40[13]", text):
+        return Failed("denied", shown)
+    return Failed("unreadable" if _STATUS.search(text) else "away", shown)
+
+
+def _shown(error: Exception) -> str:
+    """What may be shown of an error: the status and code of the store's answer, or what kind it is."""
+    text = str(error)
+    found = [match.group(1) for match in (_STATUS.search(text), _CODE.search(text)) if match]
+    if found:
+        return f"it answers {' '.join(found)}"
+    if "timed out" in text or "TimedOut" in text or "timeout" in text.lower().replace("retry_timeout", ""):
+        return "it has not answered in time"
+    return "it cannot be reached" if "error sending request" in text else f"reading ended in a {type(error).__name__}"
