@@ -31,6 +31,7 @@ from sophon_loader.wire.frames import unpack
 from sophon_loader.wire.messages import AT_WORK, Failed, Registered, Status, Welcome
 from storage_agent import instructions as do
 from storage_agent.admission import Admission
+from storage_agent.ahead import Ahead
 from storage_agent.answers import Answer, answer_file, answer_question
 from storage_agent.desk import Desk, Load
 from storage_agent.frontend import LOOK_S, Frontend
@@ -102,6 +103,7 @@ class Broker:
         self._lines = Lines(self._poller)
         self._notices: Notices[Callable[[], None]] = Notices()
         self._readers = Readers(settings.readers, self._hand_in)
+        self._ahead = Ahead(exports, self._hand_in, self._admission.turns.waiting_of)
         self._workers = Workers(
             settings,
             started=functools.partial(self._hand_in, self._lines.open),
@@ -194,10 +196,11 @@ class Broker:
             for client in self._frontend.departed():
                 unanswered = self._desk.gone(client)
                 self._frontend.visits.left(self._frontend.owner_of(client), unanswered, time.monotonic())
-                self._admission.finish(client, len(self._readers.turns.drop(client)))
+                self._admission.finish(client, len(self._readers.turns.drop(client)) + self._ahead.drop(client))
             self._tell_who_has_gone(time.monotonic())
             self._cores_now(time.monotonic())
             self._carry_out(self._staff.assign(time.monotonic()))
+            self._ahead.assign()
             self._send_due()
 
     def _tell_who_has_gone(self, now_s: float) -> None:
@@ -261,9 +264,12 @@ class Broker:
                 case do.Order(number, frames):
                     self._lines.put(number, frames)
                 case do.Read(jobs, note):
-                    self._read(jobs, note)
+                    read = functools.partial(self._read, note=note)
+                    for job in self._ahead.take(jobs, read, self._admission.finish):
+                        read(job)
                 case do.Queue(jobs):
-                    self._carry_out(self._staff.queue(jobs, now_s=time.monotonic()))
+                    if near := self._ahead.take(jobs, lambda job: self._queue([job]), self._admission.finish):
+                        self._queue(near)
                 case do.Tell(client, message):
                     self._frontend.tell(client, message)
                 case do.Refuse(client, message):
@@ -299,11 +305,13 @@ class Broker:
             max_outstanding=self._settings.max_outstanding,
         )
 
-    def _read(self, jobs: Sequence[Job], note: str) -> None:
-        for job in jobs:
-            client = job.fetch.client
-            make = functools.partial(answer_file, self._exports, job, note)
-            self._readers.submit(Task(client, make, functools.partial(self._file_read, client), [job.item.id]))
+    def _queue(self, jobs: Sequence[Job]) -> None:
+        self._carry_out(self._staff.queue(jobs, now_s=time.monotonic()))
+
+    def _read(self, job: Job, note: str) -> None:
+        client = job.fetch.client
+        make = functools.partial(answer_file, self._exports, job, note)
+        self._readers.submit(Task(client, make, functools.partial(self._file_read, client), [job.item.id]))
 
     # --- reader threads and workers ---------------------------------------------------------------------------
 
@@ -394,7 +402,7 @@ class Broker:
             "loaders": self._desk.loaders,
             "clients": self._admission.clients,
             "queued": self._admission.queued,
-            AT_WORK: self._staff.at_work(client),
+            AT_WORK: self._staff.at_work(client) + self._ahead.of(client),
             "outstanding": self._admission.outstanding,
             "dropped_replies": self._frontend.dropped,
             "hung_up": self._frontend.hung_up,
@@ -411,6 +419,7 @@ class Broker:
         self._tell_who_has_gone(math.inf)
         self._lines.close_all()
         self._readers.stop()
+        self._ahead.stop()
         self._workers.stop(STOP_S, told=self._staff.ready_workers)
         self._notices.close()
         self._frontend.close()

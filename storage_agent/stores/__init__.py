@@ -48,6 +48,16 @@ class Exports:
                 "start the agent with --export NAME=FOLDER or correct the address"
             ) from None
 
+    def is_far(self, export: str) -> bool:
+        """Whether an export's files take long to come, however quickly they are read: `fetch` has them come before."""
+        return isinstance(self._stores.get(export), Far)
+
+    def fetch(self, export: str, key: str) -> None:
+        """Have a file of a far export at hand for the next `read` of it, which also tells what has gone wrong."""
+        store = self._stores[export]
+        assert isinstance(store, Far), store
+        store.fetch(key)
+
     def check(self) -> None:
         """See whether all of them can be served.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import re
@@ -11,13 +12,13 @@ from typing import Any
 
 import msgpack
 
-from sophon_loader.errors import ConfigError, SampleMissing, SampleUnreadable
+from sophon_loader.errors import AgentBusy, ConfigError, SampleError, SampleMissing, SampleUnreadable
 from storage_agent.descriptors import NONE_LEFT
 from storage_agent.settings import Indexed
 from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
-from storage_agent.stores.index import Entry
+from storage_agent.stores.index import OBJECT, Entry
 from storage_agent.stores.indexing import private_index_folder, tell_left_out
 from storage_agent.workers.channel import Channel
 
@@ -110,6 +111,14 @@ class Far(Archive):
                 f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
                 "prefix"
             )
+
+    def fetch(self, key: str) -> None:
+        """Have the fetching process hold an object for the next `read` of it, or what has gone wrong."""
+        with contextlib.suppress(SampleError, EOFError, OSError, AgentBusy):
+            entry = self._entry(key)
+            if entry is not None and entry.container == OBJECT and entry.length <= self._max_file_nbytes:
+                name, etag = entry.name.decode(), entry.target.decode()
+                self._asked(ANSWER_S, "fetch", self._location, name, entry.length, etag)
 
     def _remedy(self, scheme: str, what: str) -> str:
         remedies = {

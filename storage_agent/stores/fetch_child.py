@@ -19,6 +19,7 @@ import msgpack
 
 from sophon_loader.encodings.encoding import Payload
 from storage_agent.stores import objects
+from storage_agent.stores.held import Held
 from storage_agent.stores.objects import Failed
 from storage_agent.workers.channel import Channel
 
@@ -71,7 +72,8 @@ def _answer(question: Sequence[object]) -> list[Payload]:
         return [msgpack.packb(("unreadable", type(error).__name__))]
 
 
-_CALLS: dict[str, Callable[..., Payload]] = {"list": objects.write_listing, "read": objects.read}
+_HELD = Held(objects.read)
+_CALLS: dict[str, Callable[..., Payload]] = {"list": objects.write_listing, "fetch": _HELD.fetch, "read": _HELD.read}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,7 +17,13 @@ from typing import Any
 
 import msgpack
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
@@ -79,8 +85,8 @@ def write_listing(location: str, index: str) -> bytes:
             obstore.head(_store(location), key.decode())  # the right to list is not the right to read
     except Refused as error:
         raise Failed("names", str(error)) from None
-    except ValueError:
-        raise Failed("names", "the name of an object is none that a file can have") from None
+    except (ValueError, InvalidPathError):
+        raise Failed("names", "an object's name has '//', '.' or '..' for a folder, or control characters") from None
     except (BaseError, OSError) as error:
         raise _failed(error) from None
     write_index(Path(index), [], _entries(found))

@@ -106,6 +106,19 @@ def test_an_answer_that_never_comes(agent: Agent, proxy: Proxy, reference: list[
     assert not proxy.waiting
 
 
+@pytest.mark.parametrize("policy", ["no-off", "all-off"])
+def test_many_objects_are_fetched_at_once_and_each_once(
+    agent: Agent, proxy: Proxy, reference: list[Any], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
+    monkeypatch.setattr(proxy, "delay_s", 0.2)
+    monkeypatch.setattr(proxy, "requests", 0)
+    monkeypatch.setattr(proxy, "most", 0)
+    assert _two_epochs(remote, agent.address("d"), policy) == reference
+    assert proxy.requests == 2 * FILES
+    assert proxy.most >= 8, "one worker and two readers would have three"
+
+
 def test_a_fetching_process_that_dies(agent: Agent, reference: list[Any]) -> None:
     remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
     (process,) = [one for one in agent.descendants() if "storage_agent.stores.fetch_child" in one.cmdline()]

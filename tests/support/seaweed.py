@@ -142,6 +142,7 @@ class Proxy:
         endpoint: where it listens.
         delay_s: how long each answer is held back.
         requests: how many have come for objects.
+        most: how many of them there were at once at most.
 
     Example:
         >>> with Proxy(server.endpoint) as proxy:
@@ -150,7 +151,8 @@ class Proxy:
 
     def __init__(self, endpoint: str) -> None:
         self.delay_s = 0.0
-        self.requests = 0
+        self.requests = self.most = self._now = 0
+        self._lock = threading.Lock()
         self._target = endpoint.removeprefix("http://")
         self._spoils: deque[Spoil] = deque()
         self._over = threading.Event()
@@ -183,7 +185,9 @@ class Proxy:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                proxy._answer(self)
+                is_object = self.command == "GET" and "list-type" not in self.path
+                with proxy._counting(is_object):
+                    proxy._answer(self, is_object)
 
             do_HEAD = do_GET
 
@@ -192,7 +196,19 @@ class Proxy:
 
         return Handler
 
-    def _answer(self, asked: BaseHTTPRequestHandler) -> None:
+    @contextmanager
+    def _counting(self, is_object: bool) -> Iterator[None]:
+        with self._lock:
+            self.requests += is_object
+            self._now += is_object
+            self.most = max(self.most, self._now)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now -= is_object
+
+    def _answer(self, asked: BaseHTTPRequestHandler, is_object: bool) -> None:
         connection = HTTPConnection(self._target, timeout=20)
         try:
             # The name of the host is a part of what has been signed.
@@ -206,8 +222,6 @@ class Proxy:
         finally:
             connection.close()
         time.sleep(self.delay_s)
-        is_object = asked.command == "GET" and "list-type" not in asked.path
-        self.requests += is_object
         how = self._spoils.popleft() if is_object and self._spoils else None
         if how == "stall":
             self._over.wait(30)

@@ -1,0 +1,121 @@
+"""Objects of far stores, fetched before the jobs that need them are given out, many at a time.
+
+A store that answers after 50 ms gives a worker 20 objects a second, if the worker waits for each. The fetching process
+has them here by the time at which a worker or reader thread asks. The bytes do not pass this process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from storage_agent.jobs import Job
+from storage_agent.stores import Exports
+from storage_agent.turns import Turns
+
+IN_FLIGHT = 64
+"""Objects that are fetched at once: 1280 a second from a store that answers after 50 ms."""
+MAX_WAITING = 64
+"""While as many jobs of a client wait for a worker, nothing more is fetched for it: the workers are slower."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    job: Job
+    then: Callable[[Job], None]
+
+
+class Ahead:
+    """Has objects fetched, with turns of clients by the time that takes. One thread owns it.
+
+    Args:
+        exports: the agent's.
+        hand_in: called by its threads: has the owner's thread call a function with its arguments.
+        waiting_of: how many jobs of a client wait for a worker.
+
+    Example:
+        >>> ahead = Ahead(exports, hand_in, admission.turns.waiting_of)
+        >>> near = ahead.take(jobs, lambda job: queue([job]), admission.finish)
+    """
+
+    def __init__(self, exports: Exports, hand_in: Callable[..., None], waiting_of: Callable[[bytes], int]) -> None:
+        self._exports = exports
+        self._hand_in = hand_in
+        self._waiting_of = waiting_of
+        self._turns: Turns[_Wanted] = Turns()
+        self._ids: dict[bytes, set[int]] = {}
+        """Client -> ids of its samples that wait here, or are being fetched."""
+        self._room = IN_FLIGHT
+        self._tasks: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def of(self, client: bytes) -> int:
+        """A client's samples that wait here, or are being fetched."""
+        return len(self._ids.get(client, ()))
+
+    def take(self, jobs: Sequence[Job], then: Callable[[Job], None], twice: Callable[[bytes], None]) -> list[Job]:
+        """Have the objects of jobs fetched; the jobs whose files are near, for which there is nothing to do.
+
+        Args:
+            jobs: that have come.
+            then: called with each of the others, once its object is there or cannot be had.
+            twice: called with the client of each that is here already: it has been asked for once more too early.
+        """
+        near = [job for job in jobs if not self._exports.is_far(job.fetch.export)]
+        for job in jobs if len(near) < len(jobs) else ():
+            client = job.fetch.client
+            if not self._exports.is_far(job.fetch.export):
+                continue
+            ids = self._ids.setdefault(client, set())
+            if job.item.id in ids:
+                twice(client)
+            else:
+                ids.add(job.item.id)
+                self._turns.push(client, _Wanted(job, then))
+        self.assign()
+        return near
+
+    def assign(self) -> None:
+        """Hand out what waits, as far as threads are free and workers will have use for it."""
+        if not len(self._turns):
+            return
+        for client in self._ids:
+            self._turns.hold(client, self._waiting_of(client) >= MAX_WAITING)
+        while self._room and (turn := self._turns.pop()) is not None:
+            self._room -= 1
+            self._tasks.put(turn[1])
+            if len(self._threads) < IN_FLIGHT - self._room:
+                name = f"ahead-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+                self._threads[-1].start()
+
+    def drop(self, client: bytes) -> int:
+        """Forget a client; how many of its samples were here."""
+        self._turns.drop(client)
+        return len(self._ids.pop(client, ()))
+
+    def stop(self) -> None:
+        """End the threads after what they are at, which nobody waits for."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        while (wanted := self._tasks.get()) is not None:
+            since_s = time.monotonic()
+            self._exports.fetch(wanted.job.fetch.export, wanted.job.item.key)
+            self._hand_in(self._fetched, wanted, time.monotonic() - since_s)
+
+    def _fetched(self, wanted: _Wanted, took_s: float) -> None:
+        self._room += 1
+        client = wanted.job.fetch.client
+        self._turns.spent(client, took_s)
+        ids = self._ids.get(client, set())
+        if wanted.job.item.id in ids:  # else the client is gone
+            ids.remove(wanted.job.item.id)
+            if not ids:
+                del self._ids[client]
+            wanted.then(wanted.job)
+        self.assign()

@@ -1,0 +1,78 @@
+"""Objects that the fetching process has read before anybody asks for their bytes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+MAX_NBYTES = 512 << 20
+"""Of objects that are held or being read ahead; whoever asks for more reads it when it is needed."""
+OLD_S = 60.0
+"""Age at which nobody will ask for an object: its loader is gone."""
+
+
+class Held:
+    """Objects by what they were asked for; safe under threads.
+
+    Args:
+        read: reads an object: (location, key, its size, its ETag) -> bytes.
+        now_s: the time.
+
+    Example:
+        >>> held = Held(objects.read)
+        >>> held.fetch("s3://photos", "cats/1.jpg", 109648, '"5f0c..."')
+        >>> held.read("s3://photos", "cats/1.jpg", 109648, '"5f0c..."')
+    """
+
+    def __init__(self, read: Callable[[str, str, int, str], Any], now_s: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
+        """What was asked for -> since when it is here, and the bytes or the error."""
+        self._reading: set[tuple[Any, ...]] = set()
+        self.nbytes = 0
+
+    def fetch(self, *what: Any) -> bytes:
+        """Hold an object for the next `read` of it, or the error that it ended in; nothing if there is no room."""
+        nbytes: int = what[2]
+        with self._lock:
+            self._forget_old()
+            if what in self._held or what in self._reading or self.nbytes + nbytes > MAX_NBYTES:
+                return b""
+            self._reading.add(what)
+            self.nbytes += nbytes
+        found: Any
+        try:
+            found = self._read(*what)
+        except Exception as error:  # it is raised when somebody asks for the object
+            found = error
+        with self._lock:
+            self._reading.discard(what)
+            self._held[what] = self._now_s(), found
+        return b""
+
+    def read(self, *what: Any) -> Any:
+        """The object's bytes, which are not held any more.
+
+        Raises:
+            Failed: it cannot be read.
+        """
+        with self._lock:
+            _, found = self._held.pop(what, (0.0, None))
+            if found is not None:
+                self.nbytes -= what[2]
+        if found is None:
+            return self._read(*what)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _forget_old(self) -> None:
+        before_s = self._now_s() - OLD_S
+        while self._held and next(iter(self._held.values()))[0] < before_s:
+            what, _ = self._held.popitem(last=False)
+            self.nbytes -= what[2]

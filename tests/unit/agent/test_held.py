@@ -1,0 +1,86 @@
+"""What the fetching process holds: each object for one read, errors too, and no more bytes than are allowed."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from storage_agent.stores.held import MAX_NBYTES, OLD_S, Held
+
+
+class Store:
+    """Gives what it is asked for, once it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+        self.may = threading.Event()
+        self.may.set()
+        self.now_s = 0.0
+
+    def read(self, location: str, key: str, nbytes: int, etag: str) -> bytes:
+        self.asked.append(key)
+        assert self.may.wait(10)
+        if self.error is not None:
+            raise self.error
+        return b"." * min(nbytes, 10)
+
+    def clock_s(self) -> float:
+        return self.now_s
+
+
+def _what(key: str, nbytes: int = 10) -> tuple[str, str, int, str]:
+    return "s3://photos", key, nbytes, '"1"'
+
+
+def test_an_object_is_read_once_and_held_for_one_reader() -> None:
+    store = Store()
+    held = Held(store.read)
+    held.fetch(*_what("a"))
+    held.fetch(*_what("a"))
+    assert store.asked == ["a"] and held.nbytes == 10
+    assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a"] and held.nbytes == 0
+    assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"] and held.nbytes == 0
+
+
+def test_another_version_is_another_object() -> None:
+    store = Store()
+    held = Held(store.read)
+    held.fetch(*_what("a"))
+    assert held.read(*_what("a", 9)) == b"." * 9 and store.asked == ["a", "a"]
+
+
+def test_an_error_is_told_to_whoever_reads() -> None:
+    store = Store()
+    store.error = ValueError("no")
+    held = Held(store.read)
+    held.fetch(*_what("a"))
+    store.error = None
+    with pytest.raises(ValueError, match="no"):
+        held.read(*_what("a"))
+    assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"]
+
+
+def test_no_more_is_held_than_may_be() -> None:
+    store = Store()
+    store.may.clear()
+    held = Held(store.read)
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(8):
+            threads.submit(held.fetch, *_what(str(number), MAX_NBYTES // 3))
+        store.may.set()
+    assert len(store.asked) == 3 and held.nbytes <= MAX_NBYTES
+
+
+def test_what_nobody_asks_for_is_forgotten() -> None:
+    store = Store()
+    held = Held(store.read, store.clock_s)
+    held.fetch(*_what("a", MAX_NBYTES))
+    store.now_s = OLD_S - 1
+    held.fetch(*_what("b"))
+    assert store.asked == ["a"]
+    store.now_s = OLD_S + 1
+    held.fetch(*_what("b"))
+    assert store.asked == ["a", "b"] and held.nbytes == 10
