@@ -34,7 +34,7 @@ AGAIN_WITHIN_S = 6.0
 """A read that failed within so many seconds is done once more; both end before a worker's time for a sample does."""
 _CLIENT = {"connect_timeout": "2s", "read_timeout": "3s", "timeout": "10s", "randomize_addresses": True}
 _RETRIES = {
-    "max_retries": 3,
+    "max_retries": 12,
     "retry_timeout": timedelta(seconds=12),
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
 }

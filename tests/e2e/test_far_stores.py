@@ -98,6 +98,14 @@ def test_same_samples_where_answers_are_spoilt(
     assert not proxy.waiting, "it was spoilt"
 
 
+def test_a_store_that_wants_fewer_requests_for_seconds(agent: Agent, proxy: Proxy) -> None:
+    remote = RemoteImageFolder(agent.address("d"))
+    expected = remote[0]
+    proxy.spoil("slow down", 9)
+    assert remote[0] == expected
+    assert not proxy.waiting
+
+
 def test_an_answer_that_never_comes(agent: Agent, proxy: Proxy, reference: list[Any]) -> None:
     """Another one is asked for, before the loader does."""
     remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
