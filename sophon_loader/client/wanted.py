@@ -31,6 +31,7 @@ class Wanted:
         here: it is read on this host, and no agent is asked.
         before: what tells the mounted file from one that takes its place, as it was before an agent was asked for it;
             None where no copy is to be kept.
+        in_cache: whether there is a copy in the cache on this host.
     """
 
     source: int
@@ -42,6 +43,7 @@ class Wanted:
     prices: tuple[float, float, float, float] | None = None
     here: bool = False
     before: tuple[int, int, int] | None = None
+    in_cache: bool = False
 
 
 @dataclass(frozen=True)

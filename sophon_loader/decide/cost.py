@@ -180,18 +180,21 @@ def epoch_time(table: ChoiceTable, chosen: NDArray[np.uint8], rates: Rates) -> E
     return epoch_work(table, chosen).time(table.samples, rates)
 
 
-def time_without_offloading(table: ChoiceTable, rates: Rates) -> EpochTime:
-    """How long an epoch keeps each resource busy when every sample crosses the wire as its file.
+def time_without_offloading(table: ChoiceTable, rates: Rates, cached: float = 0.0) -> EpochTime:
+    """How long an epoch keeps each resource busy when every sample is made from its file.
 
     Args:
         table: N samples; its first choice is the file.
         rates: what the resources can do.
+        cached: share of the samples whose files are on the loader's host; all others' cross the wire.
     """
     wire = agent = loader = 0.0
     for _, costs in table.parts():
         sums = [float(values[:, 0].sum(dtype=np.float64)) for values in costs]
         wire, agent, loader = wire + sums[0], agent + sums[1], loader + sums[2]
-    return EpochWork(wire_bytes=wire, loader_s=loader, agent_s=agent).time(table.samples, rates)
+    crossing = 1 - cached
+    work = EpochWork(wire_bytes=crossing * wire, loader_s=loader, agent_s=crossing * agent)
+    return work.time(table.samples, rates)
 
 
 def moved(old: Rates, new: Rates, tolerance: float = 0.10) -> tuple[str, ...]:

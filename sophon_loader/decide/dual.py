@@ -13,6 +13,7 @@ Vectors over resources are float64[3] in the order wire, loader, agent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ FLOOR = 1e-12
 not infinity; a share this small is not felt."""
 MIN_PRICE = 1e-30
 """The wire's least price relative to the largest: float32 can still tell it from zero."""
+_OF_FILES_HERE = np.array([0.0, 1.0, 0.0])
+"""Of each resource the share that a file takes if it need not cross."""
 EQUAL = 1e-9
 """Relative difference below which two totals count as one."""
 
@@ -43,6 +46,7 @@ class Problem:
         agent: float32[C, N], C-ordered, CPU seconds.
         seconds_per: float64[3], epoch seconds per unit of each resource, 1 / rate.
         fixed_s: seconds of training steps, or of reading files from the agent's disk: no choice changes them.
+        cached: share of the samples, whichever they are, whose files are on the loader's host.
     """
 
     wire: FloatTable
@@ -50,6 +54,7 @@ class Problem:
     agent: FloatTable
     seconds_per: Vector
     fixed_s: float
+    cached: float = 0.0
 
     @classmethod
     def of(cls, facts: Facts) -> Problem:
@@ -63,7 +68,7 @@ class Problem:
             raise PlanError("table must be given to plan by prices, got None; profile first")
         per = np.array([1 / rates.wire_bytes_s, 1 / rates.loader_cores, 1 / rates.agent_cores])
         fixed_s = facts.samples / min(rates.gpu_samples_s, rates.disk_samples_s)
-        return cls(table.wire_bytes.T, table.loader_s.T, table.agent_s.T, per, fixed_s)
+        return cls(table.wire_bytes.T, table.loader_s.T, table.agent_s.T, per, fixed_s, facts.cached)
 
     @property
     def samples(self) -> int:
@@ -73,6 +78,11 @@ class Problem:
     def sums(self, chosen: NDArray[np.uint8]) -> Vector:
         """float64[3]: what `chosen` needs of each resource, in bytes and CPU seconds."""
         return np.array(chosen_sums((self.wire, self.loader, self.agent), chosen))
+
+    @cached_property
+    def files(self) -> Vector:
+        """float64[3]: what all samples need of each resource as files that cross the wire."""
+        return self.sums(np.zeros(self.samples, dtype=np.uint8))
 
     def seconds(self, sums: Vector) -> float:
         """The epoch's time for such sums."""
@@ -86,10 +96,14 @@ class Column:
     Args:
         sums: float64[3], bytes and CPU seconds.
         prices: float64[3], which the sweep was made at; None for the plan without offloading.
+        asked: float64[3], the same if no file was in the cache.
+        kept_here: whether samples whose files are in the cache are made from these, and not asked for.
     """
 
     sums: Vector
     prices: Vector | None
+    asked: Vector
+    kept_here: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +123,7 @@ class Mix:
 
 def file_column(problem: Problem) -> Column:
     """The column without offloading."""
-    return Column(problem.sums(np.zeros(problem.samples, dtype=np.uint8)), None)
+    return _column(problem, problem.files, None)
 
 
 def column_at(problem: Problem, prices: Vector) -> Column:
@@ -119,7 +133,20 @@ def column_at(problem: Problem, prices: Vector) -> Column:
         problem: N samples.
         prices: float64[3], each >= 0; only their proportions decide.
     """
-    return Column(problem.sums(sweep(problem, prices)), prices)
+    return _column(problem, problem.sums(sweep(problem, prices)), prices)
+
+
+def _column(problem: Problem, asked: Vector, prices: Vector | None) -> Column:
+    """A column, given what all samples need that are asked for.
+
+    Which samples are in the cache has nothing to do with what they cost, so they need their share of all sums. A worker
+    does not know what the agent would make of a sample: all of them are asked for, or none, whichever costs less in the
+    mean. A file that is here takes neither wire nor agent.
+    """
+    here = problem.files * _OF_FILES_HERE
+    kept_here = prices is None or float(prices @ here) <= float(prices @ asked)
+    sums = asked + problem.cached * (here - asked) if kept_here and problem.cached else asked
+    return Column(sums, prices, asked, kept_here)
 
 
 def sweep(problem: Problem, prices: Vector) -> NDArray[np.uint8]:

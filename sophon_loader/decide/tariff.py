@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from sophon_loader.decide.cost import EpochTime
@@ -21,6 +21,8 @@ class Prices:
         agent: of a CPU second at the agent.
         per_worker: for how many cores of each of the agent's workers these were worked out, 0 if that is not known: one
             that has far fewer by then does not choose at them. No price.
+        kept_here: whether a sample whose file is in the cache on the loader's host is made from that, because at these
+            prices that costs less in the mean than what the agent would send.
 
     Raises:
         PlanError: a price is negative, infinite or NaN.
@@ -33,6 +35,7 @@ class Prices:
     loader: float
     agent: float
     per_worker: float = 0.0
+    kept_here: bool = True
 
     def __post_init__(self) -> None:
         for name in ("wire", "loader", "agent", "per_worker"):
@@ -92,18 +95,12 @@ class Tariff:
 
     def to_plain(self) -> list[Any]:
         """The parts as plain data."""
-        return [
-            [part.share, (one := part.prices) and [one.wire, one.loader, one.agent, one.per_worker]]
-            for part in self.parts
-        ]
+        return [[part.share, part.prices and list(astuple(part.prices))] for part in self.parts]
 
     @staticmethod
     def from_plain(rows: Sequence[Any]) -> Tariff:
         """The inverse of `to_plain`, without what is said of it."""
-        parts = [
-            Part(share, prices and Prices(wire=prices[0], loader=prices[1], agent=prices[2], per_worker=prices[3]))
-            for share, prices in rows
-        ]
+        parts = [Part(share, prices and Prices(*prices)) for share, prices in rows]
         return Tariff(tuple(parts), "")
 
 

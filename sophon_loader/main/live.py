@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 from sophon_loader.decide.cost import EpochWork, time_without_offloading
 from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, ChoiceTable, Facts
 from sophon_loader.decide.policy import PricingPolicy
-from sophon_loader.decide.tariff import FILES, Part, Tariff, Traffic
+from sophon_loader.decide.tariff import FILES, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.main.prices import (
     NO_CPU,
+    CachedShare,
     at_first,
-    equally_scarce,
     facts_of,
     in_units_of_the_agent,
     of_files,
     rates_of,
+    with_tried,
 )
 from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
@@ -116,6 +117,7 @@ class LivePlan:
         self._windows = 0
         self._of_samples = 1.0
         self._samples_s = 0.0
+        self._cached = CachedShare()
         self._share()
 
     def take_over(self, kept: KeptLive) -> None:
@@ -219,6 +221,7 @@ class LivePlan:
         self.conditions = self.conditions.after(self._window(window, min(steps_s, most_samples_s)))
         self._samples_s = window.totals.samples / window.seconds
         self._newest = window.totals
+        self._cached = self._cached.after(window.totals)
         revised = self._revise()
         self._windows += 1
         if settled:
@@ -305,10 +308,10 @@ class LivePlan:
         A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
         against files, where the training step limits, they would never be tried, and the agent would work without need.
         """
-        facts = facts_of(table, self.conditions)
+        facts = facts_of(table, self.conditions, self._cached.share)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
             wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
-            if time_without_offloading(table, wide.rates).bottleneck in ("gpu", "agent-disk"):
+            if time_without_offloading(table, wide.rates, wide.cached).bottleneck in ("gpu", "agent-disk"):
                 return wide
         return facts
 
@@ -323,9 +326,8 @@ class LivePlan:
     def _share(self) -> None:
         """Have the workers follow the tariff."""
         tariff = Tariff((FILES,), "") if self._guard.must_not_offload else self.tariff
-        if not tariff.offloads:
-            share, priced = self._tried_share(), equally_scarce(self.conditions.rates)
-            tariff = Tariff((Part(1 - share, None), Part(share, priced)) if share else (FILES,), "")
+        if not self._cached.asks(tariff):
+            tariff = with_tried(tariff, self.conditions.rates, self._tried_share())
         self.shared.tariff.set(in_units_of_the_agent(tariff, self.beside, self.conditions.per_worker))
 
     @property

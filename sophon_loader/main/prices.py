@@ -6,7 +6,7 @@ Pure: rates, counts and tables in; tariffs and facts out.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,31 +16,67 @@ from sophon_loader.profiling.live import Conditions
 from sophon_loader.workers.beside import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
 from sophon_loader.workers.counters import Totals
 
+ENOUGH = 0.01
+"""Share of the samples that must be offloaded for it to stay known what that takes."""
 NO_CPU = "the agent has next to no CPU"
 
 
+@dataclass(frozen=True)
+class CachedShare:
+    """Which share of the samples is in the cache on the loader's host, from what workers have found lately.
+
+    Args:
+        found: samples whose files are there.
+        samples: among so many.
+
+    Example:
+        >>> CachedShare().after(window).share
+        0.25
+    """
+
+    found: float = 0.0
+    samples: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """In [0, 1]; 0 before any sample has come."""
+        return min(1.0, self.found / self.samples) if self.samples else 0.0
+
+    def after(self, window: Totals) -> CachedShare:
+        """After a window, which weighs twice as much as the one before."""
+        return CachedShare(self.found / 2 + window.in_cache, self.samples / 2 + window.samples)
+
+    def asks(self, tariff: Tariff) -> bool:
+        """Whether a tariff has enough samples offloaded for it to stay known what that takes."""
+        priced = [(part.share, part.prices) for part in tariff.parts if part.prices is not None]
+        share = sum(share * (1.0 if not one.kept_here else 1 - self.share) for share, one in priced)
+        return share >= ENOUGH
+
+
 def of_files(passed: Totals) -> ChoiceTable | None:
-    """What a file takes, in the mean over samples of which none was offloaded; None if one was.
+    """What a file takes that crosses, in the mean over samples of which none was offloaded; None if one was.
 
     Args:
         passed: what has been counted of them.
     """
     if not passed.samples or passed.offloaded:
         return None
-    sums = passed.wire_bytes, passed.agent_cpu_s, passed.loader_cpu_s
-    wire, agent, loader = (np.array([[sum_ / passed.samples]], np.float32) for sum_ in sums)
+    sent = max(1, passed.samples - passed.cached)
+    means = passed.wire_bytes / sent, passed.agent_cpu_s / sent, passed.loader_cpu_s / passed.samples
+    wire, agent, loader = (np.array([[mean]], np.float32) for mean in means)
     return ChoiceTable((FILE,), wire, agent, loader)
 
 
-def facts_of(table: ChoiceTable, conditions: Conditions) -> Facts:
+def facts_of(table: ChoiceTable, conditions: Conditions, cached: float = 0.0) -> Facts:
     """What a tariff is worked out from.
 
     Args:
         table: of the recent samples.
         conditions: what the resources give.
+        cached: share of the samples that are in the cache on the loader's host; the agent reads no files for these.
     """
-    rates = rates_of(conditions, float(table.wire_bytes[:, 0].mean(dtype=np.float64)))
-    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0)
+    rates = rates_of(conditions, (1 - cached) * float(table.wire_bytes[:, 0].mean(dtype=np.float64)))
+    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0, cached=cached)
 
 
 def rates_of(conditions: Conditions, file_nbytes: float) -> Rates:
@@ -78,6 +114,21 @@ def equally_scarce(rates: Rates) -> Prices:
         rates: of the wire and of the cores at either end.
     """
     return Prices(wire=1 / rates.wire_bytes_s, loader=1 / rates.loader_cores, agent=1 / rates.agent_cores)
+
+
+def with_tried(tariff: Tariff, rates: Rates, share: float) -> Tariff:
+    """A tariff under which some samples are offloaded whatever it says, so that it stays known what that takes.
+
+    Args:
+        tariff: under which few samples are.
+        rates: of the resources.
+        share: of the samples to be offloaded, in [0, 1).
+    """
+    if not share:
+        return tariff
+    tried = replace(equally_scarce(rates), kept_here=False)
+    parts = (replace(part, share=part.share * (1 - share)) for part in tariff.parts)
+    return Tariff((*parts, Part(share, tried)), tariff.reason)
 
 
 def in_units_of_the_agent(tariff: Tariff, beside: Beside, per_worker: float) -> Tariff:

@@ -84,11 +84,12 @@ class Beside:
         per_work = _ratio(self.agent_per_work, now.weighed_work_s, now.estimated_work_s)
         files, nbytes = now.samples - now.offloaded, now.wire_bytes / now.samples
         loader_s, file_s, agent_s = self.loader_s, self.file_s, self.agent_s
-        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / now.samples
+        sent = max(1, now.samples - now.cached)
+        read_s = max(0.0, now.agent_cpu_s - now.upkeep_s - now.work_cpu_s) / sent
         # What the agent says of its upkeep is a mean over all of its replies, large or small.
-        read_s -= AGENT_S_PER_BYTE * nbytes
-        if files:
-            file_s = _nearer(file_s, read_s + (now.upkeep_s - now.offloaded_upkeep_s) / files)
+        read_s -= AGENT_S_PER_BYTE * now.wire_bytes / sent
+        if files > now.cached:
+            file_s = _nearer(file_s, read_s + (now.upkeep_s - now.offloaded_upkeep_s) / (files - now.cached))
         if now.offloaded:
             agent_s = _nearer(agent_s, read_s + now.offloaded_upkeep_s / now.offloaded)
         if file_rest_s is not None:

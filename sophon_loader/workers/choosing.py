@@ -9,6 +9,7 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
+from sophon_loader.routes.segments import Version
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.plan import SharedPlan
@@ -76,15 +77,27 @@ class Chooser:
 
     def _planned(self, source: int, index: int, occurrence: int, choice: Choice) -> Wanted:
         """A sample with its choice."""
-        key, here, before = self._locations.key_in_export(index), self._files_here and choice == FILE, None
-        if self._kept is not None and choice == FILE:
-            here, before = self._kept.look(index)
-        return Wanted(source, index, choice.cut, choice.encoding, key, occurrence, here=here, before=before)
+        if choice == FILE:
+            return self._file(source, index, occurrence, *self._look(index))
+        return Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
+
+    def _look(self, index: int) -> tuple[bool, Version | None]:
+        """See `Kept.look`."""
+        return (False, None) if self._kept is None else self._kept.look(index)
+
+    def _file(self, source: int, index: int, occurrence: int, in_cache: bool, before: Version | None) -> Wanted:
+        """A sample as its file."""
+        key, here = self._locations.key_in_export(index), in_cache or self._files_here
+        cut, encoding = FILE.cut, FILE.encoding
+        return Wanted(source, index, cut, encoding, key, occurrence, here=here, before=before, in_cache=in_cache)
 
     def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
         """A sample whose choice is left to the agent, or its file."""
-        if prices is None:
-            return self._planned(source, index, occurrence, FILE)
+        in_cache, before = self._look(index)
+        if prices is None or (in_cache and prices.kept_here):
+            return self._file(source, index, occurrence, in_cache, before)
         key = self._locations.key_in_export(index)
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)
-        return Wanted(source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked)
+        return Wanted(
+            source, index, self._steps[source].reach, CHEAPEST, key, occurrence, prices=asked, in_cache=in_cache
+        )

@@ -59,6 +59,7 @@ class Totals:
         fused: samples whose file C of our own has decoded here.
         unfused: other ones that it might have, but for what their files are.
         cached: samples whose file came from the cache on this host.
+        in_cache: samples whose file was there when it was decided what to ask for, also if they were asked for.
         cuts, encodings: samples per cut and per encoding.
     """
 
@@ -98,6 +99,7 @@ class Totals:
     fused: int = 0
     unfused: int = 0
     cached: int = 0
+    in_cache: int = 0
     cuts: dict[int, int] = field(default_factory=dict)
     encodings: dict[str, int] = field(default_factory=dict)
 

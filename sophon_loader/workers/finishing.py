@@ -127,6 +127,8 @@ class Finisher:
             self._slots.position = reply.position
         source, source_row = self._data.locate(wanted.sample)
         steps = self._steps[source]
+        if wanted.in_cache:
+            row.add(in_cache=1)
         draw = self._seed.draw(epoch, wanted.sample, wanted.occurrence)
         if reply.sample is None:
             value = self._run_file(self._read(reply, row), steps, draw, row)

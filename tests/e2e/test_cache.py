@@ -196,6 +196,15 @@ def test_every_policy_gives_the_same(tree: Path, agent: Agent, make: Make, polic
     assert report(loader)["fallbacks"] == 0
 
 
+def test_auto_reads_what_is_in_the_cache(tree: Path, agent: Agent, make: Make) -> None:
+    """Also before the agent has told what samples cost; some are asked for all the same, so that it tells."""
+    loader, expected = make(agent, policy="auto"), by_torch(tree)
+    samples_of(make())  # all is there
+    for _ in range(3):
+        assert samples_of(loader) == expected
+        assert report(loader)["cached"] >= 0.7 * FILES
+
+
 def test_several_agents_one_of_which_dies(tree: Path, agent: Agent, make: Make) -> None:
     expected = by_torch(tree)
     with agent_for(tree) as other:

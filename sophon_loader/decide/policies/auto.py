@@ -91,7 +91,7 @@ class Auto:
             traffic: what saving traffic may cost.
         """
         table = measured(facts)
-        base = time_without_offloading(table, facts.rates)
+        base = time_without_offloading(table, facts.rates, facts.cached)
         problem = Problem.of(facts)
         goal = _goal(problem)
         shortest_s, columns, mix = base.fixed_s, [file_column(problem)], np.ones(1)
@@ -122,8 +122,9 @@ class Auto:
         idle = replace(problem, seconds_per=per)
         budget_s = max((1 + self._slack) * shortest_s, (1 + EQUAL) * idle.seconds(columns[0].sums))
         found = least_traffic(idle, columns, files, goal, budget_s, GAP, MAX_SWEEPS)
-        saved = 1 - float(found.shares @ np.array([column.sums[0] for column in columns])) / (columns[0].sums[0] or 1.0)
-        return (columns, found.shares) if saved > MIN_SAVED else (columns[:1], files)
+        crossing = float(columns[0].sums[0])
+        saved = crossing - float(found.shares @ np.array([column.sums[0] for column in columns]))
+        return (columns, found.shares) if saved > MIN_SAVED * crossing else (columns[:1], files)
 
     def _paid_mix(
         self, problem: Problem, goal: Vector, columns: list[Column], mix: Vector, cost_s: float
@@ -201,7 +202,7 @@ def _prices_of(column: Column) -> Prices | None:
     if column.prices is None:
         return None
     wire, loader, agent = (float(price) for price in column.prices)
-    return Prices(wire=wire, loader=loader, agent=agent)
+    return Prices(wire=wire, loader=loader, agent=agent, kept_here=column.kept_here)
 
 
 def _goal(problem: Problem) -> Vector:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sophon_loader.decide import ChoiceTable, Rates
+from sophon_loader.decide.cost import EpochWork, time_without_offloading
 from sophon_loader.decide.dual import Problem, column_at, file_column, least_time, least_traffic, sweep
 from sophon_loader.decide.facts import Facts
 from sophon_loader.errors import PlanError
@@ -66,6 +68,35 @@ def test_least_traffic_keeps_the_budget_and_beats_the_start() -> None:
     assert after[0] < before[0]
     assert traffic.lower - 1e-9 <= goal @ after <= traffic.upper + 1e-9
     assert traffic.upper - traffic.lower <= 1e-5
+
+
+@pytest.mark.parametrize("cached", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("job", JOBS)
+def test_what_is_cached_needs_neither_wire_nor_agent(job: str, cached: float) -> None:
+    """At the prices of a column all that is cached is read here, or none, whichever costs less."""
+    facts = replace(facts_of(random_table(500, seed=3), JOBS[job]), cached=cached)
+    problem = Problem.of(facts)
+    files = file_column(problem)
+    assert files.sums == pytest.approx(files.asked * [1 - cached, 1, 1 - cached])
+    for prices in ([1, 0, 0], [0, 1, 0], [0, 0, 1], [1e-6, 1, 1]):
+        column = column_at(problem, np.array(prices, dtype=float))
+        here, asked = files.asked * [0, 1, 0], column.asked
+        assert column.kept_here == (here @ prices <= asked @ prices)
+        assert column.sums == pytest.approx(cached * (here if column.kept_here else asked) + (1 - cached) * asked)
+    without = time_without_offloading(random_table(500, seed=3), JOBS[job], cached)
+    work = EpochWork(wire_bytes=files.sums[0], loader_s=files.sums[1], agent_s=files.sums[2])
+    assert vars(work.time(500, JOBS[job])) == pytest.approx(vars(without))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_more_in_the_cache_is_never_slower(job: str) -> None:
+    """And the bounds hold: a mix of columns comes as near as without a cache."""
+    before = np.inf
+    for cached in (0.0, 0.25, 0.5, 0.75, 1.0):
+        problem = replace(Problem.of(facts_of(random_table(500, seed=5), JOBS[job])), cached=cached)
+        mix = least_time(problem, [file_column(problem)], 1e-6, 300)
+        assert mix.upper <= before * (1 + 1e-6) and mix.upper - mix.lower <= 1e-5 * mix.upper
+        before = mix.upper
 
 
 def test_a_problem_needs_a_table() -> None:

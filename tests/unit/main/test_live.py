@@ -168,6 +168,32 @@ def test_how_fast_a_core_here_is_compared_with_the_agent_s(
     assert driven.live.beside.loader_per_rest == pytest.approx(ratio, rel=2e-3)
 
 
+def test_where_all_is_in_the_cache_some_samples_are_offloaded_all_the_same(driven: Driven) -> None:
+    """From the first window on, or nobody would ever know whether the agent could help."""
+
+    def all_cached(samples: int) -> Totals:
+        return totals_of(samples, in_cache=samples, cached=samples, wire_bytes=0, offloaded=0, agent_cpu_s=0.0)
+
+    assert not driven.progress(1.0, all_cached(100))
+    priced = [part for part in driven.told.parts if part.prices is not None]
+    assert [part.share for part in priced if part.prices and not part.prices.kept_here] == [FIRST_TRIED_SHARE]
+    driven.weigh()
+    assert driven.live.progressed(Moment(2.0, all_cached(200), 1.99, 200), 50.0)
+    assert not driven.live.offloads, "the training step limits, and files that are here need no network"
+    assert [part.prices.kept_here for part in driven.told.parts if part.prices is not None] == [False]
+
+
+def test_what_is_in_the_cache_takes_neither_wire_nor_agent() -> None:
+    predicted = []
+    for in_cache in (0, 25, 50):
+        driven = Driven()
+        driven.weigh(64)
+        driven.progress(1.0, totals_of(in_cache=in_cache))
+        predicted.append(driven.live.predicted_s)
+    none, quarter, half = (one or 0.0 for one in predicted)
+    assert quarter == pytest.approx(0.75 * none, rel=0.02) and half < 0.6 * none
+
+
 # --- windows --------------------------------------------------------------------------------------------------
 
 

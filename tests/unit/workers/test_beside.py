@@ -56,6 +56,13 @@ def test_what_a_sample_takes_here_is_found() -> None:
     assert found.loader_per_rest == 1.0
 
 
+def test_what_came_from_the_cache_is_no_file_that_the_agent_has_sent() -> None:
+    sent = replace(NO_TOTALS, samples=100, wire_bytes=10**7, agent_cpu_s=0.1, upkeep_s=0.05, loader_cpu_s=0.3)
+    mixed = replace(sent, samples=400, cached=300, loader_cpu_s=1.2)
+    assert after([mixed]).file_s == pytest.approx(after([sent]).file_s) != 0
+    assert after([replace(mixed, cached=400, wire_bytes=0, agent_cpu_s=0.0, upkeep_s=0.0)]).file_s == 0
+
+
 def test_many_workers_show_as_much_in_a_moment() -> None:
     assert after([window(9 * round(KNOWN_FROM_S / REST_S))]).loader_s == pytest.approx(OWN_S, rel=0.15)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from sophon_loader.decide.plan import uniform_plan
 from sophon_loader.decide.tariff import Part, Prices, Tariff
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.routes.cache import Cache, version_of
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.choosing import Chooser
+from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import make_tree
@@ -125,6 +128,24 @@ def test_at_a_tariff_for_files_files_are_asked_for(root: Path) -> None:
     mixed = at_tariff(parts, (0.5, None), (0.5, Prices(1.0, 1.0, 1.0)))
     found = [one for _ in range(20) for one in mixed.wanted(Ticket(BATCH, [1, 2, 3, 4]))]
     assert abs(sum(one.encoding == "file" for one in found) - 40) <= 4
+
+
+def test_what_is_in_the_cache_is_read_here_unless_the_prices_say_otherwise(root: Path, tmp_path: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    cache = Cache(str(tmp_path / "cache"), 10**8)
+    path = parts.locations.path_here(4)
+    assert path is not None and cache.put(path, version_of(os.stat(path)), Path(path).read_bytes())
+    kept, tariff = Kept(cache, parts.locations), SharedTariff()
+    chooser = Chooser(parts.data, parts.steps, parts.locations, None, tariff, kept=kept)
+    for kept_here in (True, False):
+        tariff.set(Tariff((Part(1.0, Prices(1.0, 1.0, 1.0, kept_here=kept_here)),), ""))
+        found = chooser.wanted(Ticket(BATCH, [3, 4]))
+        assert [one.in_cache for one in found] == [False, True]
+        assert [one.here for one in found] == [False, kept_here]
+        assert [one.encoding for one in found] == [CHEAPEST, "file" if kept_here else CHEAPEST]
+    tariff.set(Tariff((Part(1.0, None),), ""))
+    found = chooser.wanted(Ticket(BATCH, [3, 4]))
+    assert [(one.here, one.in_cache, one.encoding) for one in found] == [(False, False, "file"), (True, True, "file")]
 
 
 def test_at_a_tariff_each_source_goes_as_far_as_the_agent_can_there(root: Path) -> None:

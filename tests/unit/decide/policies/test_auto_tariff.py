@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,27 @@ def test_what_is_predicted_is_what_is_played(job: str) -> None:
     for name, value in vars(found).items():
         assert getattr(tariff.predicted, name) == pytest.approx(value, rel=5e-3), name
     assert facts.table is not None and tariff.without == time_without_offloading(facts.table, facts.rates)
+
+
+def test_where_all_is_cached_nothing_is_asked_for_unless_the_loader_s_cpu_limits() -> None:
+    table = table_of([100_000, 40_000], [0.0, 0.004], [[0.01, 0.001]])
+    wire = replace(facts_of(table, Rates(100, 1e6, 8.0, 8.0)), cached=1.0)
+    assert Auto().tariff(wire).parts == (FILES,)
+    assert Auto().tariff(replace(wire, cached=0.0)).offloads
+    loader = replace(facts_of(table, Rates(1e6, 1e9, 0.5, 8.0)), cached=1.0)
+    tariff = Auto().tariff(loader)
+    assert tariff.offloads and not any(part.prices.kept_here for part in tariff.parts if part.prices)
+    assert seconds(tariff.predicted) < 0.5 * seconds(tariff.without)
+
+
+@pytest.mark.parametrize("cached", [0.2, 0.9])
+def test_where_the_wire_limits_what_is_cached_is_read_here(cached: float) -> None:
+    table = table_of([100_000, 40_000], [0.0, 0.004], [[0.01, 0.001]])
+    tariff = Auto().tariff(replace(facts_of(table, Rates(1e6, 1e6, 8.0, 8.0)), cached=cached))
+    (part,) = tariff.parts
+    assert part.prices is not None and part.prices.kept_here
+    assert seconds(tariff.predicted) == pytest.approx((1 - cached) * 0.04, rel=0.01)
+    assert seconds(tariff.without) == pytest.approx((1 - cached) * 0.1, rel=0.01)
 
 
 amounts = st.integers(0, 1000).map(float)
