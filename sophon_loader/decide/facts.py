@@ -287,6 +287,7 @@ class Facts:
         profiled_share: share of samples with a profile of their own, in [0, 1]; the others carry column means.
         offered_cores: cores that the agent says it has, >= 0, whatever it was seen to do (`rates`).
         cached: share of the samples whose files are in the cache on the loader's host, in [0, 1].
+        admitted: share of the samples whose files that is to hold in the end, in [0, 1]; 0 without a cache.
 
     Raises:
         PlanError: a value is out of its range, or `table` is not of N samples or reaches past `max_cut`.
@@ -303,6 +304,7 @@ class Facts:
     profiled_share: float
     offered_cores: float = math.inf
     cached: float = 0.0
+    admitted: float = 0.0
 
     def __post_init__(self) -> None:
         if self.samples < 0:
@@ -313,8 +315,10 @@ class Facts:
             raise PlanError(f"resize_cut must be >= 1 or None, got {self.resize_cut}; a stage after an op is >= 1")
         if not 0 <= self.profiled_share <= 1:
             raise PlanError(f"profiled_share must be in [0, 1], got {self.profiled_share}; pass profiled / samples")
-        if not 0 <= self.cached <= 1:
-            raise PlanError(f"cached must be in [0, 1], got {self.cached}; pass samples found in the cache / samples")
+        for name, what in (("cached", "samples found in the cache"), ("admitted", "samples that the cache is to hold")):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise PlanError(f"{name} must be in [0, 1], got {value}; pass {what} / samples")
         if not self.offered_cores >= 0:  # also catches NaN
             raise PlanError(f"offered_cores must be >= 0, got {self.offered_cores}; pass what the agent says")
         if self.table is not None:

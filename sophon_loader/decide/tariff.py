@@ -23,6 +23,8 @@ class Prices:
             that has far fewer by then does not choose at them. No price.
         kept_here: whether a sample whose file is in the cache on the loader's host is made from that, because at these
             prices that costs less in the mean than what the agent would send.
+        fill: share that is asked for as whole files, in [0, 1], of the samples that the cache is to hold and does not
+            yet.
 
     Raises:
         PlanError: a price is negative, infinite or NaN.
@@ -36,6 +38,7 @@ class Prices:
     agent: float
     per_worker: float = 0.0
     kept_here: bool = True
+    fill: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("wire", "loader", "agent", "per_worker"):

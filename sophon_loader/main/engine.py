@@ -132,7 +132,9 @@ class Engine:
         samples, before, agent = len(self.data), self._live, self._contact.agent
         if not self._contact.asked:
             return None
-        return live_plan(self._settings, run, agent, self._statistics, self._processes, samples, before, self._shared)
+        admitted = 0.0 if self._cache is None else self._cache.share
+        counted, processes = self._statistics, self._processes
+        return live_plan(self._settings, run, agent, counted, processes, samples, before, admitted, self._shared)
 
     def _new_run(
         self,

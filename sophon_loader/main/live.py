@@ -76,6 +76,7 @@ class LivePlan:
         conditions: at first.
         traffic: what saving traffic may cost.
         agent_cores: that the agent had when it was agreed with; inf if it has not said so.
+        admitted: share of the samples that the cache on this host is to hold.
         shared: with workers that run already; None for a new one.
 
     Attributes:
@@ -96,10 +97,11 @@ class LivePlan:
         traffic: Traffic,
         *,
         agent_cores: float = math.inf,
+        admitted: float = 0.0,
         shared: Live | None = None,
     ) -> None:
         self._policy = policy
-        self._agent_cores = agent_cores
+        self._agent_cores, self._admitted = agent_cores, admitted
         self._samples = samples
         self._statistics = statistics
         self._processes = processes
@@ -308,7 +310,7 @@ class LivePlan:
         A wire that nobody has seen is taken for no wider than the plan so far needs. If that was all that stands
         against files, where the training step limits, they would never be tried, and the agent would work without need.
         """
-        facts = facts_of(table, self.conditions, self._cached.share)
+        facts = facts_of(table, self.conditions, self._cached.share, self._admitted)
         if not self.conditions.wire_seen and self._windows >= FIRST_WINDOWS:
             wide = replace(facts, rates=replace(facts.rates, wire_bytes_s=MAX_WIRE_BYTES_S))
             if time_without_offloading(table, wide.rates, wide.cached).bottleneck in ("gpu", "agent-disk"):
@@ -355,6 +357,7 @@ def live_plan(
     processes: int,
     samples: int,
     before: LivePlan | None,
+    admitted: float = 0.0,
     shared: Live | None = None,
 ) -> LivePlan | None:
     """What sets prices in a run that has an agent; None where nothing does, and before one on another host has come.
@@ -366,6 +369,8 @@ def live_plan(
         processes: of the loader.
         samples: of the dataset.
         before: of the same run with another number of processes, from what that has learnt it goes on; None at first.
+        admitted: share of the samples that the cache on this host is to hold; nothing is asked for to fill it where
+            files are read here in any case.
         shared: with workers that run already; None for a new one.
     """
     policy, agreement = settings.policy, run.agreement
@@ -392,6 +397,7 @@ def live_plan(
         conditions,
         traffic,
         agent_cores=has,
+        admitted=0.0 if agent.files_here else admitted,
         shared=shared,
     )
     kept = run.profiler.reuse_live() if before is None else before.kept()

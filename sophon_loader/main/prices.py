@@ -67,16 +67,18 @@ def of_files(passed: Totals) -> ChoiceTable | None:
     return ChoiceTable((FILE,), wire, agent, loader)
 
 
-def facts_of(table: ChoiceTable, conditions: Conditions, cached: float = 0.0) -> Facts:
+def facts_of(table: ChoiceTable, conditions: Conditions, cached: float = 0.0, admitted: float = 0.0) -> Facts:
     """What a tariff is worked out from.
 
     Args:
         table: of the recent samples.
         conditions: what the resources give.
         cached: share of the samples that are in the cache on the loader's host; the agent reads no files for these.
+        admitted: share of them that this is to hold.
     """
     rates = rates_of(conditions, (1 - cached) * float(table.wire_bytes[:, 0].mean(dtype=np.float64)))
-    return Facts(table.samples, rates, table, max(choice.cut for choice in table.choices), None, 1.0, cached=cached)
+    reach = max(choice.cut for choice in table.choices)
+    return Facts(table.samples, rates, table, reach, None, 1.0, cached=cached, admitted=admitted)
 
 
 def rates_of(conditions: Conditions, file_nbytes: float) -> Rates:

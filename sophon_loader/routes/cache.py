@@ -18,7 +18,7 @@ import stat
 import time
 from typing import Any
 
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.logs import log_line
@@ -47,6 +47,7 @@ class Cache:
         set_nbytes: bytes of all files, as well as they are known; 0 for unknown: what there is room for is kept then.
 
     Attributes:
+        share: of all keys, that is to be kept; 0 while it is not used.
         why_not: why it is not used; "" while it is.
 
     Example:
@@ -58,11 +59,11 @@ class Cache:
 
     def __init__(self, folder: str, nbytes: int, set_nbytes: int = 0) -> None:
         self.folder, self._nbytes = own_folder(folder), nbytes
-        self._share = min(1.0, nbytes * _ROOM / max(1, set_nbytes))
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
         self.why_not = make_private(self.folder)
+        self.share = 0.0 if self.why_not else min(1.0, nbytes * _ROOM / max(1, set_nbytes))
 
     def has(self, key: str) -> bool:
         """Whether a version of a file is kept, whichever."""
@@ -74,7 +75,7 @@ class Cache:
 
     def admits(self, key: str) -> bool:
         """Whether a file is one of those to keep, and there is time to write it."""
-        if self.why_not or _place(_digest(key)) >= self._share:
+        if _place(_digest(key)) >= self.share:
             return False
         now_s = time.monotonic()
         self._saved_s = min(_MOST_S, self._saved_s + (now_s - self._since_s) * _TIME_SHARE)
@@ -175,6 +176,11 @@ def make_private(folder: str) -> str:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         return f"{folder} must be a folder that this user alone can reach; remove it, or name another place"
     return ""
+
+
+def drawn(key: str, epoch: int) -> float:
+    """A number in [0, 1) by which a key is taken in one epoch or another, the same in all processes of all ranks."""
+    return xxh3_64_intdigest(os.fsencode(key), 1 + epoch) / 2**64
 
 
 def _digest(key: str) -> bytes:

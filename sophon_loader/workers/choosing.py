@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
@@ -70,7 +71,7 @@ class Chooser:
         sources: list[int] = self._data.source_of.array[indices].tolist()
         if self._dealer is not None:
             dealt = self._dealer.batch(len(indices))
-            return list(map(self._open, sources, indices, occurrences, dealt))
+            return list(map(self._open, sources, indices, occurrences, dealt, repeat(ticket.batch.epoch)))
         reaches = [self._steps[source].reach for source in sources]
         choices = [FILE] * len(indices) if self._plan is None else self._plan.choose(indices, reaches)
         return list(map(self._planned, sources, indices, occurrences, choices))
@@ -81,9 +82,9 @@ class Chooser:
             return self._file(source, index, occurrence, *self._look(index))
         return Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
 
-    def _look(self, index: int) -> tuple[bool, Version | None]:
+    def _look(self, index: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Version | None]:
         """See `Kept.look`."""
-        return (False, None) if self._kept is None else self._kept.look(index)
+        return (False, None) if self._kept is None else self._kept.look(index, fill, epoch)
 
     def _file(self, source: int, index: int, occurrence: int, in_cache: bool, before: Version | None) -> Wanted:
         """A sample as its file."""
@@ -91,10 +92,10 @@ class Chooser:
         cut, encoding = FILE.cut, FILE.encoding
         return Wanted(source, index, cut, encoding, key, occurrence, here=here, before=before, in_cache=in_cache)
 
-    def _open(self, source: int, index: int, occurrence: int, prices: Prices | None) -> Wanted:
+    def _open(self, source: int, index: int, occurrence: int, prices: Prices | None, epoch: int) -> Wanted:
         """A sample whose choice is left to the agent, or its file."""
-        in_cache, before = self._look(index)
-        if prices is None or (in_cache and prices.kept_here):
+        in_cache, before = self._look(index, 1.0 if prices is None else prices.fill, epoch)
+        if prices is None or before is not None or (in_cache and prices.kept_here):
             return self._file(source, index, occurrence, in_cache, before)
         key = self._locations.key_in_export(index)
         asked = (prices.wire, prices.agent, prices.loader, prices.per_worker)

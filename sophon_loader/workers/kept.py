@@ -13,12 +13,16 @@ from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.host.regular import open_regular, read_regular, read_to_end
-from sophon_loader.routes.cache import Cache, version_of
+from sophon_loader.routes.cache import Cache, drawn, version_of
 from sophon_loader.routes.segments import Version
 
 YOUNG_S, BEHIND_S = 2.0, 60.0
 """Files that were changed so lately are not kept: they may be changed again without a sign, since file systems count
 time in steps; and an agent that reads a mount of its own may be behind by as long as that trusts what it knows."""
+
+
+MAX_VAIN = 16
+"""Files in a row that could not be kept, after which a process asks for none for that reason: there may be no room."""
 
 
 class Kept:
@@ -32,21 +36,29 @@ class Kept:
     def __init__(self, cache: Cache | None, locations: Locations) -> None:
         self._cache = cache if cache is not None and not cache.why_not else None
         self._locations = locations
+        self._vain = 0
 
     @property
     def serves(self) -> bool:
         """Whether there is a cache."""
         return self._cache is not None
 
-    def look(self, sample: int) -> tuple[bool, Version | None]:
-        """Whether a sample's file is kept, in whichever version; and, if it is one to keep, its version now."""
+    def look(self, sample: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Version | None]:
+        """Whether a sample's file is kept, in whichever version; and, if it is one to keep, its version now.
+
+        Args:
+            sample: its index.
+            fill: share that is asked for as files of those that are to be kept, for that reason where it is below 1.
+            epoch: in which it is asked for.
+        """
         cache, path = self._cache, self._locations.path_here(sample)
         if cache is None or path is None:
             return False, None
         key = os.path.abspath(path)
         if cache.has(key):
             return True, None
-        if cache.admits(key):
+        drawn_now = fill >= 1 or (self._vain < MAX_VAIN and fill > 0 and drawn(key, epoch) < fill)
+        if drawn_now and cache.admits(key):
             with contextlib.suppress(OSError):
                 return False, version_of(os.stat(path))
         return False, None
@@ -82,5 +94,6 @@ class Kept:
             return
         with contextlib.suppress(OSError):
             after = version_of(os.stat(path))
-            if after == wanted.before:
-                cache.put(os.path.abspath(path), after, data, BEHIND_S)
+            same = after == wanted.before
+            kept = same and cache.put(os.path.abspath(path), after, data, BEHIND_S)
+            self._vain = 0 if kept else self._vain + 1

@@ -31,6 +31,7 @@ import numpy as np
 from sophon_loader.decide.cost import EpochTime, EpochWork, time_without_offloading
 from sophon_loader.decide.dual import EQUAL, Column, Problem, file_column, least_time, least_traffic
 from sophon_loader.decide.facts import ChoiceTable, Facts
+from sophon_loader.decide.filling import fill_of
 from sophon_loader.decide.policies.common import measured
 from sophon_loader.decide.simplex import Vector
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Part, Prices, Tariff, Traffic
@@ -108,7 +109,8 @@ class Auto:
             return self._files(base, shortest_s, table)
         work = EpochWork(wire_bytes=float(sums[0]), loader_s=float(sums[1]), agent_s=float(sums[2]))
         predicted = work.time(facts.samples, facts.rates)
-        parts = tuple(Part(float(share), _prices_of(columns[k])) for share, k in zip(shares, used, strict=True))
+        fill = fill_of(problem, columns, mix, facts.admitted)
+        parts = tuple(Part(float(share), _prices_of(columns[k], fill)) for share, k in zip(shares, used, strict=True))
         return Tariff(parts, _reason(base, predicted, work.wire_bytes, table), predicted, base)
 
     def _idle_mix(
@@ -198,11 +200,12 @@ def _per_s(table: ChoiceTable, seconds: float) -> str:
     return per_second(table.samples / seconds) if seconds > 0 else "any rate"
 
 
-def _prices_of(column: Column) -> Prices | None:
+def _prices_of(column: Column, fill: float) -> Prices | None:
     if column.prices is None:
         return None
     wire, loader, agent = (float(price) for price in column.prices)
-    return Prices(wire=wire, loader=loader, agent=agent, kept_here=column.kept_here)
+    fill = fill if column.kept_here else 0.0  # else nothing would be read there
+    return Prices(wire=wire, loader=loader, agent=agent, kept_here=column.kept_here, fill=fill)
 
 
 def _goal(problem: Problem) -> Vector:

@@ -22,7 +22,7 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes.cache import Cache, version_of
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.choosing import Chooser
-from sophon_loader.workers.kept import Kept
+from sophon_loader.workers.kept import MAX_VAIN, Kept
 from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import make_tree
@@ -146,6 +146,39 @@ def test_what_is_in_the_cache_is_read_here_unless_the_prices_say_otherwise(root:
     tariff.set(Tariff((Part(1.0, None),), ""))
     found = chooser.wanted(Ticket(BATCH, [3, 4]))
     assert [(one.here, one.in_cache, one.encoding) for one in found] == [(False, False, "file"), (True, True, "file")]
+
+
+def test_some_are_asked_for_as_files_so_that_they_are_kept(root: Path, tmp_path: Path) -> None:
+    """Others in each epoch, and the same in all processes, whatever share they were told."""
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+
+    def asked_as_files(fill: float, epoch: int, gb: float = 0.1) -> set[int]:
+        kept, tariff = Kept(Cache(str(tmp_path / "cache"), int(gb * 1e9), 10**6), parts.locations), SharedTariff()
+        tariff.set(Tariff((Part(1.0, Prices(1.0, 1.0, 1.0, fill=fill)),), ""))
+        chooser = Chooser(parts.data, parts.steps, parts.locations, None, tariff, kept=kept)
+        found = chooser.wanted(Ticket(BatchId(1, epoch, 0), list(range(COUNT))))
+        assert all((one.encoding == "file") == (one.before is not None) for one in found)
+        return {one.sample for one in found if one.before is not None}
+
+    epochs = range(60)
+    drawn = [asked_as_files(0.1, epoch) for epoch in epochs]
+    assert drawn == [asked_as_files(0.1, epoch) for epoch in epochs]
+    assert all(few <= asked_as_files(0.5, epoch) for few, epoch in zip(drawn, epochs, strict=True))
+    assert 0.05 < sum(map(len, drawn)) / (COUNT * len(epochs)) < 0.17 and len(set().union(*drawn)) == COUNT
+    assert asked_as_files(1.0, 0) == set(range(COUNT)) and not asked_as_files(0.0, 0)
+    assert not asked_as_files(1.0, 0, gb=1e-9), "that the cache has no room for"
+
+
+def test_a_cache_that_keeps_nothing_is_not_filled_for_ever(root: Path, tmp_path: Path) -> None:
+    parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
+    kept = Kept(Cache(str(tmp_path / "cache"), 10**8), parts.locations)
+    found, before = kept.look(0, 0.999, 1)
+    assert before is not None and not found
+    wanted = Wanted(0, 0, 0, "file", "x", before=before)
+    for _ in range(MAX_VAIN):
+        kept.keep(wanted, b"cut off")
+    assert kept.look(0, 0.999, 1) == (False, None)
+    assert kept.look(0)[1] == before, "what crosses as a file in any case is kept if it can be"
 
 
 def test_at_a_tariff_each_source_goes_as_far_as_the_agent_can_there(root: Path) -> None:
