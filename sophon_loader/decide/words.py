@@ -12,6 +12,7 @@ _RESOURCES = {
     "loader-cpu": "the loader's CPU",
     "agent-cpu": "the agent's CPU",
     "agent-disk": "the agent's disk",
+    "cache": "the cache",
     "cpu": "the loader's CPU",
     "io": "the network",
 }

@@ -8,6 +8,7 @@ import os
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.routes.cache import Cache
 
@@ -42,6 +43,21 @@ def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
     if cache.why_not:
         warn_user(f"No file is kept on this host: {cache.why_not}.")
     return cache
+
+
+def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, ...]:
+    """What a report says of a policy that plans as if there was no cache.
+
+    Args:
+        cache: of the loader; None for none.
+        policy: of the loader; no-off, which offloads nothing, has no need to know.
+    """
+    if cache is None or cache.why_not or isinstance(policy, PricingPolicy) or policy.name == "no-off":
+        return ()
+    return (
+        f"{policy.name} does not know which files are in the cache on this host: it plans as if all had to be sent, "
+        "and only samples that it plans as files are read there; policy='auto' plans with the cache",
+    )
 
 
 def _nbytes(data: Offloadable) -> int:

@@ -14,7 +14,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
-from sophon_loader.main.caching import cache_of
+from sophon_loader.main.caching import cache_of, note_on
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.exporting import CountedEpochs
 from sophon_loader.main.gathering import met
@@ -423,7 +423,7 @@ class Engine:
             self._epoch.report.weighed = self._live.weighed()
         report = self._epoch.report.snapshot()
         said = self._statistics.said.notes(report.totals.degraded)
-        report.notes = (*report.notes, *said, *self._contact.shares())
+        report.notes = (*report.notes, *said, *self._contact.shares(), *note_on(self._cache, self._settings.policy))
         report.group_bytes = self._contact.group_bytes()
         return report
 

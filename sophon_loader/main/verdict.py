@@ -77,11 +77,14 @@ class Verdict:
         found = {}
         for name, field in DOUBLED.items():
             found[name] = now_s / self._least_s(replace(rates, **{field: 2 * getattr(rates, field)}))
+        if 0 < (held := self.facts.admitted) < 1:  # of a cache that has been filled, as one twice as large would be
+            found["cache"] = self._least_s(rates, held) / self._least_s(rates, min(1.0, 2 * held))
         # Nothing is slower for having more: what is missing was given up for less traffic, within a policy's slack.
         return {name: max(1.0, times) for name, times in found.items()}
 
-    def _least_s(self, rates: Rates) -> float:
-        predicted = self.policy.tariff(replace(self.facts, rates=rates)).predicted
+    def _least_s(self, rates: Rates, cached: float | None = None) -> float:
+        cached = self.facts.cached if cached is None else cached
+        predicted = self.policy.tariff(replace(self.facts, rates=rates, cached=cached)).predicted
         assert predicted is not None, "a policy predicts, or it does not"
         return predicted.seconds
 

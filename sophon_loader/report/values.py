@@ -33,7 +33,8 @@ class ReportValues:
             do, each by itself and without offloading; those that are known.
         limits: by resource, the share of the time for which it is busy; the busiest first. Under `auto` the network is
             left out until something has waited for it.
-        would_bring: by resource, how many times as many samples/s twice of it would give, by the cost model.
+        would_bring: by resource, how many times as many samples/s twice of it would give, by the cost model; of the
+            `cache`, where that has room for a part of the samples.
         weighed: by choice, its mean cost over recent samples: bytes on the network, CPU seconds at the agent, and CPU
             seconds left to the loader. "pixels@2" is the value after two ops, as it is.
         predicted_seconds: what the cost model expected; None if costs were not known.

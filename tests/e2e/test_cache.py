@@ -88,6 +88,7 @@ def test_the_second_epoch_sends_no_file(tree: Path, agent: Agent, make: Make) ->
     second = report(loader)
     assert (second["cached"], second["file_bytes"], second["wire_bytes"]) == (FILES, nbytes, 0)
     assert (second["fallbacks"], second["samples"]) == (0, FILES)
+    assert not any("cache" in note for note in second["notes"])
     assert f"{FILES} samples (100 %)" in str(loader.report())
     # Another job finds them, and one without an agent.
     for other in (make(agent), make(), make(num_workers=0)):
@@ -194,6 +195,8 @@ def test_every_policy_gives_the_same(tree: Path, agent: Agent, make: Make, polic
     loader = make(agent, dataset=dataset, policy=policy, num_workers=workers)
     assert [samples_of(loader) for _ in range(3)] == expected
     assert report(loader)["fallbacks"] == 0
+    unknowing = [note for note in report(loader)["notes"] if "does not know which files are in the cache" in note]
+    assert len(unknowing) == (policy != "auto")
 
 
 def test_auto_reads_what_is_in_the_cache(tree: Path, agent: Agent, make: Make) -> None:

@@ -15,7 +15,7 @@ from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, Choice, Facts, Rates
 from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
-from sophon_loader.decide.words import capitalised, resource
+from sophon_loader.decide.words import capitalised, resource, what_more_brings
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
@@ -663,3 +663,19 @@ def test_memory_does_not_grow_with_the_dataset() -> None:
         arrays = [shared.offers._serial, shared.offers._kinds, shared.offers._costs, shared.tariff._note._places]
         sizes.add(sum(one.array.nbytes for one in [*arrays, driven.statistics._values]))
     assert len(sizes) == 1 and sizes.pop() < 2 << 20
+
+
+# --- the cache's verdict --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("admitted", "times"), [(0.1, 1.125), (0.5, None), (0.0, None), (1.0, None)])
+def test_what_twice_of_the_cache_would_bring(admitted: float, times: float | None) -> None:
+    """A cache finds the share that it is to hold, once it is full; that of now may be less."""
+    driven = Driven(admitted=admitted)
+    driven.weigh(64)
+    driven.progress(1.0, totals_of())
+    brings = driven.live.would_bring()
+    assert ("cache" in brings) == (0 < admitted < 1)
+    if times is not None:
+        assert brings["cache"] == pytest.approx(times, rel=0.05)
+        assert "twice the cache" in what_more_brings(brings).lower()
