@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sophon_loader.client.groups import Preference, group_of
@@ -47,6 +47,7 @@ class Fleet:
         homes: of the keys; each agent's share is as what it has delivered lately.
         waited_s: seconds so far for which there was no reply to work on.
         starved_s: those of them in which more could have been on its way, had more been wanted.
+        meanwhile: called now and then while nothing comes; None for nothing.
 
     Example:
         >>> fleet = Fleet([terms_of_one, terms_of_other])
@@ -79,6 +80,7 @@ class Fleet:
         self._paces = [Pace() for _ in terms]
         self.answered = self.lanes[0]
         self.waited_s = self.starved_s = 0.0
+        self.meanwhile: Callable[[], None] | None = None
         self._unlooked_s = 0.0
         """Waited since the time-outs were looked at."""
         self._left_s = [math.inf] * len(terms)
@@ -413,6 +415,8 @@ class Fleet:
         for lane in self.lanes:
             lane.look(waited_s)
             self._follow()
+        if self.meanwhile is not None:
+            self.meanwhile()
 
     def _of_all(self, error: SophonError) -> SophonError:
         """The error of the last agent that lived, with the addresses of all."""

@@ -53,7 +53,7 @@ class Terms:
         allowed: names of the encodings that the agent may answer in, see `encodings.catalogue.usable`.
         files_here: the agent is this host's own and has no link to pace: what would cross as the file it is, is read
             here instead.
-        may_leave: whether it is no fault when the agent closes its connection: a roster says who is there.
+        roster: what the user wrote, where that names agents that come and go; "" else.
     """
 
     address: Address
@@ -64,7 +64,12 @@ class Terms:
     seed: Seed
     allowed: tuple[str, ...]
     files_here: bool = False
-    may_leave: bool = False
+    roster: str = ""
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether it is no fault when the agent closes its connection: a roster says who is there."""
+        return bool(self.roster)
 
 
 class Session:

@@ -181,6 +181,12 @@ class Engine:
         if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
 
+    def meanwhile(self, epoch: Epoch) -> Callable[[], None] | None:
+        """What to call while a batch of an epoch is waited for: of several agents, another may come meanwhile."""
+        if len(self._contact.routes) < 2:
+            return None
+        return lambda: None if epoch.superseded else self.wanted()
+
     def _see(self, look: Callable[[], bool]) -> None:
         """See whether an agent has come."""
         try:

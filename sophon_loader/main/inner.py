@@ -88,7 +88,7 @@ class Inner:
         self._outer: DataLoader[Any] = weakref.proxy(outer)
         self._engine, self._seed, self._order = engine, seed, order
         self.tickets = TicketSampler(order, len(engine.data))
-        self.loader: DataLoader[Any]
+        self.loader: OwnedDataLoader[Any]
         self._make(self._generator(order.epoch, 0) if unasked else outer.generator, needs_agent=needs_agent)
 
     def begin(self, epoch: Epoch) -> Iterator[Any]:
@@ -117,6 +117,8 @@ class Inner:
             return self._begun(epoch)
 
     def _begun(self, epoch: Epoch) -> Iterator[Any]:
+        self.loader.meanwhile = meanwhile = self._engine.meanwhile(epoch)
+        self._dataset.call_meanwhile(meanwhile)
         batches = iter(self.loader)
         if self._outer.in_order or self.workers < 2 or epoch.reading is None:
             return batches
@@ -150,7 +152,7 @@ class Inner:
     def _make(self, generator: torch.Generator | None, *, needs_agent: bool = False) -> None:
         outer, batched = self._outer, self._outer._auto_collation
         processes = max(1, outer.num_workers)
-        dataset = self._engine.prepare(self._seed, outer.collate_fn, processes, needed=needs_agent)
+        dataset = self._dataset = self._engine.prepare(self._seed, outer.collate_fn, processes, needed=needs_agent)
         shares_generators = "" if outer.num_workers or not dataset.draws else _why_unsafe()
         if shares_generators:
             warn_user(_AMONG_THREADS.format(shares_generators))

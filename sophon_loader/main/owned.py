@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickletools
 from contextlib import nullcontext
+import time
+from collections.abc import Callable
 from multiprocessing.queues import Queue
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from sophon_loader.workers.ranges import WAITING, profiler_range
 from sophon_loader.workers.sending import Sending
 
 T_co = TypeVar("T_co", covariant=True)
+_MEANWHILE_S = 1.0
 _TAKES = "_sophon_takes_a_batch"
 _PROCESS = _MultiProcessingDataLoaderIter._process_data.__code__
 """What every batch goes through that torch takes from its workers."""
@@ -29,12 +32,16 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     process"), or ends those of the parent, with which it shares the queues.
     """
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: OwnedDataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
         super().__init__(loader)
         self._profile_name = (
             f"enumerate(DataLoader)#{_MultiProcessingDataLoaderIter.__name__}.__next__"  # as profilers know it
         )
+
+    def _reset(self, loader: OwnedDataLoader[Any], first_iter: bool = False) -> None:
+        self._meanwhile = loader.meanwhile
+        super()._reset(loader, first_iter)
 
     @property
     def _worker_result_queue(self) -> Any:
@@ -64,6 +71,15 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
             raise
 
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
+        """What has come from the workers, within `timeout`; see `OwnedDataLoader.meanwhile`."""
+        end_s = time.monotonic() + timeout
+        while self._meanwhile is not None and (left_s := end_s - time.monotonic()) > _MEANWHILE_S:
+            if (found := self._taken(min(_MEANWHILE_S, left_s)))[0]:
+                return found
+            self._meanwhile()
+        return self._taken(max(0.0, end_s - time.monotonic()))
+
+    def _taken(self, timeout: float) -> Any:
         """What has come from the workers. If it came and cannot be read, no more is waited for that batch."""
         try:
             # A thread receives, where memory is pinned; else the queue knows when it waits.
@@ -129,7 +145,14 @@ def _break_circle(error: BaseException) -> None:
 
 
 class OwnedDataLoader(DataLoader[T_co]):
-    """torch's DataLoader, whose workers belong to the process which started them."""
+    """torch's DataLoader, whose workers belong to the process which started them.
+
+    Attributes:
+        meanwhile: called every second while a batch is waited for that workers make; None for nothing. What it raises
+            takes no batch.
+    """
+
+    meanwhile: Callable[[], None] | None = None
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:

@@ -125,7 +125,7 @@ class Rostered(Contacts):
         self._why, self._nobody, self._look_at_s = "", None, -math.inf
         self._run = chains, seed, processes
         self._left.clear()
-        terms = replace(self._any.proposed(chains, seed), may_leave=True)
+        terms = replace(self._any.proposed(chains, seed), roster=str(self))
         if self._places:
             self._places = SharedRoute.all_for_workers(self._places, processes, terms)
         else:

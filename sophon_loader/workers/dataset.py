@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
@@ -19,6 +20,7 @@ from sophon_loader.datasets.pipelines import Pipeline
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
+from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.native.fused import checked
 from sophon_loader.pipeline.chain import isolated
@@ -117,6 +119,8 @@ class OffloadedDataset(Dataset[Any]):
         self._locations = Locations(data, address if address and address.export else None)
         self._statistics = statistics
         self._process: tuple[int, Session | Fleet | None, Row, Meter] | None = None
+        self._came_s = 0.0
+        """When the last sample was finished, or the first was asked for."""
         self._mounted = False
         self._settings = settings()
         self._asked_ahead: dict[BatchId, Ticket] = {}
@@ -173,6 +177,10 @@ class OffloadedDataset(Dataset[Any]):
         self._locations = Locations(self._data, replace(first.terms.address, folder=folder), inner)
         return [replace(one, reach=max(far)) for one, far in zip(steps, reaches, strict=True)]
 
+    def call_meanwhile(self, what: Callable[[], None] | None) -> None:
+        """What to call now and then, in this process alone, while agents are waited for; None for nothing."""
+        self._ways.meanwhile = what
+
     @property
     def as_agreed(self) -> bool:
         """Whether this process makes samples by the pipelines that were agreed on with the agent."""
@@ -207,12 +215,11 @@ class OffloadedDataset(Dataset[Any]):
             self._ways.trust(session, _worker(), mounted=self._mounted)
         try:
             with isolated(self.draws):
-                samples = self._read(ticket, row) if session is None else self._fetch(session, ticket, row, meter)
+                samples = self._read(ticket, row) if session is None else self._fetched(session, ticket)
         except Exception as error:
-            if isinstance(error, AgentUnreachable):
-                self.close()  # so that the next attempt begins with some patience
             error.__traceback__ = frames_for_user(error)
             raise error
+        session, row, meter = self._here
         meter.count()
         if session is not None:
             self._statistics.shortest_net_s.array[_worker()] = session.shortest_net_s
@@ -236,14 +243,38 @@ class OffloadedDataset(Dataset[Any]):
         wanted = self.chooser.wanted(ticket)
         return [self._finisher.finish(Reply(one, n), ticket.batch.epoch, row) for n, one in enumerate(wanted)]
 
-    def _fetch(self, session: Session | Fleet, ticket: Ticket, row: Row, meter: Meter) -> list[Any]:
-        """The samples of a batch, while those behind it are asked for.
+    def _fetched(self, session: Session | Fleet, ticket: Ticket) -> list[Any]:
+        """The samples of a batch. One that none of several agents can send, and this host cannot read, is waited for as
+        a single agent is: as long as somebody comes, or is back, within `dead_after_s` since the sample before it.
+        """
+        samples: dict[int, Any] = {}
+        while True:
+            self._came_s = now_s()
+            try:
+                self._fetch(session, ticket, samples)
+                return [samples[position] for position in range(len(ticket.indices))]
+            except AgentUnreachable:
+                asked, mounted = self._ways.asked(session), self._mounted
+                end_s = self._came_s + session.lanes[0].terms.options.dead_after_s
+                self.close()  # so that the next attempt begins with some patience
+                if mounted or not self._ways.another_comes(asked, _worker(), end_s):
+                    raise
+            another, _, meter = self._of_this_process()
+            assert another is not None, "an agent that agreed once is not forgotten"
+            session = another
+            meter.begin()
+            self._ways.trust(session, _worker(), mounted=self._mounted)
+
+    def _fetch(self, session: Session | Fleet, ticket: Ticket, samples: dict[int, Any]) -> None:
+        """The samples of a batch that are not there yet, while those behind it are asked for.
 
         They are finished in order of arrival, or by position where code of the user's takes part: it may have a state.
         """
+        _, row, meter = self._here
         batch = ticket.batch
-        samples: list[Any] = [None] * len(ticket.indices)
         self._finisher.talk(session)
+        if isinstance(session, Fleet):
+            session.meanwhile = None if self._mounted else partial(self._ways.look_around, session, _worker())
         behind = self._behind(batch)
         if self._asked_ahead.pop(batch, ticket) != ticket:
             session.keep(behind)  # another one was foreseen in its place
@@ -259,16 +290,18 @@ class OffloadedDataset(Dataset[Any]):
                         break
                     unasked.popleft()
                 reply = session.next(batch, position if self._by_position else None)
+                if reply.position in samples:
+                    continue  # finished before another agent had to be waited for
                 if reply.sample is not None:
                     self._note(session, reply.sample, len(reply.payload))
                 samples[reply.position] = self._finisher.finish(reply, batch.epoch, row)
+                self._came_s = now_s()
                 meter.sometimes()
         finally:
             session.keep(behind)
             for one in self._asked_ahead.keys() - behind:
                 del self._asked_ahead[one]
             self._ways.note(session, _worker())
-        return samples
 
     def _note(self, session: Session | Fleet, sample: Sample, nbytes: int) -> None:
         """Keep what the agent said of itself."""
@@ -315,6 +348,12 @@ class OffloadedDataset(Dataset[Any]):
             self._mounted = session is not None and self._locations.all_here
             row = self._statistics.row(_worker())
             self._process = (pid, session, row, Meter(session, row))
+        return self._process[1:]
+
+    @property
+    def _here(self) -> tuple[Session | Fleet | None, Row, Meter]:
+        """What `_of_this_process` has given last."""
+        assert self._process is not None, "it comes first"
         return self._process[1:]
 
     def _look_at_settings(self, session: Session | Fleet, row: Row) -> None:

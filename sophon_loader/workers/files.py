@@ -39,9 +39,13 @@ def read_here(
     root = locations.root_here(wanted.source)
     path = locations.path_here(wanted.sample)
     if path is None or root is None or (terms is not None and not os.path.isdir(root)):
+        if terms is not None and terms.roster:
+            who, remedy = f"an agent that {terms.roster} names", f"start an agent that {terms.roster} names"
+        else:
+            who, remedy = f"agent {agent_name(terms)}", "restart the agent"
         raise AgentUnreachable(
-            f"agent {agent_name(terms)} must answer, {why or 'got no agent'}; restart the agent and continue from the "
-            f"last checkpoint, since sample {wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
+            f"{who} must answer, {why or 'got no agent'}; {remedy} and continue from the last checkpoint, since sample "
+            f"{wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
         )
     return kept.read(path)
 

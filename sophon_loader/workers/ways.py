@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.homes import connected
 from sophon_loader.client.lacking import Lacking
 from sophon_loader.client.session import Session, Terms
+from sophon_loader.errors import AgentUnreachable
+from sophon_loader.host.system import now_s
 from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.wire.messages import Sample
+
+_LOOK_S = 0.1
+"""How often it is looked whether an agent has come."""
 
 
 class Ways:
@@ -22,6 +29,7 @@ class Ways:
 
     Attributes:
         agreed: what the agents that have agreed by now have agreed to.
+        meanwhile: called now and then, in the process that set it, while agents are waited for; None for nothing.
     """
 
     def __init__(self, routes: Sequence[SharedRoute]) -> None:
@@ -38,6 +46,7 @@ class Ways:
         self._cores: dict[int, tuple[float, float]] = {}
         """Per route, what its agent has said last of its cores."""
         self._lost_s: list[float] = []
+        self.meanwhile: Callable[[], None] | None = None
         self.agreed: list[Agreed] = []
 
     def look(self) -> bool:
@@ -70,6 +79,8 @@ class Ways:
         """
         agreed = dict(sorted(zip(self._numbers, self.agreed, strict=True)))
         numbers = list(agreed)
+        if len(connected(len(numbers), worker, workers)) < len(numbers):  # rather to those that live
+            numbers = [number for number in numbers if not self._routes[number].gone(worker)] or numbers
         self._connected = [numbers[n] for n in connected(len(numbers), worker, workers)]
         self._lost_s = [0.0] * len(self._connected)
         if len(agreed) == 1 and not self.agreed[0].terms.may_leave:
@@ -102,6 +113,45 @@ class Ways:
             # Without another agent and without the files, one that has gone is waited for all the same.
             gone = (mounted or several) and (left_s <= 0 or route.gone(worker))
             session.trust(gone=gone, left_s=left_s, agent=lane)
+
+    def asked(self, session: Session | Fleet) -> dict[int, Agreed]:
+        """What those of several agents have agreed to that this process has asked in vain, and that live."""
+        known = dict(zip(self._numbers, self.agreed, strict=True))
+        lanes = zip(session.lanes, self._connected, strict=True)
+        return {number: known[number] for lane, number in lanes if not lane.gone}
+
+    def has_another(self, asked: Mapping[int, Agreed], worker: int) -> bool:
+        """Whether an agent can be asked that is not among those `asked`: one that has come, or is back."""
+        return any(
+            (agreed := route.agreed()) is not None and asked.get(number) != agreed and not route.gone(worker)
+            for number, route in enumerate(self._routes)
+        )
+
+    def another_comes(self, asked: Mapping[int, Agreed], worker: int, end_s: float) -> bool:
+        """Wait for one; False if there is none before a time is over, or there is but one agent."""
+        while not self.has_another(asked, worker):
+            if len(self._routes) == 1 or now_s() >= end_s:
+                return False
+            if self.meanwhile is not None:
+                self.meanwhile()
+            time.sleep(_LOOK_S)
+        return True
+
+    def look_around(self, session: Session | Fleet, worker: int) -> None:
+        """While samples are waited for that only agents have.
+
+        Raises:
+            AgentUnreachable: those that were asked have closed their connections, and another can be asked.
+        """
+        if self.meanwhile is not None:
+            self.meanwhile()
+        if all(lane.gone or lane.connection.lost for lane in session.lanes):
+            self.note(session, worker)
+            if self.has_another(self.asked(session), worker):
+                raise AgentUnreachable("agents must answer, got their connections closed; restart them, and continue")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meanwhile": None}
 
     def note(self, session: Session | Fleet, worker: int) -> None:
         """Tell the other processes what this worker has found out since it did so last."""

@@ -7,7 +7,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,38 +23,12 @@ from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
 from tests.support.replicas import LOADER, PATIENT, SOON, see_shares, sent
-from tests.support.rostered import FILES, SAMPLER, Epoch, left, no_warning
-
-MakeAgent = Callable[..., Agent]
-
-
-@pytest.fixture
-def roster(tmp_path: Path) -> Path:
-    made = tmp_path / "agents"
-    made.mkdir(mode=0o755)
-    return made
+from tests.support.rostered import FILES, SAMPLER, Epoch, MakeAgent, left, no_warning
 
 
 @pytest.fixture(scope="module")
 def expected(root: Path) -> list[tuple[str, Any]]:
     return run_epoch(OffloadingDataLoader(folder(root), policy="no-off", **LOADER))
-
-
-@pytest.fixture
-def announced(root: Path, roster: Path) -> Iterator[MakeAgent]:
-    """Makes agents that announce themselves, and waits until they have."""
-    made: list[Agent] = []
-
-    def make(exports: Path = root, *arguments: str) -> Agent:
-        agent = Agent({EXPORT: exports}, "--end-with-stdin", "--announce", str(roster), *arguments)
-        made.append(agent)
-        port = agent.endpoint.rpartition(":")[2]
-        until(lambda: any(port in path.name for path in roster.glob("*.json")), "it is announced")
-        return agent.ready()
-
-    yield make
-    for agent in made:
-        agent.end()
 
 
 def loader_of(root: Path, roster: Path, **arguments: Any) -> OffloadingDataLoader[Any]:

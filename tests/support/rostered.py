@@ -17,6 +17,8 @@ from tests.support.loaders import samples_of
 from tests.support.pictures import folder
 from tests.support.replicas import LOADER
 
+MakeAgent = Callable[..., Agent]
+"""Makes agents that announce themselves."""
 FILES = 48
 SAMPLER = list(range(FILES)) * 500
 """An epoch that does not end while something is waited for."""
