@@ -73,9 +73,7 @@ def _lacking(text: object) -> str:
         scheme, separator, rest = text.rpartition("://")
         rest = rest or "fileserver:5555/imagenet"
         if scheme == "file":
-            return (
-                ", which names a folder of agents; such a folder can be given to OffloadingDataLoader(agent=...) alone"
-            )
+            return ", which names a folder of agents; give it by itself, to a loader or a RemoteImageFolder"
         if separator:
             return f", but agents do not speak {scheme}://; write tcp://{rest}"
         return f": it lacks tcp://; write tcp://{re.sub('^tcp:?/+', '', rest)}"

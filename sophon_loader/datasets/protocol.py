@@ -77,6 +77,7 @@ class Source:
         promised: whether all this is only what an `OffloadableDataset` says of itself, or a rule of its class, so that
             it is compared with what the dataset gives.
         replicas: where several agents have the same folder, all of these, `address` among them.
+        roster: the folder that names the agents, `address` among them, where such a folder does.
     """
 
     root: str | None
@@ -85,6 +86,7 @@ class Source:
     address: Address | None = None
     promised: bool = False
     replicas: tuple[Address, ...] = ()
+    roster: Address | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from operator import index as as_int
 from typing import Any
 
@@ -19,18 +22,24 @@ from sophon_loader.datasets.folders import what_is_there
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import IntTargets
 from sophon_loader.datasets.union import union_of_trees
-from sophon_loader.errors import ConfigError, SampleMissing, SophonError, may_come, warn_user
+from sophon_loader.errors import AgentUnreachable, ConfigError, SampleMissing, SophonError, may_come, warn_user
 from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
+from sophon_loader.routes.named import FOLDER, has_name, is_of_several, names_folder, parse_folder, roster_of
+from sophon_loader.routes.roster import LOOK_S, Roster, able
 from sophon_loader.routes.waiting import awaited
+
+_AT_ONCE = 64
+"""Agents that are asked for their files at a time."""
 
 
 class RemoteImages(VisionDataset):  # type: ignore[misc]
     """What datasets share whose files the agent lists and sends.
 
     Args:
-        agent: its address, with a folder; or those of several agents, which have the files together.
+        agent: its address, with a folder; or those of several agents, which have the files together, as a list, a name,
+            or a folder in which agents announce themselves.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -50,10 +59,14 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         texts = [agent] if isinstance(agent, str) else list(agent)
         super().__init__(texts[0] if texts else "", transform=transform, target_transform=target_transform)
         self.options = options or OffloadOptions()
-        self.addresses = tuple(Address.parse(one).with_key(self.options.key) for one in texts)
         if not texts:
             raise ConfigError("agent must be an address or a list of them, got an empty list; give an address")
+        parse = parse_folder if len(texts) == 1 and str(texts[0]).startswith(FOLDER) else Address.parse
+        self.addresses = tuple(parse(one).with_key(self.options.key) for one in texts)
         self.address = self.addresses[0]
+        may_be_several = len(texts) == 1 and (names_folder(self.address) or has_name(self.address))
+        self._named = self.address if may_be_several else None
+        """What the user wrote, where that may name several agents."""
         self._connections: tuple[int, dict[Address, Connection]] = 0, {}
 
     def listed(self, ask: Callable[[Connection, float], Listed]) -> list[Listed]:
@@ -68,33 +81,60 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
             SampleMissing: there is no such folder; the text says which there are.
         """
 
-        def attempt(address: Address) -> Listed | SophonError:
-            try:
-                return self._listed(ask, address)
-            except SophonError as error:
-                if not may_come(error):
-                    raise
-                return error
+        def attempt(addresses: Sequence[Address]) -> Listed | SophonError:
+            for address in addresses:
+                try:
+                    return self._listed(ask, address)
+                except SophonError as error:
+                    if not may_come(error):
+                        raise
+                    last = error
+            return last
+
+        roster = None if self._named is None else roster_of(self._named, wait_s=LOOK_S)
 
         def listings() -> list[Listed]:
-            with ThreadPoolExecutor(len(self.addresses)) as pool:
-                answers = list(pool.map(attempt, self.addresses))
+            agents = [(one,) for one in self.addresses] if roster is None else self._members(roster)
+            with ThreadPoolExecutor(min(len(agents), _AT_ONCE)) as pool:
+                answers = list(pool.map(attempt, agents))
             found: list[Listed] = []
             missing: dict[str, SophonError] = {}
-            for address, answer in zip(self.addresses, answers, strict=True):
+            for (address, *_), answer in zip(agents, answers, strict=True):
                 if isinstance(answer, SophonError):
                     missing[str(address)] = answer
                 elif not any(map(answer.same, found)):
                     found.append(answer)
             if missing and len(found) != 1:
                 raise next(reversed(missing.values()))
-            if missing:
+            if missing and (roster is None or names_folder(self.address)):  # a name has addresses that lead nowhere
                 texts = "; ".join(f"{address}: {error}" for address, error in missing.items())
                 warn_user(f"These agents list no files, and are taken for replicas of those that do: {texts}.")
-            self.address = found[0].address
+            if roster is None:
+                self.address = found[0].address
+            else:
+                self.addresses = tuple(one.address for one in answers if isinstance(one, Listed))
             return found
 
         return awaited(listings, ", ".join(map(str, self.addresses)), self.options)
+
+    def _members(self, roster: Roster) -> list[tuple[Address, ...]]:
+        """The addresses of each agent that a roster names now.
+
+        Raises:
+            AgentUnreachable: it names none that serves the export.
+        """
+        named = self._named
+        assert named is not None, "there is a roster"
+        members = able(roster.look())
+        if not names_folder(named) and not is_of_several(members):
+            return [(named,)]
+        if not members:
+            raise AgentUnreachable(roster.trouble or f"{named} must name an agent that serves its export, got others")
+        found: dict[object, tuple[Address, ...]] = {}
+        for one in members:
+            address = replace(one.address, token=named.token, keyed_as=named.endpoint)
+            found[one.instance or address] = (*found.get(one.instance or address, ()), address)
+        return list(found.values())
 
     def _listed(self, ask: Callable[[Connection, float], Listed], address: Address) -> Listed:
         connection = Connection(address, 1, self.options)
@@ -120,7 +160,9 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
     @property
     def source(self) -> Source:
         """What of it can be offloaded."""
-        several = self.addresses if len(self.addresses) > 1 else ()
+        if names_folder(self.address):
+            return Source(None, self.shared_keys, self.label, self.addresses[0], roster=self.address)
+        several = self.addresses if len(self.addresses) > 1 and self._named is None else ()
         return Source(None, self.shared_keys, self.label, self.address, replicas=several)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
@@ -139,15 +181,26 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         )
 
     def _file(self, key: str) -> bytes:
-        """A file, from the first agent that has it."""
-        *others, last = self.addresses
-        for address in others:
+        """A file, from the first agent that has it; those that a roster names by now are asked last."""
+        failed: SophonError | None = None
+        for address in itertools.chain(self.addresses, self._come_since()):
             try:
                 return self._own_connection(address).file(address.key(key), self.options.dead_after_s)
             except SophonError as error:
                 if not (may_come(error) or isinstance(error, SampleMissing)):
                     raise
-        return self._own_connection(last).file(last.key(key), self.options.dead_after_s)
+                failed = error
+        assert failed is not None, "there is an agent"
+        raise failed
+
+    def _come_since(self) -> Iterator[Address]:
+        """Agents that have come since the files were listed, where a roster names them."""
+        if self._named is not None:
+            known, roster = set(self.addresses), roster_of(self._named, wait_s=LOOK_S)
+            with contextlib.suppress(AgentUnreachable):
+                come = [one for addresses in self._members(roster) for one in addresses if one not in known]
+                self.addresses = (*come, *self.addresses)
+                yield from come
 
     def _own_connection(self, address: Address) -> Connection:
         if self._connections[0] != os.getpid():
@@ -165,8 +218,9 @@ class RemoteImageFolder(RemoteImages):
     """torchvision's ImageFolder for a host that does not mount the data: the agent lists and sends the files.
 
     Args:
-        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such: the dataset
-            is the union of their files, and a loader uses all of the agents.
+        agent: `tcp://host:port/export[/folder]`, a folder with one subfolder per class; or a list of such, a name with
+            several addresses, or `file:///FOLDER/export[/folder]` of agents that announce themselves: the dataset is
+            the union of the files that they have now, and a loader uses all of the agents.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 

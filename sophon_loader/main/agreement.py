@@ -382,9 +382,14 @@ def _size_there(connection: Connection, key: str, terms: Terms) -> int:
 def own_addresses(data: Offloadable) -> list[Address]:
     """The exports that a RemoteImageFolder or RemoteFiles names itself: one per agent.
 
-    With the folder where there is but one such dataset, since agents may have it at unlike places.
+    With the folder where there is but one such dataset, since agents may have it at unlike places. Where a folder names
+    the agents, that.
     """
-    named = [source.replicas or (source.address,) for source in data.sources if source.address is not None]
+    remote = [source for source in data.sources if source.address is not None]
+    if remote and (roster := remote[0].roster) is not None and remote[0].address is not None:
+        inner = remote[0].address.folder if len(remote) > 1 else ""
+        return [replace(roster, endpoint=roster.endpoint.removesuffix(f"/{inner}"))]
+    named = [source.replicas or (source.address,) for source in remote if source.address is not None]
     if len(named) == 1 and len(named[0]) > 1:
         return list(named[0])
     return [replace(one, folder="") for one in named[0]] if named else []

@@ -23,7 +23,7 @@ from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes.named import roster_of
-from sophon_loader.routes.roster import Member
+from sophon_loader.routes.roster import Member, able
 from sophon_loader.routes.shared import SharedRoute
 
 LOOK_EVERY_S = 10.0
@@ -165,9 +165,8 @@ class Rostered(Contacts):
         members = self._roster.look(ask=due)
         if self._roster.is_looking and not self._roster.trouble:
             return
-        able = [one for one in members if one.exports is None or one.address.export in one.exports]
-        if able:
-            self._match(able)
+        if those := able(members):
+            self._match(those)
         elif not self._each:
             self._nobody = AgentUnreachable(self._roster.trouble or _of_other_exports(members))
 

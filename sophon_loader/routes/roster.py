@@ -37,6 +37,11 @@ class Member:
     exports: tuple[str, ...] | None = None
 
 
+def able(members: Sequence[Member]) -> list[Member]:
+    """Those that serve the export that they are asked for, as far as is known."""
+    return [one for one in members if one.exports is None or one.address.export in one.exports]
+
+
 class Roster(Protocol):
     """Used by one thread.
 

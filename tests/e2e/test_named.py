@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.main.contact import Contact
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
-from tests.support.pictures import folder
+from tests.support.pictures import folder, train_transform
 from tests.support.replicas import LOADER, SOON, sent
 from tests.support.rostered import SAMPLER, Epoch, left, no_warning
 
@@ -99,3 +100,25 @@ def test_a_name_with_one_address_is_one_agent_until_it_has_several(root: Path, h
         finally:
             loader.close()
             one.close()
+
+
+def test_files_that_those_behind_a_name_have(root: Path, tmp_path: Path, hosts: list[str]) -> None:
+    """Shards: the dataset is the union, and the loader asks all of them. An address that leads nowhere is no shard."""
+    parts = [tmp_path / name for name in ("even", "odd")]
+    for number, path in enumerate(sorted(root.rglob("*.*"))):
+        copy = parts[number % 2] / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    with agent_for(parts[0]) as one:
+        port = one.endpoint.rpartition(":")[2]
+        with agent_for(parts[1], "--bind", f"tcp://127.0.0.2:{port}") as other:
+            one.ready(), other.ready()
+            hosts.append("127.0.0.2")
+            dataset = RemoteImageFolder(f"tcp://localhost:{port}/{EXPORT}", train_transform(), options=SOON)
+            plain = OffloadingDataLoader(folder(root), policy="no-off", **LOADER)
+            loader = OffloadingDataLoader(dataset, policy="all-off", num_workers=1, options=SOON, **LOADER)
+            try:
+                assert samples_of(loader) == samples_of(plain)
+                assert min(sent(loader)) > 0 and len(sent(loader)) == 2
+            finally:
+                loader.close()

@@ -308,10 +308,10 @@ def test_what_cannot_be_is_refused_with_words(root: Path, roster: Path) -> None:
     refused("agent must name an export behind the folder", f"file://{roster}")
     for policy in ("sophon", "fastflow"):
         refused(f"where agents are named by a folder .*, got '{policy}', which plans for one", here, policy=policy)
-    with pytest.raises(
-        ConfigError, match="which names a folder of agents; such a folder can be given to OffloadingDataLoader"
-    ):
-        RemoteImageFolder(here)
+    with pytest.raises(ConfigError, match="which names a folder of agents; give it by itself"):
+        RemoteImageFolder([here, "tcp://127.0.0.1:5/x"])
+    with pytest.raises(ConfigError, match="agent must name an export behind the folder"):
+        RemoteImageFolder(f"file://{roster}")
 
 
 def test_other_transforms_begin_a_new_run_with_the_agents_of_now(

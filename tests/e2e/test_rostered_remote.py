@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, ConfigError
 from tests.support.agents import EXPORT, Agent
-from tests.support.pictures import train_transform
+from tests.support.pictures import folder, train_transform
 from tests.support.replicas import LOADER, PATIENT, SOON
 from tests.support.rostered import SAMPLER, Epoch, MakeAgent
 
@@ -27,6 +28,43 @@ def loader_of(roster: Path, *agents: Agent, **arguments: Any) -> OffloadingDataL
     given = {"policy": "all-off", "agent": f"file://{roster}/{EXPORT}", "sampler": SAMPLER, **LOADER, **arguments}
     dataset = RemoteImageFolder([one.address() for one in agents], transform=train_transform(), options=PATIENT)
     return OffloadingDataLoader(dataset, **given)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_listed_by_those_that_a_folder_names(
+    root: Path, tmp_path: Path, roster: Path, announced: MakeAgent, workers: int
+) -> None:
+    """Two shards and a third agent that joins; the folder is named once, by the dataset."""
+    even, odd = (tmp_path / name / "deep" for name in ("even", "odd"))
+    for number, path in enumerate(sorted(root.rglob("*.*"))):
+        copy = (even, odd)[number % 2] / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    address = f"file://{roster}/{EXPORT}/deep"
+    with pytest.raises(AgentUnreachable, match=f"no agent of '{EXPORT}' is announced in {roster}"):
+        RemoteImageFolder(address, options=replace(SOON, agent_missing="raise"))
+    agents = [announced(even.parent), announced(odd.parent)]
+    dataset = RemoteImageFolder(address, transform=train_transform(), options=PATIENT)
+    plain = folder(root)
+    assert dataset.classes == plain.classes and dataset.targets == plain.targets
+    assert [path.removeprefix(f"{address}/") for path, _ in dataset.samples] == [
+        str(Path(path).relative_to(root)) for path, _ in plain.samples
+    ]
+    loader = OffloadingDataLoader(
+        dataset, policy="all-off", options=AWAITED, num_workers=workers, sampler=SAMPLER, **LOADER
+    )
+    with closing(loader):
+        epoch = Epoch(loader, root)
+        epoch.until(lambda: min(map(epoch.sent, agents)) > 10, "both are used")
+        other = announced(odd.parent)
+        epoch.until(lambda: epoch.sent(other) > 10, "another one joins")
+        agents[1].end()
+        for _ in range(30):
+            epoch.next()
+        assert loader.report().as_dict()["fallbacks"] == 0
+    assert len({len(dataset[number]) for number in (0, 1, 2)}) == 1, "a file of one that was not there then, too"
+    with pytest.raises(ConfigError, match="which plans for one"):
+        next(iter(OffloadingDataLoader(dataset, policy="sophon")))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
