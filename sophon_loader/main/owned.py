@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pickletools
-from contextlib import nullcontext
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.queues import Queue
 from types import CodeType, FrameType
 from typing import Any, TypeVar
