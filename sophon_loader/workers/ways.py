@@ -129,8 +129,10 @@ class Ways:
 
     def another_comes(self, asked: Mapping[int, Agreed], worker: int, end_s: float) -> bool:
         """Wait for one; False if there is none before a time is over, or there is but one agent."""
+        if len(self._routes) == 1:
+            return False
         while not self.has_another(asked, worker):
-            if len(self._routes) == 1 or now_s() >= end_s:
+            if now_s() >= end_s:
                 return False
             if self.meanwhile is not None:
                 self.meanwhile()
