@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteFiles, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError, SampleDiffers, SampleMissing
@@ -18,6 +20,7 @@ from tests.support.flat import members_of, pictures_in, write_flat
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import folder, make_tree, train_transform
 from tests.support.replicas import LOADER, PATIENT, SOON, loader_of, see_shares, sent
+from tests.support.rostered import MakeAgent
 
 FILES = 48
 Holds = Callable[[int, str], bool]
@@ -234,16 +237,48 @@ def test_a_sample_with_unlike_labels_is_refused(tmp_path: Path) -> None:
         RemoteFiles([agent.address("one"), agent.address("other")], target="cls")
 
 
-def test_one_that_a_roster_names_no_longer(root: Path, tmp_path: Path, expected: Any) -> None:
+def at_roster(root: Path, roster: Path, **arguments: Any) -> OffloadingDataLoader[Any]:
+    named = f"file://{roster}/{EXPORT}"
+    return OffloadingDataLoader(folder(root), agent=named, policy="all-off", options=PATIENT, **{**LOADER, **arguments})
+
+
+def test_a_shard_joins_in_mid_epoch(root: Path, tmp_path: Path, roster: Path, announced: MakeAgent) -> None:
+    """Until then its files are read on this host; then they come from it. Two ranks, with a sampler of torch's."""
+    parts = [shard(root, tmp_path, number, PARTS["by file"]) for number in range(2)]
+    first = announced(parts[0])
+    samplers = [DistributedSampler(range(400 * FILES), 2, rank, shuffle=False) for rank in range(2)]  # type: ignore[arg-type]
+    orders = [[number % FILES for number in sampler] for sampler in samplers]
+    loaders = [at_roster(root, roster, sampler=order, num_workers=1) for order in orders]
+    plain = [OffloadingDataLoader(folder(root), policy="no-off", sampler=order, **LOADER) for order in orders]
+    try:
+        each = [zip(one, other, strict=True) for one, other in zip(loaders, plain, strict=True)]
+
+        def fallbacks() -> int:
+            """After twenty batches more of each rank."""
+            for one in each:
+                for found, expected in itertools.islice(one, 20):
+                    assert samples_of([found]) == samples_of([expected])
+            return sum(int(loader.report().as_dict()["fallbacks"]) for loader in loaders)
+
+        assert 0 < fallbacks() < 2 * 40
+        second = announced(parts[1])
+        until(
+            lambda: all(second.endpoint in str(loader.report()) or fallbacks() < 0 for loader in loaders), "it is used"
+        )
+        fallbacks(), fallbacks()  # what was asked for before
+        before = fallbacks()
+        assert fallbacks() == before and first.alive()
+    finally:
+        for loader in loaders:
+            loader.close()
+
+
+def test_one_that_a_roster_names_no_longer(root: Path, tmp_path: Path, roster: Path, expected: Any) -> None:
     """Nobody knows whether it comes back: files that the others lack are read on this host, and counted."""
-    roster = tmp_path / "roster"
-    roster.mkdir(mode=0o755)
     announce = ["--announce", str(roster)]
     parts = [shard(root, tmp_path, number, PARTS["by file"]) for number in range(2)]
     with agent_for({EXPORT: parts[0]}, *announce) as one:
-        loader = OffloadingDataLoader(
-            folder(root), agent=f"file://{roster}/{EXPORT}", policy="all-off", options=PATIENT, num_workers=1, **LOADER
-        )
+        loader = at_roster(root, roster, num_workers=1)
         try:
             with agent_for({EXPORT: parts[1]}, *announce):
                 until(lambda: len(list(roster.glob("*.json"))) == 2, "both are announced")
