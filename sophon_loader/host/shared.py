@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -76,15 +77,23 @@ class SharedArray:
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], dtype: type[np.number[Any]]) -> SharedArray:
-        """Zeros, which take no memory before they are looked at.
+        """Zeros, which take no memory before they are written to, or looked at.
 
         Args:
             shape: of the array.
             dtype: of its values.
         """
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        file = os.memfd_create("sophon_loader", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(file, nbytes)
+            # Not `_new_shared`, which reserves all of it.
+            memory = torch.UntypedStorage._new_shared_fd_cpu(file, nbytes)  # type: ignore[attr-defined]
+        finally:
+            os.close(file)
         shared = cls.__new__(cls)
-        length = int(np.prod(shape))
-        shared.__setstate__(shared_tensor(length, torch.from_numpy(np.empty(0, dtype)).dtype).reshape(shape))
+        values = torch.empty(0, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="cpu")
+        shared.__setstate__(values.set_(memory).reshape(shape))
         return shared
 
     @classmethod
