@@ -106,7 +106,7 @@ def _shared_kib() -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("Shmem:"))
 
 
-def _write(shared: SharedArray) -> None:
+def _write_one(_: int, shared: SharedArray) -> None:
     shared.array[1, 2] += 3
 
 
@@ -115,8 +115,6 @@ def test_zeros_take_memory_where_they_are_written_to(how: str) -> None:
     before = _shared_kib()
     shared = SharedArray.zeros((4, 1 << 28), np.uint8)
     assert _shared_kib() - before < 1 << 19, "a GiB of which nothing is used"
-    process = torch.multiprocessing.get_context(how).Process(target=_write, args=(shared,))
-    process.start()
-    process.join(60)
+    torch.multiprocessing.start_processes(_write_one, (shared,), start_method=how)
     assert shared.array[1, :4].tolist() == [0, 0, 3, 0] and shared.array.dtype == np.uint8
     assert SharedArray.zeros((2,), np.int64).array.tolist() == [0, 0]
