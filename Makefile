@@ -76,7 +76,7 @@ bench: $(VENV)/.built
 	$(BIN)/python -m bench --all $(if $(DATA),--data $(DATA)) $(if $(QUICK),--quick)
 
 bed: $(VENV)/.built
-	$(BIN)/python -m pytest -m bed tests/e2e/test_testbed.py
+	$(BIN)/python -m pytest -m bed tests/e2e/test_testbed.py tests/e2e/test_rails.py
 
 soak: $(VENV)/.built
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)

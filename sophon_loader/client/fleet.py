@@ -39,6 +39,7 @@ class Fleet:
         reaches: per agent and source, the last stage that the agent reaches; () where all reach whatever is wanted.
         folder: what the keys of what is wanted begin with; None for the folder of the first agent.
         lacking: what is known of samples that some agents lack; None for nothing.
+        awaited_s: seconds for which the training has waited for batches so far; looked at where there are groups.
 
     Attributes:
         lanes: the sessions, in the order of `terms`: what is known of each agent alone (`gone`, `why`, `gave_up_s`,
@@ -62,7 +63,9 @@ class Fleet:
         reaches: Sequence[Sequence[int]] = (),
         folder: str | None = None,
         lacking: Lacking | None = None,
+        awaited_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        self._awaited_s = awaited_s
         self._reaches = reaches
         self._folder = terms[0].address.folder if folder is None else folder
         self.lanes: list[Session] = []
@@ -343,7 +346,7 @@ class Fleet:
         own = able & self._preference.own
         if not own:
             return self.homes.deal(keys, waiting, able.__contains__, avoid)
-        self._preference.see(now_s(), self.waited_s)
+        self._preference.see(now_s(), self.waited_s, self._awaited_s())
         found = [0] * len(keys)
         kept = [self._preference.keeps(key) and (avoid is None or not own <= avoid[n]) for n, key in enumerate(keys)]
         for of_group, may in ((True, own), (False, able)):

@@ -1,8 +1,9 @@
 """Groups of agents, such as a rack or a rail: a rank asks those of its own as long as they keep up.
 
-They do while the worker does not wait for replies. So a share of the keys goes to all agents: it rises while the worker
-waits for more than `_WAITS` of the time, up to all keys, and falls while it waits for less than `_IDLE`. A job that its
-training step limits stays in its group; one that the wire limits uses all wires.
+They do while the training does not wait for batches, or the worker not for replies. So a share of the keys goes to all
+agents: it rises while both wait for more than `_WAITS` of the time, up to all keys, and falls while one of them waits
+for less than `_IDLE`. A job that its training step limits stays in its group, and so does one that its own CPU limits;
+one that the wire limits uses all wires.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Preference:
 
     Example:
         >>> preference = Preference([True, False])
-        >>> preference.see(now_s=10.0, waited_s=0.0)
+        >>> preference.see(now_s=10.0, waited_s=0.0, awaited_s=0.0)
         >>> preference.keeps("cat/1.jpg")
         True
     """
@@ -58,25 +59,27 @@ class Preference:
     def __init__(self, own: Sequence[bool]) -> None:
         self.own = frozenset(number for number, one in enumerate(own) if one)
         self.share = 0.0 if self.own else 1.0
-        self._since_s, self._waited_s = 0.0, 0.0
+        self._since_s, self._waited_s, self._awaited_s = 0.0, 0.0, 0.0
 
-    def see(self, now_s: float, waited_s: float) -> None:
+    def see(self, now_s: float, waited_s: float, awaited_s: float) -> None:
         """Time has passed.
 
         Args:
             now_s: the time, s.
             waited_s: for which the worker has waited for replies so far, s.
+            awaited_s: for which the training has waited for batches so far, s.
         """
-        seconds, waited = now_s - self._since_s, waited_s - self._waited_s
+        seconds = now_s - self._since_s
         if not self.own or seconds < _LOOK_S:
             return
+        waited = min(waited_s - self._waited_s, awaited_s - self._awaited_s)
         if self._since_s:
             looks = min(seconds / _LOOK_S, 1 / _UP)
             if waited > _WAITS * seconds:
                 self.share = min(1.0, self.share + _UP * looks)
             elif waited < _IDLE * seconds:
                 self.share = max(0.0, self.share - _DOWN * looks)
-        self._since_s, self._waited_s = now_s, waited_s
+        self._since_s, self._waited_s, self._awaited_s = now_s, waited_s, awaited_s
 
     def keeps(self, key: str) -> bool:
         """Whether a key is for the group alone; the same ones first of all as the share rises."""

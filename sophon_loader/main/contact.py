@@ -345,6 +345,9 @@ class Contact:
         agreement, self.agreed = self.agreed, None
         return agreement
 
+    def loop_waited(self, awaited_s: float) -> None:
+        """As of `Contacts`: one agent has no groups."""
+
     def group_bytes(self) -> dict[str, int]:
         """As of `Contacts`: one agent has no groups."""
         return {}

@@ -227,6 +227,11 @@ class Contacts:
 
     # --- what the user is told ------------------------------------------------------------------------------------
 
+    def loop_waited(self, awaited_s: float) -> None:
+        """The training has waited for batches for so long in this epoch, s: what keeps a rank's bytes in its group."""
+        if self._settings.options.group and (routes := self.routes):
+            routes[0].awaited_s = awaited_s
+
     def group_bytes(self) -> dict[str, int]:
         """Bytes that agents have sent since the run began, by this rank's group and theirs; none without groups."""
         found = self._bytes_of_gone.copy()

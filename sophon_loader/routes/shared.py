@@ -48,14 +48,16 @@ class _Memory:
         self.lacking = lacking
         """Per route the bits of `Lacking`; None where nobody may lack a sample. Untouched while nobody does."""
         # Each number has one writer: that of a worker this one, all others the main process.
-        self.gave_up_s, self.lost_s, self.heard_s, self.forgiven_s, self.sent, self.back_s, self.version = (
-            SharedArray.together(
-                *(np.zeros((routes, workers)) for _ in range(4)),
-                np.zeros((routes, workers, 2)),
-                np.zeros(routes),
-                np.zeros(1, np.int64),
-            )
-        )
+        (
+            self.gave_up_s, self.lost_s, self.heard_s, self.forgiven_s,
+            self.sent, self.back_s, self.awaited_s, self.version,
+        ) = SharedArray.together(
+            *(np.zeros((routes, workers)) for _ in range(4)),
+            np.zeros((routes, workers, 2)),
+            np.zeros(routes),
+            np.zeros(1),
+            np.zeros(1, np.int64),
+        )  # fmt: skip
 
 
 class SharedRoute:
@@ -229,6 +231,15 @@ class SharedRoute:
         """
         self._forget_lacking()
         self._memory.back_s.array[self._row] = asked_s
+
+    @property
+    def awaited_s(self) -> float:
+        """For how long the training has waited for batches; of the first of the routes that lie beside each other."""
+        return float(self._memory.awaited_s.array[0])
+
+    @awaited_s.setter
+    def awaited_s(self, seconds: float) -> None:
+        self._memory.awaited_s.array[0] = seconds
 
     @property
     def lacking(self) -> NDArray[np.uint8]:

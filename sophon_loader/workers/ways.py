@@ -91,7 +91,8 @@ class Ways:
         placed = [replace(one.terms, address=replace(one.terms.address, folder=one.place[0])) for one in those]
         unlike = len({one.reach for one in self.agreed}) > 1
         lacking = Lacking([self._routes[number].lacking for number in self._connected])
-        return Fleet(placed, [one.reach for one in those] if unlike else (), self.agreed[0].place[0], lacking)
+        reaches = [one.reach for one in those] if unlike else ()
+        return Fleet(placed, reaches, self.agreed[0].place[0], lacking, lambda: self._routes[0].awaited_s)
 
     def trust(self, session: Session | Fleet, worker: int, *, mounted: bool) -> None:
         """Expect of each agent what this worker, others before it and the main process have found out.
