@@ -51,8 +51,9 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     Args:
         agent: what serves the files: an address, `"tcp://fileserver:5555/imagenet"`; a list of addresses of agents
-            that hold the same files, or the folder in which these announce themselves and their export,
-            `"file:///shared/run/agents/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on
+            that hold the same files; the folder in which these announce themselves and their export,
+            `"file:///shared/run/agents/imagenet"`, or the head of the Ray cluster that keeps them,
+            `"ray://head:8265/imagenet"` (`docs/several-agents.md`); `"local"` or a `LocalAgent`, an agent on
             this host that lives as long as the loader; or None for no agent. `"local"` reads plain files itself (unless
             the link is paced); under `"auto"` the loader does not wait for it, and does not start it if the loader's
             own processes may use every core.

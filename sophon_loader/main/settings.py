@@ -22,7 +22,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.host.scraping import needs_prometheus
 from sophon_loader.main.tail import device_of
-from sophon_loader.routes.named import FOLDER, parse_folder
+from sophon_loader.routes.named import FOLDER, SCHEMES, parse_roster
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Settings:
     """What a user has asked of a loader.
 
     Args:
-        agent: where files are served, or the folder that names the agents (`routes.named`); a `LocalAgent` is started
-            on this host; None: no agent.
+        agent: where files are served, or the folder or cluster that names the agents (`routes.named`); a `LocalAgent`
+            is started on this host; None: no agent.
         encodings: names of those that may be used on the wire.
         seed: of all random numbers; None to follow torch's.
         profile: the file in which profiles are kept, or None.
@@ -105,14 +105,15 @@ def _checked_agents(agent: Any, options: OffloadOptions, policy: Any) -> tuple[A
             f"None, got {agent!r}; 'local' starts an agent on this host"
         )
     texts = list(agent) if several else [agent]
-    if folders := [one for one in texts if one.startswith(FOLDER)]:
+    if rosters := [one for one in texts if one.startswith(SCHEMES)]:
         if len(texts) > 1:
             raise ConfigError(
-                f"a list of agents must have addresses alone, got {texts}; give {folders[0]!r} by itself, since the "
-                "folder names all agents that announce themselves there"
+                f"a list of agents must have addresses alone, got {texts}; give {rosters[0]!r} by itself, since it "
+                "names all agents that are found there"
             )
-        check_plans_for_several(policy, f"agents are named by a folder ({texts[0]})")
-        return (parse_folder(texts[0]).with_key(options.key),)
+        what = "a folder" if texts[0].startswith(FOLDER) else "a Ray cluster"
+        check_plans_for_several(policy, f"agents are named by {what} ({texts[0]})")
+        return (parse_roster(texts[0]).with_key(options.key),)
     if not texts:
         raise ConfigError(
             f"agent must be one address or more, got {agent!r}; for no agent, write agent=None or leave it out"

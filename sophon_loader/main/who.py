@@ -13,6 +13,8 @@ from sophon_loader.main.contacts import Contacts
 from sophon_loader.main.rostered import LOOK_EVERY_S, Rostered
 from sophon_loader.main.settings import Settings, check_plans_for_several, check_several, plans_for_several
 from sophon_loader.routes.named import has_name, is_of_several, names_folder, roster_of
+from sophon_loader.main.settings import Settings, check_several, plans_for_several
+from sophon_loader.routes.named import has_name, is_of_several, names_roster, roster_of
 from sophon_loader.routes.roster import Roster
 
 _FIRST_LOOK_S = 2.0
@@ -45,6 +47,8 @@ class Who:
 
     def _contact(self) -> Contact | Contacts:
         data, settings = self._data, self._settings
+        if isinstance(settings.agent, Address) and names_roster(settings.agent):
+            return Rostered(data, settings, settings.agent)
         agents = settings.agents or (own_addresses(data) if settings.agent is None else ())
         named = settings.agent or next(iter(agents), None)
         if isinstance(named, Address) and names_folder(named):
