@@ -224,6 +224,30 @@ def _keys(parsed: argparse.Namespace) -> KeyFolder:
     return KeyFolder(parsed.keys if parsed.keys is not None else KeyFolder.usual())
 
 
+def _ray_start(parsed: argparse.Namespace) -> int:
+    from storage_agent import ray_fleet
+
+    arguments = [f"--export={name}={location}" for name, location in parsed.export]
+    arguments += ["--insecure"] if parsed.insecure else [f"--keys={os.path.abspath(parsed.keys)}"]
+    arguments += parsed.serve
+    served = parser().parse_args(["serve", *arguments])  # what is wrong is said here, not by each node
+    if served.bind != parser().parse_args(["serve", *arguments[:1]]).bind:
+        raise ConfigError(f"--bind must be left out, got {served.bind}; write --interface NAME")
+    return ray_fleet.start(parsed, arguments)
+
+
+def _ray_stop(parsed: argparse.Namespace) -> int:
+    from storage_agent import ray_fleet
+
+    return ray_fleet.stop(parsed)
+
+
+def _ray_list(parsed: argparse.Namespace) -> int:
+    from storage_agent import ray_fleet
+
+    return ray_fleet.show(parsed)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "status": _status,
@@ -231,6 +255,9 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "key add": _key_add,
     "key list": _key_list,
     "key remove": _key_remove,
+    "ray start": _ray_start,
+    "ray stop": _ray_stop,
+    "ray list": _ray_list,
 }
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from sophon_loader import __version__
-from sophon_loader.wire.entry import host_and_port
 from storage_agent import log
+from storage_agent.argument_types import add_export, new_command, place, seconds, share
+from storage_agent.ray_arguments import add_ray
 from storage_agent.settings import Settings
 
 USUAL_KEYS = "~/.config/sophon/agent"
@@ -94,19 +95,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=__version__, help="Print the version and exit.")
     commands = made.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    _add_serve(_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
-    _add_status(_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
-    _add_index(_command(commands, "index", "index tar and zip files beforehand", _INDEX, _INDEX_MORE))
-    _add_key(_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
+    _add_serve(new_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
+    _add_status(new_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
+    _add_index(new_command(commands, "index", "index tar and zip files beforehand", _INDEX, _INDEX_MORE))
+    _add_key(new_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
+    add_ray(commands)
     return made
-
-
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, short: str, text: str, more: str
-) -> argparse.ArgumentParser:
-    """One command, with its line in the list above it, its description, and what stands at the end of its help."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    return commands.add_parser(name, help=short, description=text, epilog=more, formatter_class=formatter)
 
 
 # --- serve ----------------------------------------------------------------------------------------------------
@@ -122,17 +116,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_served(group: _Group) -> None:
-    group.add_argument(
-        "--export",
-        action="append",
-        required=True,
-        type=_export,
-        metavar="NAME=FOLDER",
-        help="A folder to serve, and the name by which loaders ask for it; or archives: tar:///data/x.tar, "
-        "zip:///data/x.zip, also with {000..099} and *; or a bucket: s3://bucket/prefix, gs://, az://. Repeat it to "
-        "serve several.",
-    )
+    add_export(group)
     _add_index_folder(group)
+    _add_place(group)
+
+
+def _add_place(group: _Group) -> None:
     group.add_argument(
         "--bind",
         default="tcp://127.0.0.1:5555",
@@ -187,7 +176,7 @@ def _add_share(group: _Group) -> None:
     )
     amount.add_argument(
         "--cpu-share",
-        type=_share,
+        type=share,
         metavar="S",
         help="Instead of --workers: as many as this share of the cores, above 0 and up to 1, but at least one.",
     )
@@ -237,7 +226,7 @@ def _add_limits(group: _Group) -> None:
     )
     group.add_argument(
         "--job-seconds",
-        type=_seconds,
+        type=seconds,
         default=Settings.job_s,
         metavar="S",
         help="Seconds that one sample may take. Then its worker is replaced and the file sent instead "
@@ -261,7 +250,7 @@ def _add_log(group: _Group) -> None:
     )
     group.add_argument(
         "--metrics",
-        type=_place,
+        type=place,
         metavar="[HOST:]PORT",
         help="Answer Prometheus there, at /metrics, with the numbers of `status` (HOST: 127.0.0.1, for this host only; "
         "whoever reaches it may read them). Needs the extra `metrics`.",
@@ -293,7 +282,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON for programs instead of a table.")
     parser.add_argument(
         "--timeout-s",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="S",
         help="Seconds to wait for the answer (default: %(default)g).",
@@ -321,9 +310,9 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    add = _command(commands, "add", "let one more loader in", _KEY_ADD, _KEY_ADD_MORE)
-    remove = _command(commands, "remove", "stop letting a loader in", _KEY_REMOVE, _KEY_REMOVE_MORE)
-    listing = _command(commands, "list", "show who is let in", _KEY_LIST, _KEY_LIST_MORE)
+    add = new_command(commands, "add", "let one more loader in", _KEY_ADD, _KEY_ADD_MORE)
+    remove = new_command(commands, "remove", "stop letting a loader in", _KEY_REMOVE, _KEY_REMOVE_MORE)
+    listing = new_command(commands, "list", "show who is let in", _KEY_LIST, _KEY_LIST_MORE)
     for command, name in ((add, "add"), (remove, "remove"), (listing, "list")):
         command.set_defaults(command=f"key {name}")
         if command is not listing:
@@ -337,41 +326,3 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="Let the key read this export only. May be repeated (default: all exports).",
     )
-
-
-# --- types of values ------------------------------------------------------------------------------------------
-
-
-def _export(text: str) -> tuple[str, str]:
-    name, separator, location = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, such as imagenet=/data/imagenet, got {text!r}")
-    return name, location
-
-
-def _place(text: str) -> tuple[str, int]:
-    found = host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)
-    if found is None or found[1] is None:
-        raise argparse.ArgumentTypeError(f"must be PORT or HOST:PORT, such as 9401 or 0.0.0.0:9401, got {text!r}")
-    return found[0], found[1]
-
-
-def _seconds(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 and below a million, got {text!r}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"must be a share above 0 and up to 1, such as 0.5, got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
