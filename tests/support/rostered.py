@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,6 +32,12 @@ def no_warning(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
+class Listening(NamedTuple):
+    """An agent that others have started."""
+
+    endpoint: str
+
+
 class Epoch:
     """The long one, batch by batch: each sample is what it is without an agent, and none is left out."""
 
@@ -50,10 +56,10 @@ class Epoch:
 
         until(met, what, wait_s)
 
-    def sent(self, agent: Agent) -> int:
+    def sent(self, agent: Agent | Listening) -> int:
         notes = self.loader.report().as_dict()["notes"]
         found = [one for one in notes if agent.endpoint in one and " has sent " in one]
-        return int(found[-1].split(" has sent ")[1].split(" ")[0]) if found else 0
+        return int(found[-1].split(" has sent ")[1].split(" ")[0].replace(",", "")) if found else 0
 
 
 def left(loader: Any) -> str:
