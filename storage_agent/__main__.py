@@ -227,6 +227,8 @@ def _keys(parsed: argparse.Namespace) -> KeyFolder:
 def _ray_start(parsed: argparse.Namespace) -> int:
     from storage_agent import ray_fleet
 
+    if odd := [name for name, _ in parsed.export if name.split() != [name]]:
+        raise ConfigError(f"export name must have no white space, got {odd[0]!r}; no loader could name it")
     arguments = [f"--export={name}={location}" for name, location in parsed.export]
     arguments += ["--insecure"] if parsed.insecure else [f"--keys={os.path.abspath(parsed.keys)}"]
     arguments += parsed.serve

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from sophon_loader.errors import AgentUnreachable, ConfigError, SophonError
 from sophon_loader.figures import counted
 from sophon_loader.wire.actor import ACTOR_CLASS, actor_text, parse_actor
 from sophon_loader.wire.announcement import announced
+from sophon_loader.wire.entry import host_and_port
 
 NAMESPACE = "sophon"
 MAX_AGENTS = 1000
@@ -33,6 +35,8 @@ _AGAIN_S = 5.0
 _END_S = 20.0
 """How long an agent may take to answer its last requests when it is stopped."""
 _LOOK_S = 0.5
+_CONNECT_S = 5.0
+_USUAL_PORT = 6379
 _SERVES, _GONE = "ALIVE", "DEAD"
 
 
@@ -184,8 +188,13 @@ def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
             f"`sophon-agent ray` needs Ray with its dashboard, got {error}; run pip install 'sophon_loader[fleet]'"
         ) from error
     try:
-        ray.init(address=parsed.address, namespace=NAMESPACE, log_to_driver=log_to_driver, logging_level="warning")
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        if parsed.address != "auto" and (place := host_and_port(parsed.address)):
+            # Ray waits for a minute and more where nobody listens.
+            socket.create_connection((place[0].strip("[]"), place[1] or _USUAL_PORT), _CONNECT_S).close()
+        ray.init(
+            address=parsed.address, namespace=NAMESPACE, log_to_driver=log_to_driver, logging_level=logging.WARNING
+        )
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise AgentUnreachable(
             f"Ray must run on this host and be of the cluster, got {error}; run this on the head or another node, and "
             "with the cluster's RAY_AUTH_TOKEN if it has one"
@@ -244,10 +253,12 @@ def _why(ray: Any, parsed: argparse.Namespace, names: Sequence[str], found: Sequ
     """Why not all agents serve."""
     serve = sum(one.state == _SERVES for one in found)
     told = [f"{counted(len(names), 'agent')} must serve within {parsed.wait:g} s, got {serve}"]
-    carriers = len(_carriers(ray, parsed.resource))
-    if any(one.state == "PENDING_CREATION" for one in found) and carriers < len(names):
+    waiting = [one for one in found if one.state != _SERVES]
+    if waiting and (carriers := len(_carriers(ray, parsed.resource))) < len(names):
         told.append(_lacking(parsed.resource, carriers, len(names)))
-    if again := [one.name for one in found if one.restarts]:
+    elif slow := [one.name for one in waiting if not one.restarts]:
+        told.append(f"{', '.join(slow)} may still start, or wait for a node whose {parsed.resource!r} is free")
+    if again := [one.name for one in waiting if one.restarts]:
         told.append(f"{', '.join(again)} did not start, and Ray tries again; the agent's own words stand above")
     if gone := sorted(set(names) - {one.name for one in found}):
         told.append(f"{', '.join(gone)} ended for good; `ray list actors --detail` says why")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
 
 import psutil
@@ -10,6 +12,7 @@ import pytest
 from sophon_loader.errors import ConfigError
 from storage_agent.__main__ import main
 from storage_agent.ray_fleet import Kept, _host, _lacking
+from tests.support.agents import run_command
 
 START = ["ray", "start", "--export", "x=/data/x", "--insecure"]
 
@@ -39,6 +42,11 @@ def test_the_address_is_the_node_s(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--bind must be left out, got tcp://0.0.0.0:5555; write --interface NAME" in capsys.readouterr().err
 
 
+def test_an_export_that_no_loader_could_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ray", "start", "--export", "a b=/data", "--insecure"]) == 1
+    assert "export name must have no white space, got 'a b'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [START, [*START, "--", "--workers", "1"], ["ray", "stop"], ["ray", "list"]])
 def test_without_ray(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -64,3 +72,14 @@ def test_what_is_missing_is_named() -> None:
         Kept("sophon-0", "ALIVE", 1, "tcp://a:1", ("x", "y")).line()
         == "sophon-0  ALIVE (restarted 1 time)  tcp://a:1  x, y"
     )
+
+
+def test_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    has_ray = [sys.executable, "-c", "import ray.util.state"]  # not into this process
+    if subprocess.run(has_ray, capture_output=True, timeout=60).returncode:
+        pytest.skip("no ray[default]; pip install 'sophon_loader[fleet]'")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    done = run_command("ray", "list", "--address", place)
+    assert done.returncode == 1 and "Ray must run on this host and be of the cluster, got" in done.stderr
+    assert "Connection refused" in done.stderr

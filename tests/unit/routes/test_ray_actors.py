@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -222,6 +225,28 @@ def test_https_where_it_is_written(head: Head) -> None:
     """A server that speaks plain HTTP is not asked in that."""
     roster = RayActors(f"rays://{head.place}/x", answer_s=2.0)
     assert addresses(roster) == [] and head.asked == [] and "does not list its agents" in roster.trouble
+
+
+@pytest.mark.parametrize("believed", [True, False])
+def test_https(head: Head, believed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a certificate of its own, which this host believes or not; the token goes to no other."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate -days 2 -subj /CN=head"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made.split(), *names], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    head.server.socket = context.wrap_socket(head.server.socket, server_side=True)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    if believed:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate"))
+    roster = RayActors(f"rays://{head.place}/x", answer_s=5.0)
+    if believed:
+        assert len(addresses(roster)) == 2 and roster.trouble == ""
+    else:
+        assert addresses(roster) == [] and head.asked == []
+        assert "its certificate is not believed: self" in roster.trouble
 
 
 @pytest.mark.parametrize("text", ["ray://head/x", "ray://head:8265", "ray:///x", "rays://head:0/x", "ray://h:8265/"])
