@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,10 @@ def test_agents_under_ray(tmp_path: Path) -> None:
         "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_prestart_worker_first_driver": "0",
-        "RAY_TMPDIR": "/tmp",
     }
     command = [*ALONE, sys.executable, "-m", "tests.support.under_ray", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=ROOT, env=environment)
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:  # Ray's sockets lie there
+        environment["RAY_TMPDIR"] = short
+        done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=ROOT, env=environment)
     print(done.stdout)
     assert done.returncode == 0 and done.stdout.endswith("all is well\n"), done.stdout + done.stderr
