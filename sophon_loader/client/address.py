@@ -72,11 +72,9 @@ def _lacking(text: object) -> str:
     if not text.startswith("tcp://"):
         scheme, separator, rest = text.rpartition("://")
         rest = rest or "fileserver:5555/imagenet"
-        if scheme == "file":
-            return ", which names a folder of agents; give it by itself, to a loader or a RemoteImageFolder"
         if scheme in ("file", "ray", "rays"):
             what = "a folder" if scheme == "file" else "a Ray cluster"
-            return f", which names {what} of agents; that can be given to OffloadingDataLoader(agent=...) alone"
+            return f", which names {what} of agents; give it by itself, to a loader or a RemoteImageFolder"
         if separator:
             return f", but agents do not speak {scheme}://; write tcp://{rest}"
         return f": it lacks tcp://; write tcp://{re.sub('^tcp:?/+', '', rest)}"

@@ -26,7 +26,7 @@ from sophon_loader.errors import AgentUnreachable, ConfigError, SampleMissing, S
 from sophon_loader.host.shared import SharedArray, SharedStrings
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.routes.named import FOLDER, has_name, is_of_several, names_folder, parse_folder, roster_of
+from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, names_roster, parse_roster, roster_of
 from sophon_loader.routes.roster import LOOK_S, Roster, able
 from sophon_loader.routes.waiting import awaited
 
@@ -39,7 +39,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
 
     Args:
         agent: its address, with a folder; or those of several agents, which have the files together, as a list, a name,
-            or a folder in which agents announce themselves.
+            a folder in which agents announce themselves, or a Ray cluster.
         transform, target_transform: as for ImageFolder.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
@@ -61,10 +61,10 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         self.options = options or OffloadOptions()
         if not texts:
             raise ConfigError("agent must be an address or a list of them, got an empty list; give an address")
-        parse = parse_folder if len(texts) == 1 and str(texts[0]).startswith(FOLDER) else Address.parse
+        parse = parse_roster if len(texts) == 1 and str(texts[0]).startswith(SCHEMES) else Address.parse
         self.addresses = tuple(parse(one).with_key(self.options.key) for one in texts)
         self.address = self.addresses[0]
-        may_be_several = len(texts) == 1 and (names_folder(self.address) or has_name(self.address))
+        may_be_several = len(texts) == 1 and (names_roster(self.address) or has_name(self.address))
         self._named = self.address if may_be_several else None
         """What the user wrote, where that may name several agents."""
         self._connections: tuple[int, dict[Address, Connection]] = 0, {}
@@ -106,7 +106,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
                     found.append(answer)
             if missing and len(found) != 1:
                 raise next(reversed(missing.values()))
-            if missing and (roster is None or names_folder(self.address)):  # a name has addresses that lead nowhere
+            if missing and (roster is None or names_roster(self.address)):  # a name has addresses that lead nowhere
                 texts = "; ".join(f"{address}: {error}" for address, error in missing.items())
                 warn_user(f"These agents list no files, and are taken for replicas of those that do: {texts}.")
             if roster is None:
@@ -126,7 +126,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         named = self._named
         assert named is not None, "there is a roster"
         members = able(roster.look())
-        if not names_folder(named) and not is_of_several(members):
+        if not names_roster(named) and not is_of_several(members):
             return [(named,)]
         if not members:
             raise AgentUnreachable(roster.trouble or f"{named} must name an agent that serves its export, got others")
@@ -160,7 +160,7 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
     @property
     def source(self) -> Source:
         """What of it can be offloaded."""
-        if names_folder(self.address):
+        if names_roster(self.address):
             return Source(None, self.shared_keys, self.label, self.addresses[0], roster=self.address)
         several = self.addresses if len(self.addresses) > 1 and self._named is None else ()
         return Source(None, self.shared_keys, self.label, self.address, replicas=several)

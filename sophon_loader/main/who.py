@@ -12,8 +12,6 @@ from sophon_loader.main.contact import Contact
 from sophon_loader.main.contacts import Contacts
 from sophon_loader.main.rostered import LOOK_EVERY_S, Rostered
 from sophon_loader.main.settings import Settings, check_plans_for_several, check_several, plans_for_several
-from sophon_loader.routes.named import has_name, is_of_several, names_folder, roster_of
-from sophon_loader.main.settings import Settings, check_several, plans_for_several
 from sophon_loader.routes.named import has_name, is_of_several, names_roster, roster_of
 from sophon_loader.routes.roster import Roster
 
@@ -47,12 +45,10 @@ class Who:
 
     def _contact(self) -> Contact | Contacts:
         data, settings = self._data, self._settings
-        if isinstance(settings.agent, Address) and names_roster(settings.agent):
-            return Rostered(data, settings, settings.agent)
         agents = settings.agents or (own_addresses(data) if settings.agent is None else ())
         named = settings.agent or next(iter(agents), None)
-        if isinstance(named, Address) and names_folder(named):
-            check_plans_for_several(settings.policy, f"agents are named by a folder ({named})")
+        if isinstance(named, Address) and names_roster(named):
+            check_plans_for_several(settings.policy, f"agents are named by {named}")
             return Rostered(data, settings, named)
         if len(agents) > 1:
             check_several(agents, settings.policy)

@@ -39,13 +39,15 @@ def read_here(
     root = locations.root_here(wanted.source)
     path = locations.path_here(wanted.sample)
     if path is None or root is None or (terms is not None and not os.path.isdir(root)):
+        which = f"{wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
         if terms is not None and terms.roster:
-            who, remedy = f"an agent that {terms.roster} names", f"start an agent that {terms.roster} names"
-        else:
-            who, remedy = f"agent {agent_name(terms)}", "restart the agent"
+            raise AgentUnreachable(
+                f"an agent that {terms.roster} names must answer, {why or 'got no agent'}; start one and continue from "
+                f"the last checkpoint, since sample {which}"
+            )
         raise AgentUnreachable(
-            f"{who} must answer, {why or 'got no agent'}; {remedy} and continue from the last checkpoint, since sample "
-            f"{wanted.sample} ({wanted.key!r}) cannot be read on this host (root {root})"
+            f"agent {agent_name(terms)} must answer, {why or 'got no agent'}; restart the agent and continue from the "
+            f"last checkpoint, since sample {which}"
         )
     return kept.read(path)
 

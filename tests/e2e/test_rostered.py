@@ -318,12 +318,10 @@ def test_what_cannot_be_is_refused_with_words(root: Path, roster: Path) -> None:
         RemoteImageFolder([here, "tcp://127.0.0.1:5/x"])
     with pytest.raises(ConfigError, match="agent must name an export behind the folder"):
         RemoteImageFolder(f"file://{roster}")
-    with pytest.raises(ConfigError, match="which names a folder of agents; that can be given to OffloadingDataLoader"):
-        RemoteImageFolder(here)
     refused("a list of agents must have addresses alone, got .*; give 'ray://h", ["ray://h:8265/x", "tcp://h:5/x"])
     refused("where agents are named by a Ray cluster .*, got 'sophon'", "ray://h:8265/x", policy="sophon")
-    with pytest.raises(ConfigError, match="which names a Ray cluster of agents; that can be given to"):
-        RemoteImageFolder("rays://h:8265/x")
+    with pytest.raises(ConfigError, match="which names a Ray cluster of agents; give it by itself"):
+        RemoteImageFolder(["rays://h:8265/x", "tcp://127.0.0.1:5/x"])
 
 
 def test_other_transforms_begin_a_new_run_with_the_agents_of_now(
