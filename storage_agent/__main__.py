@@ -26,8 +26,7 @@ from storage_agent.checks import check_address, check_modules
 from storage_agent.keys import FIRST, KeyFolder
 from storage_agent.metrics import open_port
 from storage_agent.settings import Settings, is_private
-from storage_agent.stores import Exports, open_exports
-from storage_agent.stores.indexing import indexed
+from storage_agent.stores import Exports, make_index, open_exports
 from storage_agent.this_host import how_to_copy
 
 
@@ -190,13 +189,7 @@ def _status(parsed: argparse.Namespace) -> int:
 
 def _index(parsed: argparse.Namespace) -> int:
     log.configure("info", as_json=False)
-    if not parsed.location.startswith(("tar://", "zip://")):
-        raise ConfigError(
-            f"what is indexed must be tar:// or zip:// and a path, got {parsed.location!r}; folders need no index, and "
-            "buckets are listed whenever the agent starts"
-        )
-    found = indexed("NAME", parsed.location, parsed.index_folder)
-    print(found.index)
+    print(make_index(parsed.location, parsed.index_folder))
     return 0
 
 

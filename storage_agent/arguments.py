@@ -45,12 +45,14 @@ examples:
   # On a file server that has other work to do:
   sophon-agent serve --export imagenet=/data/imagenet --bind tcp://0.0.0.0:5555 --cpu-share 0.5 --nice 10
 """
-_INDEX = """Read archives and note where each file lies in them, so that an agent that serves them starts at once. It
-does the same at its first start. Prints the path of the index."""
+_INDEX = """Read archives and note where each file lies in them, or list a bucket's objects, so that an agent that
+serves them starts at once. Of archives, it does the same at its first start; of a bucket, it lists at each start
+unless a listing is kept, which this command alone replaces. Prints the path of the index."""
 _INDEX_MORE = """examples:
   sophon-agent index tar:///data/pictures.tar
   sophon-agent index "tar:///data/shards/{000000..000099}.tar"
   sophon-agent index "zip:///data/*.zip" --index-folder /var/lib/sophon/indexes
+  sophon-agent index s3://bucket/imagenet/train
 """
 _STATUS = "Ask a running agent what it serves, who is connected, what it is doing and what went wrong."
 _STATUS_MORE = """examples:
@@ -100,6 +102,10 @@ def parser() -> argparse.ArgumentParser:
     _add_index(new_command(commands, "index", "index tar and zip files beforehand", _INDEX, _INDEX_MORE))
     _add_key(new_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
     add_ray(commands)
+    _add_serve(_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
+    _add_status(_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
+    _add_index(_command(commands, "index", "index archives or a bucket beforehand", _INDEX, _INDEX_MORE))
+    _add_key(_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
     return made
 
 
@@ -304,7 +310,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command="index")
-    parser.add_argument("location", help="The archives, as behind `serve --export NAME=`.")
+    parser.add_argument("location", help="The archives or the bucket, as behind `serve --export NAME=`.")
     _add_index_folder(parser)
 
 

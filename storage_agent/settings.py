@@ -26,11 +26,13 @@ class Indexed:
         index: path of their index.
         containers: paths of the archives, by their number in the index.
         fetcher: where the process listens that reads objects of a far store.
+        kept: whether the index is a listing that later starts take too, rather than this start's own.
     """
 
     index: str
     containers: tuple[str, ...] = ()
     fetcher: str = ""
+    kept: bool = False
 
 
 @dataclass(frozen=True)

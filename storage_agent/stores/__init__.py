@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping
+from pathlib import Path
 
 from sophon_loader.errors import ConfigError, UnknownExport
 from storage_agent.settings import Indexed, Settings
@@ -12,6 +13,7 @@ from storage_agent.stores.archive import Archive
 from storage_agent.stores.far import SCHEMES, Far
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
+from storage_agent.stores.indexing import indexed
 from storage_agent.stores.store import Store
 
 STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive, **dict.fromkeys(SCHEMES, Far)}
@@ -80,6 +82,30 @@ class Exports:
         """End the process that reads far stores, if `check` has started one."""
         if self._fetcher is not None:
             self._fetcher.close()
+
+
+def make_index(location: str, folder: Path | None) -> str:
+    """The index of archives, made if there is none; the listing of a bucket, made anew. Its path.
+
+    Args:
+        location: what stands behind `--export NAME=`.
+        folder: where indexes are kept; None for the usual one.
+
+    Raises:
+        ConfigError: there can be none.
+    """
+    scheme, slashes, _ = location.partition("://")
+    made = STORES.get(scheme) if slashes else None
+    if made is Archive:
+        return indexed("NAME", location, folder).index
+    if made is Far:
+        fetcher = Fetcher()
+        try:
+            return str(Far("NAME", location, 0, index_folder=folder, fetcher=fetcher).keep_listing())
+        finally:
+            fetcher.close()
+    known = ", ".join(f"{scheme}://" for scheme in STORES if scheme)
+    raise ConfigError(f"what is indexed must be one of {known} and a path, got {location!r}; folders need no index")
 
 
 def open_exports(settings: Settings) -> Exports:

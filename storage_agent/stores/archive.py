@@ -8,7 +8,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from sophon_loader.errors import AgentBusy, ConfigError, SampleError, SampleOutsideExport, SampleUnreadable
+from sophon_loader.errors import (
+    AgentBusy,
+    ConfigError,
+    SampleError,
+    SampleMissing,
+    SampleOutsideExport,
+    SampleUnreadable,
+)
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.descriptors import NONE_LEFT
@@ -88,7 +95,7 @@ class Archive:
         """
         entry = self._entry(key)
         if entry is None:
-            raise refusals.missing(self._export, key)
+            raise self._missing(key)
         if entry.container in (FOLDER, OTHER):
             raise refusals.no_file(self._export, key)
         if entry.length > self._max_file_nbytes:
@@ -134,6 +141,10 @@ class Archive:
                     folders[shown] = path
             yield relative, list(folders), files
             waiting += [(os.path.join(relative, name), (*above, path)) for name, path in folders.items()]
+
+    def _missing(self, key: str) -> SampleMissing:
+        """The error for a key that the index has not."""
+        return refusals.missing(self._export, key)
 
     @property
     def _index(self) -> Index:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from sophon_loader.errors import AgentBusy, ConfigError, SampleError, SampleMissing, SampleUnreadable
+from sophon_loader.figures import duration
 from storage_agent.descriptors import NONE_LEFT
+from storage_agent.log import EventLog
 from storage_agent.settings import Indexed
 from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.index import OBJECT, Entry
-from storage_agent.stores.indexing import private_index_folder, tell_left_out
+from storage_agent.stores.indexing import tell_left_out
+from storage_agent.stores.listings import Listings
 from storage_agent.workers.channel import Channel
 
 SCHEMES = ("s3", "gs", "az")
@@ -72,15 +75,46 @@ class Far(Archive):
     ) -> None:
         super().__init__(export, location, max_file_nbytes, index_folder=index_folder, found=found)
         self._fetcher = fetcher
+        self._listings: Listings | None = None
+        """Has the listing locked that is served, in the process that checks."""
         self._free: list[_Line] = []
         """Connections to the fetching process that no thread uses at the moment."""
 
     def check(self) -> None:
-        """Have the objects listed into an index.
+        """Take the listing that is kept, or have the objects listed.
 
         Raises:
             ConfigError: they cannot be served.
         """
+        self._check_location()
+        self._listings = Listings(self._location, self._index_folder)
+        if kept := self._listings.take():
+            seconds = time.time() - kept.stat().st_mtime
+            self._use(kept, kept=True)
+            EventLog().info("listing taken", export=self._export, age=duration(seconds), objects=len(self._index))
+        else:
+            self._list(self._listings.of_this_start())
+        if not len(self._index):
+            raise ConfigError(
+                f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
+                f"prefix{'' if kept is None else ', or list it anew (sophon-agent index)'}"
+            )
+        if first := next((entry for entry in self._index if entry.container == OBJECT), None):
+            self._at_start("look", self._location, first.name.decode(), but="missing")
+
+    def keep_listing(self) -> Path:
+        """List the objects for this start and later ones, in place of what was kept; the listing.
+
+        Raises:
+            ConfigError: they cannot be listed.
+        """
+        self._check_location()
+        listings = Listings(self._location, self._index_folder)
+        self._list(new := listings.new())
+        listings.remove_older(new)
+        return new
+
+    def _check_location(self) -> None:
         scheme = self._location.partition("://")[0]
         if not _LOCATION.fullmatch(self._location):
             raise ConfigError(
@@ -92,25 +126,32 @@ class Far(Archive):
                 f"export {self._export!r} must be in a store that the agent can read, but {scheme}:// needs the "
                 "package obstore; install it: pip install 'sophon_loader[stores]'"
             )
+
+    def _use(self, index: Path, *, kept: bool) -> None:
         assert self._fetcher is not None, "the agent's main process has one"
-        folder = private_index_folder(self._index_folder)
-        index = folder / f"{hashlib.sha256(self._location.encode()).hexdigest()[:24]}-far.index"
-        self.found = Indexed(str(index), fetcher=self._fetcher.start())
+        self.found = Indexed(str(index), fetcher=self._fetcher.start(), kept=kept)
+
+    def _list(self, index: Path) -> None:
+        self._use(index, kept=False)
+        (left_out,) = self._at_start("list", self._location, str(index))
+        tell_left_out(self._export, msgpack.unpackb(left_out, unicode_errors="surrogateescape"))
+
+    def _at_start(self, *question: object, but: str = "") -> list[Any]:
+        """What the fetching process answers; it may fail in one way, of which nothing is said.
+
+        Raises:
+            ConfigError: it fails in another.
+        """
         try:
-            (what, why), *listed = self._asked(None, "list", self._location, str(index))
+            (what, why), *answer = self._asked(None, *question)
         except (EOFError, OSError):
-            what, why, listed = "unreadable", "the process that lists it has ended", []
-        if what:
+            what, why, answer = "unreadable", "the process that lists it has ended", []
+        if what and what != but:
             raise ConfigError(
                 f"export {self._export!r} must be a bucket that the agent may list and read, got {self._location}: "
-                f"{why}; {self._remedy(scheme, what)}"
+                f"{why}; {self._remedy(self._location.partition('://')[0], what)}"
             )
-        tell_left_out(self._export, msgpack.unpackb(listed[0], unicode_errors="surrogateescape"))
-        if not len(self._index):
-            raise ConfigError(
-                f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
-                "prefix"
-            )
+        return answer
 
     def fetch(self, key: str) -> None:
         """Have the fetching process hold an object for the next `read` of it, or what has gone wrong."""
@@ -127,9 +168,28 @@ class Far(Archive):
             "none": f"correct its name{_ADDRESSES[scheme]}",
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
             "region": "set AWS_REGION to the bucket's region",
+            "many": "export a longer prefix",
             "names": "rename it, or export a prefix without it",
         }
         return remedies.get(what, "start the agent again")
+
+    def _missing(self, key: str) -> SampleMissing:
+        """The error for a key that was not listed; the store is asked whether the object has come since."""
+        with contextlib.suppress(UnicodeError, EOFError, OSError):
+            (what, _), *_ = self._asked(ANSWER_S, "look", self._location, key)
+            if not what:
+                return SampleMissing(
+                    f"file must have been listed for export {self._export!r}, got {key!r}, which is in "
+                    f"{self._location} now; {self._relist}"
+                )
+        return super()._missing(key)
+
+    @property
+    def _relist(self) -> str:
+        """What is to be done where the listing is no longer right."""
+        assert self.found is not None
+        kept = f"list it anew (sophon-agent index {self._location}) and " if self.found.kept else ""
+        return f"{kept}restart the agent"
 
     def _read(self, entry: Entry, key: str) -> bytes:
         name, etag = entry.name.decode(), entry.target.decode()
@@ -147,12 +207,12 @@ class Far(Archive):
         if what == "missing":
             raise SampleMissing(
                 f"file must exist in export {self._export!r}, got {key!r}, which {self._location} no longer has; "
-                "restart the agent, so that it is listed anew"
+                f"{self._relist}"
             )
         if what == "changed":
             raise SampleUnreadable(
-                f"objects must stay as they were when the agent started, got {key!r} of export {self._export!r}, which "
-                f"has changed in {self._location}; restart the agent"
+                f"objects must stay as they were when they were listed, got {key!r} of export {self._export!r}, which "
+                f"has changed in {self._location}; {self._relist}"
             )
         raise refusals.unreadable(self._export, key, f"{self._location}: {why}")
 

@@ -73,7 +73,12 @@ def _answer(question: Sequence[object]) -> list[Payload]:
 
 
 _HELD = Held(objects.read)
-_CALLS: dict[str, Callable[..., Payload]] = {"list": objects.write_listing, "fetch": _HELD.fetch, "read": _HELD.read}
+_CALLS: dict[str, Callable[..., Payload]] = {
+    "list": objects.write_listing,
+    "look": objects.look,
+    "fetch": _HELD.fetch,
+    "read": _HELD.read,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

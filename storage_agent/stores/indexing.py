@@ -47,7 +47,7 @@ def indexed(export: str, location: str, folder: Path | None) -> Indexed:
     versions = [Version.of(os.stat(path)) for path in paths]
     kind = location.partition("://")[0]
     whole = folder / _name(kind, paths, versions)
-    if not _is_whole(whole):
+    if not is_whole(whole):
         _make(export, kind, paths, versions, folder, whole)
     return Indexed(str(whole), tuple(paths))
 
@@ -57,7 +57,7 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     for path, version in zip(paths, versions, strict=True):
         index = folder / _name(kind, [path], [version])
         part: dict[str, Any] = {"path": path, "nbytes": version.nbytes, "modified_ns": version.modified_ns}
-        parts.append({**part, "index": str(index), "wanted": not _is_whole(index)})
+        parts.append({**part, "index": str(index), "wanted": not is_whole(index)})
     task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
     command = [sys.executable, "-m", "storage_agent.stores.index_child"]
     done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
@@ -71,7 +71,7 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     for part in parts:
         _remove_older(Path(part["index"]))
     _remove_older(whole)
-    _remove_unfinished(folder)
+    remove_unfinished(folder)
 
 
 def tell_left_out(export: str, left_out: Mapping[str, Sequence[Any]]) -> None:
@@ -87,7 +87,8 @@ def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
     return f"{which}-{state}{_SUFFIX}"
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path) -> bool:
+    """Whether an index is there and not damaged."""
     try:
         Index(path).check()
     except (OSError, BadIndex):
@@ -103,7 +104,7 @@ def _remove_older(path: Path) -> None:
             one.unlink(missing_ok=True)
 
 
-def _remove_unfinished(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what processes that were killed have left."""
     for one in folder.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+import struct
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 from obstore.store import AzureStore, GCSStore, S3Store
+from tqdm import tqdm
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
@@ -39,6 +42,9 @@ _RETRIES = {
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+MAX_OBJECTS = 1 << 24
+"""Of one location; 120 bytes each while they are listed."""
+_NBYTES = struct.Struct(">I")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 
@@ -48,7 +54,7 @@ class Failed(Exception):
 
     Args:
         what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
-            "names" or "unreadable".
+            "names", "many" or "unreadable".
         why: in words that may be shown.
     """
 
@@ -73,45 +79,67 @@ def _store(location: str) -> Any:
 
 
 def write_listing(location: str, index: str) -> bytes:
-    """List all objects of a location into an index, and see that one can be read; what is left out, by reason.
+    """List all objects of a location into an index; what is left out, by reason.
 
     Raises:
         Failed: they cannot be listed.
     """
     left_out = LeftOut()
     try:
-        found = sorted(_listed(location, left_out))
-        if key := next((name for name, nbytes, _ in found if nbytes), b""):
-            obstore.head(_store(location), key.decode())  # the right to list is not the right to read
+        rows = sorted(_listed(location, left_out))
+        write_index(Path(index), [], _entries(rows))
     except Refused as error:
         raise Failed("names", str(error)) from None
     except (ValueError, InvalidPathError):
         raise Failed("names", "an object's name has '//', '.' or '..' for a folder, or control characters") from None
     except (BaseError, OSError) as error:
         raise _failed(error) from None
-    write_index(Path(index), [], _entries(found))
     packed: bytes = msgpack.packb(left_out.reasons, unicode_errors="surrogateescape")
     return packed
 
 
-def _listed(location: str, left_out: LeftOut) -> Iterator[tuple[bytes, int, bytes]]:
-    """(name, size, ETag) of each object."""
-    for some in obstore.list(_store(location)):
-        for one in some:
-            name = one["path"].encode()
-            if len(name) > MAX_KEY_NBYTES:
-                left_out.add(name, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
-            elif one["size"] > MAX_LENGTH:
-                left_out.add(name, "larger than 4 GiB", "serve it from a folder")
-            else:
-                yield name, one["size"], (one["e_tag"] or "").encode()
+def look(location: str, key: str) -> bytes:
+    """See that an object is there and may be read: the right to list is not the right to read.
+
+    Raises:
+        Failed: it is not.
+    """
+    try:
+        obstore.head(_store(location), key)
+    except (ValueError, InvalidPathError):
+        raise Failed("missing", "no object has such a name") from None
+    except (BaseError, OSError) as error:
+        raise _failed(error) from None
+    return b""
 
 
-def _entries(found: list[tuple[bytes, int, bytes]]) -> Iterator[Entry]:
+def _listed(location: str, left_out: LeftOut) -> Iterator[bytes]:
+    """A row for each object, in the order in which the store lists; rows sort as names do.
+
+    One object instead of a tuple of three: it halves the memory that a listing takes while it is sorted.
+    """
+    with tqdm(desc=f"list {location}", unit=" objects", unit_scale=True, disable=None, file=sys.stderr) as bar:
+        for some in obstore.list(_store(location)):
+            if bar.n > MAX_OBJECTS:
+                raise Failed("many", f"it has more than {MAX_OBJECTS} objects")
+            for one in some:
+                name = one["path"].encode()
+                if len(name) > MAX_KEY_NBYTES:
+                    left_out.add(name, f"names of more than {MAX_KEY_NBYTES} bytes", "shorten them")
+                elif one["size"] > MAX_LENGTH:
+                    left_out.add(name, "larger than 4 GiB", "serve it from a folder")
+                else:
+                    yield b"".join([name, b"\0", _NBYTES.pack(one["size"]), (one["e_tag"] or "").encode()])
+            bar.update(len(some))
+
+
+def _entries(rows: list[bytes]) -> Iterator[Entry]:
     """Entries of an index. An empty object above others stands for their folder, as consoles make such."""
-    for name, nbytes, etag in found:
-        below = bisect_left(found, (name + b"/",)) if not nbytes else len(found)
-        if below < len(found) and found[below][0].startswith(name + b"/"):
+    for row in rows:
+        name, _, rest = row.partition(b"\0")
+        (nbytes,), etag = _NBYTES.unpack_from(rest), rest[_NBYTES.size :]
+        below = bisect_left(rows, name + b"/") if not nbytes else len(rows)
+        if below < len(rows) and rows[below].startswith(name + b"/"):
             yield Entry(name, FOLDER)
         else:
             yield Entry(name, OBJECT, length=nbytes, target=etag)

@@ -142,6 +142,7 @@ class Proxy:
         endpoint: where it listens.
         delay_s: how long each answer is held back.
         requests: how many have come for objects.
+        listings: how many have come for lists of objects.
         most: how many of them there were at once at most.
 
     Example:
@@ -151,7 +152,7 @@ class Proxy:
 
     def __init__(self, endpoint: str) -> None:
         self.delay_s = 0.0
-        self.requests = self.most = self._now = 0
+        self.requests = self.listings = self.most = self._now = 0
         self._lock = threading.Lock()
         self._target = endpoint.removeprefix("http://")
         self._spoils: deque[Spoil] = deque()
@@ -185,8 +186,9 @@ class Proxy:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                is_object = self.command == "GET" and "list-type" not in self.path
-                with proxy._counting(is_object):
+                is_listing = "list-type" in self.path
+                is_object = self.command == "GET" and not is_listing
+                with proxy._counting(is_object, is_listing):
                     proxy._answer(self, is_object)
 
             do_HEAD = do_GET
@@ -197,9 +199,10 @@ class Proxy:
         return Handler
 
     @contextmanager
-    def _counting(self, is_object: bool) -> Iterator[None]:
+    def _counting(self, is_object: bool, is_listing: bool) -> Iterator[None]:
         with self._lock:
             self.requests += is_object
+            self.listings += is_listing
             self._now += is_object
             self.most = max(self.most, self._now)
         try:

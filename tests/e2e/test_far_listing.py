@@ -1,0 +1,150 @@
+"""Listings of a bucket that `sophon-agent index` keeps: starts take them, and later objects end in words about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sophon_loader import RemoteImageFolder
+from sophon_loader.errors import SampleMissing
+from storage_agent.stores.far import Far
+from storage_agent.stores.fetcher import Fetcher
+from tests.support import seaweed
+from tests.support.agents import Agent, run_command
+from tests.support.loaders import QUICK
+from tests.support.pictures import make_tree
+from tests.support.seaweed import READER_SECRET, Proxy, Seaweed
+
+FILES = 6
+BUCKET = "listed"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    root = make_tree(tmp_path_factory.mktemp("far") / "train", FILES)
+    with seaweed.for_tests(tmp_path_factory.mktemp("server")) as running:
+        running.bucket(BUCKET)
+        running.put_tree(BUCKET, root)
+        yield running
+
+
+@pytest.fixture
+def environment(server: Seaweed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def indexes(tmp_path: Path) -> Path:
+    return tmp_path / "indexes"
+
+
+@pytest.fixture
+def later(server: Seaweed) -> Iterator[str]:
+    """The name of an object that a test writes."""
+    yield "later/x.jpg"
+    server.remove(BUCKET, "later/x.jpg")
+
+
+@contextmanager
+def checked(indexes: Path) -> Iterator[Far]:
+    """A store of the bucket as an agent's start has it."""
+    fetcher = Fetcher()
+    environment = dict(os.environ)
+    store = Far("d", f"s3://{BUCKET}", 1 << 28, index_folder=indexes, fetcher=fetcher)
+    try:
+        store.check()
+        os.environ.update(environment)  # the fetcher has taken credentials out
+        yield store
+    finally:
+        fetcher.close()
+
+
+def kept(indexes: Path) -> Path:
+    done = run_command("index", f"s3://{BUCKET}", "--index-folder", str(indexes))
+    assert done.returncode == 0 and READER_SECRET not in done.stderr, done.stderr
+    return Path(done.stdout.strip())
+
+
+def names(store: Far) -> list[str]:
+    return [os.path.join(folder, name) for folder, _, found in store.walk("") for name in found]
+
+
+def test_a_start_takes_the_kept_listing_and_says_its_age(
+    server: Seaweed, environment: None, indexes: Path, tmp_path: Path, later: str
+) -> None:
+    listing, log = kept(indexes), tmp_path / "log"
+    assert listing.parent == indexes
+    two_days_ago_s = listing.stat().st_mtime - 48 * 3600
+    os.utime(listing, (two_days_ago_s, two_days_ago_s))
+    server.put(BUCKET, later, b"new")
+    agent = Agent({"d": f"s3://{BUCKET}"}, "--end-with-stdin", "--index-folder", str(indexes), log=log)
+    try:
+        assert len(RemoteImageFolder(agent.address("d"), options=QUICK)) == FILES
+        assert "listing taken" in log.read_text() and "48" in log.read_text(), log.read_text()
+    finally:
+        agent.end()
+
+
+def test_nothing_is_listed_where_a_listing_is_kept(
+    server: Seaweed, environment: None, indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(indexes)
+    with Proxy(server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with checked(indexes) as store:
+            assert len(names(store)) == FILES
+        assert proxy.listings == 0
+
+
+def test_a_damaged_listing_is_not_taken(environment: None, indexes: Path) -> None:
+    listing = kept(indexes)
+    data = bytearray(listing.read_bytes())
+    data[-1] ^= 1
+    listing.write_bytes(data)
+    with checked(indexes) as store:
+        assert len(names(store)) == FILES
+
+
+def test_rights_are_looked_at_though_nothing_is_listed(
+    environment: None, indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(indexes)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    done = run_command("serve", "--export", f"d=s3://{BUCKET}", "--index-folder", str(indexes))
+    assert done.returncode == 1 and "403; set AWS_ACCESS_KEY_ID and" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_an_object_later_than_the_listing(
+    server: Seaweed, environment: None, indexes: Path, later: str, is_kept: bool
+) -> None:
+    remedy = rf"list it anew \(sophon-agent index s3://{BUCKET}\) and restart" if is_kept else "; restart"
+    if is_kept:
+        kept(indexes)
+    with checked(indexes) as store:
+        server.put(BUCKET, later, b"new")
+        with pytest.raises(SampleMissing, match=rf"got '{later}', which is in s3://{BUCKET} now.*{remedy} the agent"):
+            store.read(later)
+        for never in ("later/y.jpg", "later//x.jpg", "./later/x.jpg", "later/\x07.jpg", "\udcff"):
+            with pytest.raises(SampleMissing, match="file must exist in export 'd'"):
+                store.read(never)
+
+
+def test_a_running_agent_keeps_its_listing_while_a_new_one_is_made(
+    server: Seaweed, environment: None, indexes: Path, later: str
+) -> None:
+    first = kept(indexes)
+    with checked(indexes):
+        server.put(BUCKET, later, b"new")
+        second = kept(indexes)
+        assert first.exists() and second.exists(), "its workers may be started again"
+    with checked(indexes) as store:
+        assert later in names(store)
+    del store  # which has the second one locked
+    third = kept(indexes)
+    assert [path for path in indexes.iterdir() if path.suffix == ".listing"] == [third]
