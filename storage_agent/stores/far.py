@@ -168,6 +168,8 @@ class Far(Archive):
             "none": f"correct its name{_ADDRESSES[scheme]}",
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
             "region": "set AWS_REGION to the bucket's region",
+            "profile": "correct AWS_PROFILE, or log in again (aws sso login)",
+            "boto3": "install it: pip install boto3",
             "many": "export a longer prefix",
             "names": "rename it, or export a prefix without it",
         }

@@ -32,6 +32,7 @@ from tqdm import tqdm
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
 from storage_agent.stores.members import LeftOut, Refused
+from storage_agent.stores.profiles import NoBoto3, NoProfile, profile
 
 AGAIN_WITHIN_S = 6.0
 """A read that failed within so many seconds is done once more; both end before a worker's time for a sample does."""
@@ -45,6 +46,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
 _NBYTES = struct.Struct(">I")
+_NO_PROFILE = "the profile of ~/.aws gives no credentials"
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 
@@ -54,7 +56,7 @@ class Failed(Exception):
 
     Args:
         what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
-            "names", "many" or "unreadable".
+            "profile", "boto3", "names", "many" or "unreadable".
         why: in words that may be shown.
     """
 
@@ -72,8 +74,15 @@ def _store(location: str) -> Any:
     made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
     client = {**_CLIENT, "allow_http": scheme == "s3" and endpoint.startswith("http://")}
+    more: dict[str, Any] = {}
     try:
-        return made(bucket, prefix=prefix.strip("/") or None, client_options=client, retry_config=_RETRIES)
+        if scheme == "s3" and (found := profile(os.environ)) is not None:
+            more = {"credential_provider": found, **found.settings}
+        return made(bucket, prefix=prefix.strip("/") or None, client_options=client, retry_config=_RETRIES, **more)
+    except NoProfile as error:
+        raise Failed("profile", f"{_NO_PROFILE} ({error})") from None
+    except NoBoto3:
+        raise Failed("boto3", "profiles of ~/.aws need the package boto3") from None
     except BaseError as error:
         raise Failed("unset", _shown(error)) from None
 
@@ -184,6 +193,8 @@ def _failed(error: Exception) -> Failed:
         return Failed("none", shown)
     if isinstance(error, FileNotFoundError):
         return Failed("missing", shown)
+    if "External AWS credential provider" in text:
+        return Failed("profile", _NO_PROFILE)
     if isinstance(error, PreconditionError):
         return Failed("changed", shown)
     if "169.254.169.254" in text or "metadata.google" in text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from sophon_loader import RemoteImageFolder
 from sophon_loader.errors import SampleMissing
 from storage_agent.stores.far import Far
-from storage_agent.stores.fetcher import Fetcher
 from tests.support import seaweed
 from tests.support.agents import Agent, run_command
+from tests.support.far import far_store
 from tests.support.loaders import QUICK
 from tests.support.pictures import make_tree
 from tests.support.seaweed import READER_SECRET, Proxy, Seaweed
@@ -50,20 +49,6 @@ def later(server: Seaweed) -> Iterator[str]:
     server.remove(BUCKET, "later/x.jpg")
 
 
-@contextmanager
-def checked(indexes: Path) -> Iterator[Far]:
-    """A store of the bucket as an agent's start has it."""
-    fetcher = Fetcher()
-    environment = dict(os.environ)
-    store = Far("d", f"s3://{BUCKET}", 1 << 28, index_folder=indexes, fetcher=fetcher)
-    try:
-        store.check()
-        os.environ.update(environment)  # the fetcher has taken credentials out
-        yield store
-    finally:
-        fetcher.close()
-
-
 def kept(indexes: Path) -> Path:
     done = run_command("index", f"s3://{BUCKET}", "--index-folder", str(indexes))
     assert done.returncode == 0 and READER_SECRET not in done.stderr, done.stderr
@@ -96,7 +81,7 @@ def test_nothing_is_listed_where_a_listing_is_kept(
     kept(indexes)
     with Proxy(server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        with checked(indexes) as store:
+        with far_store(f"s3://{BUCKET}", indexes) as store:
             assert len(names(store)) == FILES
         assert proxy.listings == 0
 
@@ -106,7 +91,7 @@ def test_a_damaged_listing_is_not_taken(environment: None, indexes: Path) -> Non
     data = bytearray(listing.read_bytes())
     data[-1] ^= 1
     listing.write_bytes(data)
-    with checked(indexes) as store:
+    with far_store(f"s3://{BUCKET}", indexes) as store:
         assert len(names(store)) == FILES
 
 
@@ -126,7 +111,7 @@ def test_an_object_later_than_the_listing(
     remedy = rf"list it anew \(sophon-agent index s3://{BUCKET}\) and restart" if is_kept else "; restart"
     if is_kept:
         kept(indexes)
-    with checked(indexes) as store:
+    with far_store(f"s3://{BUCKET}", indexes) as store:
         server.put(BUCKET, later, b"new")
         with pytest.raises(SampleMissing, match=rf"got '{later}', which is in s3://{BUCKET} now.*{remedy} the agent"):
             store.read(later)
@@ -139,11 +124,11 @@ def test_a_running_agent_keeps_its_listing_while_a_new_one_is_made(
     server: Seaweed, environment: None, indexes: Path, later: str
 ) -> None:
     first = kept(indexes)
-    with checked(indexes):
+    with far_store(f"s3://{BUCKET}", indexes):
         server.put(BUCKET, later, b"new")
         second = kept(indexes)
         assert first.exists() and second.exists(), "its workers may be started again"
-    with checked(indexes) as store:
+    with far_store(f"s3://{BUCKET}", indexes) as store:
         assert later in names(store)
     del store  # which has the second one locked
     third = kept(indexes)

