@@ -94,7 +94,7 @@ class Broker:
         self._pipelines = Pipelines()
         self._desk = Desk(self.instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines, settings.job_s)
-        self._upkeep = Upkeep()
+        self._upkeep = Upkeep(lambda: time.process_time() + exports.fetcher.cpu_s)
         self._cores_at_s = -math.inf
         self._cores = self._cores_now(time.monotonic())
         self._tally = Tally(self._log, self._frontend.facts_of)
@@ -398,6 +398,8 @@ class Broker:
             "workers": len(self._staff.ready_workers),
             "worker_pids": self._workers.pids,
             "worker_deaths": self._staff.deaths,
+            "store_slow_downs": self._exports.fetcher.slow_downs,
+            "store_cpu_s": round(self._exports.fetcher.cpu_s, 3),
             "pipelines": len(self._pipelines),
             "loaders": self._desk.loaders,
             "clients": self._admission.clients,

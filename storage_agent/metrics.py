@@ -23,6 +23,8 @@ _COUNTERS = {
     "worker_deaths": ("worker_deaths", 1, "Workers that died."),
     "connections_closed": ("hung_up", 1, "Connections that were closed here, for what they did or for their number."),
     "replies_dropped": ("dropped_replies", 1, "Replies that could not be delivered."),
+    "store_slow_downs": ("store_slow_downs", 1, "Answers by which buckets asked for fewer requests."),
+    "store_cpu_seconds": ("store_cpu_s", 1, "CPU time of reading buckets."),
     "keys_refused": ("keys_refused", 1, "Connections without a valid key."),
 }
 _GAUGES = {

@@ -119,6 +119,10 @@ def _number(name: str) -> Callable[[_Values], str]:
     return lambda values: number(values[name]) if values[name] else ""
 
 
+def _seconds(name: str) -> Callable[[_Values], str]:
+    return lambda values: duration(values[name]) if values[name] else ""
+
+
 def _turned_away(values: _Values) -> str:
     count = values["keys_refused"]
     return counted(count, "connection without a valid key", "connections without a valid key") if count else ""
@@ -142,7 +146,9 @@ _ROWS = (
     _Row("pipelines known", ["pipelines"], _number("pipelines")),
     _Row("samples answered", ["answers"], _answered),
     _Row("sent", ["sent_mb"], lambda values: size(1e6 * values["sent_mb"]) if values["sent_mb"] else ""),
-    _Row("CPU time spent", ["cpu_s"], lambda values: duration(values["cpu_s"]) if values["cpu_s"] else ""),
+    _Row("CPU time spent", ["cpu_s"], _seconds("cpu_s")),
+    _Row("CPU time for buckets", ["store_cpu_s"], _seconds("store_cpu_s")),
+    _Row("buckets asked for less", ["store_slow_downs"], _number("store_slow_downs")),
     _Row("sends at most", ["limit_mbit"], _limit),
     _Row("requests not read yet", ["unread_requests_mb"], _unread("unread_requests_mb")),
     _Row("replies not read yet", ["unread_replies_mb"], _unread("unread_replies_mb")),

@@ -31,9 +31,9 @@ class Exports:
         >>> exports["photos"].read("cats/1.jpg")
     """
 
-    def __init__(self, stores: Mapping[str, Store], fetcher: Fetcher | None = None) -> None:
+    def __init__(self, stores: Mapping[str, Store], fetcher: Fetcher) -> None:
         self._stores = dict(stores)
-        self._fetcher = fetcher
+        self.fetcher = fetcher
         self.names = sorted(stores)
 
     def __getitem__(self, export: str) -> Store:
@@ -80,8 +80,7 @@ class Exports:
 
     def close(self) -> None:
         """End the process that reads far stores, if `check` has started one."""
-        if self._fetcher is not None:
-            self._fetcher.close()
+        self.fetcher.close()
 
 
 def make_index(location: str, folder: Path | None) -> str:

@@ -237,7 +237,10 @@ class Far(Archive):
             raise EOFError from error
         self._free.append(line)
         head, *data = answer
-        return [msgpack.unpackb(head), *data]
+        what, why, counted = msgpack.unpackb(head)
+        if self._fetcher is not None:
+            self._fetcher.told(*counted)
+        return [(what, why), *data]
 
 
 class _Line:

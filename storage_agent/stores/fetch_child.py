@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgpack
@@ -62,14 +63,17 @@ def _serve(end: socket.socket) -> None:
 
 
 def _answer(question: Sequence[object]) -> list[Payload]:
-    """[what failed and why, the bytes]; nothing failed if the first is empty."""
+    """[what failed and why, what this process has counted; the bytes]; nothing failed if the first is empty."""
+    what, why, data = "", "", []
     try:
         name, *arguments = question
-        return [msgpack.packb(("", "")), _CALLS[str(name)](*arguments)]
+        data.append(_CALLS[str(name)](*arguments))
     except Failed as error:
-        return [msgpack.packb((error.what, error.why))]
+        what, why = error.what, error.why
     except Exception as error:  # the boundary to a library whose texts may have what is secret
-        return [msgpack.packb(("unreadable", type(error).__name__))]
+        what, why = "unreadable", type(error).__name__
+    counted = os.getpid(), objects.COUNTS.slow_downs, time.process_time()
+    return [msgpack.packb((what, why, counted)), *data]
 
 
 _HELD = Held(objects.read)

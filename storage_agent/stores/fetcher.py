@@ -45,6 +45,8 @@ class Fetcher:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         """Held while it is started, or told to end."""
+        self._counted: dict[int, tuple[int, float]] = {}
+        """Process -> how often a store has asked it for fewer requests, and its CPU seconds."""
 
     def start(self) -> str:
         """Start it unless it runs; where it listens. This process's environment has no credentials any more then.
@@ -71,6 +73,21 @@ class Fetcher:
                 _end(self._process)
             if self._listener is not None:
                 self._listener.close()
+
+    def told(self, pid: int, slow_downs: int, cpu_s: float) -> None:
+        """What a fetching process has counted since it started, in order or not; any thread may say it."""
+        before, before_s = self._counted.get(pid, (0, 0.0))
+        self._counted[pid] = max(before, slow_downs), max(before_s, cpu_s)
+
+    @property
+    def slow_downs(self) -> int:
+        """How often stores have asked for fewer requests."""
+        return sum(slow_downs for slow_downs, _ in list(self._counted.values()))
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that fetching has taken."""
+        return sum(cpu_s for _, cpu_s in list(self._counted.values()))
 
     def _started(self) -> subprocess.Popen[bytes]:
         assert self._listener is not None

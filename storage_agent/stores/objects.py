@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import re
 import struct
 import sys
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -34,14 +36,22 @@ from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_
 from storage_agent.stores.members import LeftOut, Refused
 from storage_agent.stores.profiles import NoBoto3, NoProfile, profile
 
-AGAIN_WITHIN_S = 6.0
-"""A read that failed within so many seconds is done once more; both end before a worker's time for a sample does."""
+AGAIN_WITHIN_S = 8.0
+"""A read is begun again within so many seconds, so that its error comes before a dataset gives up, after 10 s."""
 _CLIENT = {"connect_timeout": "2s", "read_timeout": "3s", "timeout": "10s", "randomize_addresses": True}
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _RETRIES = {
     "max_retries": 12,
     "retry_timeout": timedelta(seconds=12),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+    "backoff": {
+        "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
+        "max_backoff": timedelta(seconds=_MAX_PAUSE_S),
+        "base": 2,
+    },
 }
+"""Of lists and looks. Reads are begun again here: obstore does not tell how often it has been asked to slow down, and
+goes on with a body that was cut, instead of reading it whole."""
+_NO_RETRIES = {**_RETRIES, "max_retries": 0}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
@@ -56,7 +66,7 @@ class Failed(Exception):
 
     Args:
         what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
-            "profile", "boto3", "names", "many" or "unreadable".
+            "busy" (it fails for now), "profile", "boto3", "names", "many" or "unreadable".
         why: in words that may be shown.
     """
 
@@ -66,19 +76,40 @@ class Failed(Exception):
         self.why = why
 
 
+class Counts:
+    """What has been counted since this process started; safe under threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.slow_downs = 0
+
+    def slowed_down(self) -> None:
+        """A store has asked for fewer requests."""
+        with self._lock:
+            self.slow_downs += 1
+
+
+COUNTS = Counts()
+
+
 @functools.cache
-def _store(location: str) -> Any:
-    """The store of a location, made once, in this process: its connections are threads' of its own."""
+def _store(location: str, *, again: bool = True) -> Any:
+    """The store of a location, made once, in this process: its connections are threads' of its own.
+
+    Args:
+        location: see `stores/far.py`.
+        again: whether it tries again by itself what has failed.
+    """
     scheme, _, path = location.partition("://")
     bucket, _, prefix = path.partition("/")
     made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
     client = {**_CLIENT, "allow_http": scheme == "s3" and endpoint.startswith("http://")}
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"retry_config": _RETRIES if again else _NO_RETRIES}
     try:
         if scheme == "s3" and (found := profile(os.environ)) is not None:
-            more = {"credential_provider": found, **found.settings}
-        return made(bucket, prefix=prefix.strip("/") or None, client_options=client, retry_config=_RETRIES, **more)
+            more |= {"credential_provider": found, **found.settings}
+        return made(bucket, prefix=prefix.strip("/") or None, client_options=client, **more)
     except NoProfile as error:
         raise Failed("profile", f"{_NO_PROFILE} ({error})") from None
     except NoBoto3:
@@ -160,18 +191,22 @@ def read(location: str, key: str, nbytes: int, etag: str) -> Any:
     Raises:
         Failed: it is another one, or cannot be read.
     """
-    end_s = time.monotonic() + AGAIN_WITHIN_S
-    try:
-        return _read(location, key, nbytes, etag)
-    except Failed as error:
-        if error.what not in ("away", "unreadable") or time.monotonic() > end_s:
-            raise
-    return _read(location, key, nbytes, etag)
+    end_s, pause_s, tries = time.monotonic() + AGAIN_WITHIN_S, _FIRST_PAUSE_S, 0
+    while True:
+        try:
+            return _read(location, key, nbytes, etag)
+        except Failed as error:
+            tries += 1
+            may_help = error.what in ("away", "busy") or (error.what == "unreadable" and tries == 1)
+            if not may_help or time.monotonic() + pause_s > end_s:
+                raise
+        time.sleep(random.uniform(0.5, 1.0) * pause_s)  # readers do not come back all at once
+        pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
 
 def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
     try:
-        got = obstore.get(_store(location), key, options={"if_match": etag} if etag else {})
+        got = obstore.get(_store(location, again=False), key, options={"if_match": etag} if etag else {})
         found = got.meta
         if (found["e_tag"] or "") != etag or (not etag and found["size"] != nbytes):
             raise Failed("changed", "it has another object")
@@ -203,7 +238,12 @@ def _failed(error: Exception) -> Failed:
         return Failed("region", shown)
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.search(r"status code: 40[13]", text):
         return Failed("denied", shown)
-    return Failed("unreadable" if _STATUS.search(text) else "away", shown)
+    status = match.group(1) if (match := _STATUS.search(text)) else ""
+    if status in ("429", "503"):
+        COUNTS.slowed_down()
+    if status.startswith("5") or status in ("408", "429"):
+        return Failed("busy", shown)
+    return Failed("unreadable" if status else "away", shown)
 
 
 def _shown(error: Exception) -> str:

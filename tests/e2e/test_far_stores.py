@@ -101,9 +101,26 @@ def test_same_samples_where_answers_are_spoilt(
 def test_a_store_that_wants_fewer_requests_for_seconds(agent: Agent, proxy: Proxy) -> None:
     remote = RemoteImageFolder(agent.address("d"))
     expected = remote[0]
+    before = agent.status()
     proxy.spoil("slow down", 9)
     assert remote[0] == expected
     assert not proxy.waiting
+    after = agent.status()
+    assert after["store_slow_downs"] - before["store_slow_downs"] == 9
+    assert 0 < before["store_cpu_s"] < after["store_cpu_s"]
+
+
+def test_a_body_that_is_always_cut(agent: Agent, proxy: Proxy) -> None:
+    """It ends in an error in time, and nothing of it remains."""
+    remote = RemoteImageFolder(agent.address("d"))
+    expected = remote[0]
+    proxy.spoil("cut", 1000)
+    try:
+        with pytest.raises(SampleUnreadable, match="s3://photos/train: "):
+            remote[0]
+    finally:
+        proxy.unspoil()
+    assert remote[0] == expected
 
 
 def test_an_answer_that_never_comes(agent: Agent, proxy: Proxy, reference: list[Any]) -> None:

@@ -170,6 +170,10 @@ class Proxy:
         """Spoil the next answers."""
         self._spoils.extend([how] * count)
 
+    def unspoil(self) -> None:
+        """Spoil no more answers."""
+        self._spoils.clear()
+
     @property
     def waiting(self) -> int:
         """Answers that are to be spoilt and have not come."""

@@ -19,6 +19,7 @@ from sophon_loader.wire.messages import Item, Sample
 from storage_agent.answers import Answer
 from storage_agent.jobs import FetchHeader, Job
 from storage_agent.stores import Exports
+from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.workers import answering
 from storage_agent.workers.answering import Learnt, answer, prepare
@@ -37,7 +38,7 @@ PIPELINE = registered_as(CHAIN)
 
 
 def exports_of(root: Path) -> Exports:
-    return Exports({"d": Folder("d", str(root), 1 << 20)})
+    return Exports({"d": Folder("d", str(root), 1 << 20)}, Fetcher())
 
 
 def learnt_of(registration: bytes) -> Learnt:
