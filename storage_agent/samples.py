@@ -11,6 +11,8 @@ from sophon_loader.wire.samples import EVERY, SamplesAsked
 from storage_agent.listing import IMAGE_SUFFIXES
 from storage_agent.stores.store import Store
 
+_AHEAD = 256
+"""Samples whose labels the store is told of before they are read."""
 _PICTURES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 
 
@@ -68,7 +70,7 @@ class Samples:
         names.sort()
         names.sort(key=_base)
         yield []
-        for base, members in _grouped(names, above):
+        for base, members in self._expected(f"{above}/" if above else "", _grouped(names, above)):
             cells = list(self._sample(f"{above}/" if above else "", members))
             self._nbytes += sum(map(len, cells))
             if self._nbytes > MAX_LISTING_NBYTES:
@@ -78,17 +80,32 @@ class Samples:
                 )
             yield cells
 
+    def _expected(
+        self, above: str, groups: Iterator[tuple[str, dict[str, str]]]
+    ) -> Iterator[tuple[str, dict[str, str]]]:
+        """The groups, of which the store knows a while before that their labels are to be read."""
+        while some := list(itertools.islice(groups, _AHEAD)):
+            self._store.expect([above + members[one] for _, members in some for one in self._labels(members)])
+            yield from some
+
+    def _labels(self, members: dict[str, str]) -> list[str]:
+        """The extensions of the members of a sample with a picture whose content is asked for."""
+        picture = next((one for one in _PICTURES if one in members), None)
+        if picture is None:
+            return []
+        wanted = list(members) if self._asked.member == EVERY else [self._asked.member]
+        return [one for one in wanted if one != picture and one in members]
+
     def _sample(self, above: str, members: dict[str, str]) -> Iterable[str]:
         picture = next((one for one in _PICTURES if one in members), None)
         if picture is None:
             yield from ("", next(iter(members.values())))
             return
+        labels = self._labels(members)
         yield members.pop(picture)
         yield "/".join(members)
-        wanted = list(members) if self._asked.member == EVERY else [self._asked.member]
-        for one in wanted:
-            if one in members:
-                yield self._store.read(above + members[one]).decode("utf-8", "surrogateescape")
+        for one in labels:
+            yield self._store.read(above + members[one]).decode("utf-8", "surrogateescape")
 
 
 def _base(name: str) -> str:

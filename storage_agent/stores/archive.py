@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sophon_loader.errors import (
@@ -112,6 +112,9 @@ class Archive:
         except SampleError:
             return NO_FILE
         return NO_FILE if entry is None or entry.container in (FOLDER, OTHER) else entry.length
+
+    def expect(self, keys: Sequence[str]) -> None:
+        """Nothing: files come as quickly as they are read."""
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """Like os.walk, following links, but not in circles; see `Store.walk`.

@@ -7,6 +7,7 @@ import importlib.util
 import re
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +154,26 @@ class Far(Archive):
             )
         return answer
 
+    def expect(self, keys: Sequence[str]) -> None:
+        """Have the fetching process read objects that are read next, as far as it has room, many at once."""
+        objects = []
+        for key in keys:
+            with contextlib.suppress(SampleError):
+                if (entry := self._entry(key)) is not None and self._may_come(entry):
+                    objects.append((entry.name.decode(), entry.length, entry.target.decode()))
+        with contextlib.suppress(EOFError, OSError):
+            self._asked(ANSWER_S, "expect", self._location, objects)
+
     def fetch(self, key: str) -> None:
         """Have the fetching process hold an object for the next `read` of it, or what has gone wrong."""
         with contextlib.suppress(SampleError, EOFError, OSError, AgentBusy):
             entry = self._entry(key)
-            if entry is not None and entry.container == OBJECT and entry.length <= self._max_file_nbytes:
+            if entry is not None and self._may_come(entry):
                 name, etag = entry.name.decode(), entry.target.decode()
                 self._asked(ANSWER_S, "fetch", self._location, name, entry.length, etag)
+
+    def _may_come(self, entry: Entry) -> bool:
+        return entry.container == OBJECT and entry.length <= self._max_file_nbytes
 
     def _remedy(self, scheme: str, what: str) -> str:
         remedies = {

@@ -81,6 +81,7 @@ _CALLS: dict[str, Callable[..., Payload]] = {
     "list": objects.write_listing,
     "look": objects.look,
     "fetch": _HELD.fetch,
+    "expect": _HELD.expect,
     "read": _HELD.read,
 }
 

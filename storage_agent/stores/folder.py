@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sophon_loader.errors import (
     AgentBusy,
@@ -105,6 +105,9 @@ class Folder:
             return len(self.read(key))  # mounts of object stores say 0 of all files
         except SampleError:
             return 0
+
+    def expect(self, keys: Sequence[str]) -> None:
+        """Nothing: files come as quickly as they are read."""
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """Like os.walk, following links, but neither out of the folder nor in circles; see `Store.walk`.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 MAX_NBYTES = 512 << 20
 """Of objects that are held or being read ahead; whoever asks for more reads it when it is needed."""
+EXPECTED_AT_ONCE = 64
+"""Objects that are read at once for whoever expects many."""
 OLD_S = 60.0
 """Age at which nobody will ask for an object: its loader is gone."""
 
@@ -30,7 +33,9 @@ class Held:
     def __init__(self, read: Callable[[str, str, int, str], Any], now_s: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._now_s = now_s
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Held while what follows is looked at; told when an object has come."""
+        self._threads = ThreadPoolExecutor(EXPECTED_AT_ONCE, "expected")
         self._held: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
         """What was asked for -> since when it is here, and the bytes or the error."""
         self._reading: set[tuple[Any, ...]] = set()
@@ -38,30 +43,54 @@ class Held:
 
     def fetch(self, *what: Any) -> bytes:
         """Hold an object for the next `read` of it, or the error that it ended in; nothing if there is no room."""
+        if self._reserved(what):
+            self._carry_out(what)
+        return b""
+
+    def expect(self, location: str, objects: Sequence[Sequence[Any]]) -> bytes:
+        """Begin to hold objects as `fetch` does, many at once.
+
+        Args:
+            location: of all of them.
+            objects: key, size and ETag of each.
+        """
+        for one in objects:
+            what = (location, *one)
+            if self._reserved(what):
+                self._threads.submit(self._carry_out, what)
+        return b""
+
+    def _reserved(self, what: tuple[Any, ...]) -> bool:
+        """Whether an object is to be read now: it is neither here nor on its way, and there is room."""
         nbytes: int = what[2]
-        with self._lock:
+        with self._changed:
             self._forget_old()
             if what in self._held or what in self._reading or self.nbytes + nbytes > MAX_NBYTES:
-                return b""
+                return False
             self._reading.add(what)
             self.nbytes += nbytes
+        return True
+
+    def _carry_out(self, what: tuple[Any, ...]) -> None:
         found: Any
         try:
             found = self._read(*what)
         except Exception as error:  # it is raised when somebody asks for the object
             found = error
-        with self._lock:
+        with self._changed:
             self._reading.discard(what)
             self._held[what] = self._now_s(), found
-        return b""
+            self._changed.notify_all()
 
     def read(self, *what: Any) -> Any:
-        """The object's bytes, which are not held any more.
+        """The object's bytes, which are not held any more. One that is on its way is waited for.
 
         Raises:
             Failed: it cannot be read.
         """
-        with self._lock:
+        with self._changed:
+            while what in self._reading:
+                self._changed.wait()
             _, found = self._held.pop(what, (0.0, None))
             if found is not None:
                 self.nbytes -= what[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 
@@ -52,6 +52,9 @@ class Store(Protocol):
 
     def size(self, key: str) -> int:
         """The file's size in bytes; `NO_FILE` when there is none, `OUTSIDE` when it, or its key, leaves the export."""
+
+    def expect(self, keys: Sequence[str]) -> None:
+        """Files that are read next, each once: a store from which they take long to come has them come meanwhile."""
 
     def walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """(folder relative to `prefix`, names of its folders, names of its files), `prefix` itself first.

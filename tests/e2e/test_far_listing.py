@@ -10,6 +10,8 @@ import pytest
 
 from sophon_loader import RemoteImageFolder
 from sophon_loader.errors import SampleMissing
+from sophon_loader.wire.samples import SamplesAsked
+from storage_agent.samples import Samples
 from storage_agent.stores.far import Far
 from tests.support import seaweed
 from tests.support.agents import Agent, run_command
@@ -84,6 +86,24 @@ def test_nothing_is_listed_where_a_listing_is_kept(
         with far_store(f"s3://{BUCKET}", indexes) as store:
             assert len(names(store)) == FILES
         assert proxy.listings == 0
+
+
+def test_labels_are_read_many_at_once_and_each_once(
+    server: Seaweed, environment: None, indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.bucket("labels")
+    for number in range(40):
+        server.put("labels", f"shard/{number:03}.jpg", b"")
+        server.put("labels", f"shard/{number:03}.cls", str(number).encode())
+    with Proxy(server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with far_store("s3://labels", indexes) as store:
+            proxy.delay_s = 0.2
+            samples = Samples(store, SamplesAsked("", "cls"))
+            assert not any(samples.find())
+            cells = [cell for cells in samples.of(0) for cell in cells]
+        assert cells[2::3] == [str(number) for number in range(40)]
+        assert proxy.requests == 40 and proxy.most >= 8
 
 
 def test_a_damaged_listing_is_not_taken(environment: None, indexes: Path) -> None:

@@ -63,6 +63,18 @@ def test_an_error_is_told_to_whoever_reads() -> None:
     assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"]
 
 
+def test_whoever_reads_what_is_on_its_way_waits_for_it() -> None:
+    store = Store()
+    store.may.clear()
+    held = Held(store.read)
+    held.expect("s3://photos", [_what(key)[1:] for key in "abc"])
+    with ThreadPoolExecutor(3) as threads:
+        found = [threads.submit(held.read, *_what(key)) for key in "abc"]
+        store.may.set()
+        assert [one.result(10) for one in found] == [b"." * 10] * 3
+    assert sorted(store.asked) == ["a", "b", "c"] and held.nbytes == 0
+
+
 def test_no_more_is_held_than_may_be() -> None:
     store = Store()
     store.may.clear()
