@@ -205,10 +205,12 @@ def read(location: str, key: str, nbytes: int, etag: str) -> Any:
 
 
 def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
+    tag = _bare(etag)
+    is_strong = bool(tag) and not etag.startswith("W/")  # a weak one never matches
     try:
-        got = obstore.get(_store(location, again=False), key, options={"if_match": etag} if etag else {})
+        got = obstore.get(_store(location, again=False), key, options={"if_match": f'"{tag}"'} if is_strong else {})
         found = got.meta
-        if (found["e_tag"] or "") != etag or (not etag and found["size"] != nbytes):
+        if _bare(found["e_tag"] or "") != tag or (not tag and found["size"] != nbytes):
             raise Failed("changed", "it has another object")
         if found["size"] != nbytes:
             raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
@@ -218,6 +220,11 @@ def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
     if len(data) != nbytes:
         raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
     return data
+
+
+def _bare(etag: str) -> str:
+    """An ETag without quotes: some servers leave them out in lists (rclone's)."""
+    return etag.removeprefix("W/").strip('"')
 
 
 def _failed(error: Exception) -> Failed:

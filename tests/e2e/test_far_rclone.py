@@ -1,0 +1,69 @@
+"""Loaders over a bucket of a server of another make, which answers ranges with whole objects, and which goes away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+from sophon_loader.errors import SampleUnreadable
+from tests.support import rclone
+from tests.support.agents import Agent, agent_for
+from tests.support.loaders import QUICK, samples_of
+from tests.support.pictures import folder, make_tree, train_transform
+from tests.support.rclone import Rclone
+
+FILES = 12
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("buckets") / "photos", FILES)
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Rclone]:
+    with rclone.for_tests(root.parent) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def agent(server: Rclone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    indexes = tmp_path_factory.mktemp("indexes")
+    indexes.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        with agent_for({"d": "s3://photos"}, "--index-folder", str(indexes)) as running:
+            yield running
+
+
+@pytest.mark.parametrize("policy", ["no-off", "all-off"])
+def test_same_samples(root: Path, agent: Agent, policy: str) -> None:
+    remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
+    here, there = (
+        OffloadingDataLoader(data, 5, agent=address, policy=policy, seed=3, options=QUICK)
+        for data, address in ((folder(root), None), (remote, agent.address("d")))
+    )
+    assert samples_of(there) == samples_of(here)
+    here.close()
+    there.close()
+
+
+def test_a_store_that_goes_and_comes_back(agent: Agent, server: Rclone) -> None:
+    """A short while is waited for; a longer one ends in an error, and the agent lives on."""
+    remote = RemoteImageFolder(agent.address("d"))
+    expected = [remote[0], remote[1]]
+    server.stop()
+    back = threading.Timer(2.0, server.start)
+    back.start()
+    assert remote[0] == expected[0]
+    back.join()
+    server.stop()
+    with pytest.raises(SampleUnreadable, match="s3://photos: it cannot be reached"):
+        remote[1]
+    server.start()
+    assert remote[1] == expected[1] and agent.alive()
