@@ -5,6 +5,11 @@
 #       -v /data/imagenet:/data:ro -v sophon-keys:/keys sophon-agent --export imagenet=/data
 #   docker cp agent:/keys/sophon/agent/tokens/first fileserver:5555    # the first loader's key; its file goes to
 #       ~/.config/sophon/keys/ on the loader's host, with mode 600
+#
+# A bucket in place of a folder (docs/buckets.md), with obstore in VERSIONS ("torch==... pillow==... obstore"), and a line
+# for each of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION in bucket.env; without it, the machine's role:
+#   docker run -d --init --name agent --hostname fileserver -p 5555:5555 --env-file bucket.env -v sophon-keys:/keys \
+#       sophon-agent --export imagenet=s3://bucket/imagenet/train --index-folder /keys/indexes
 FROM python:3.12-slim-bookworm AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
