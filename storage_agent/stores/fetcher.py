@@ -45,6 +45,7 @@ class Fetcher:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         """Held while it is started, or told to end."""
+        self._counting = threading.Lock()
         self._counted: dict[int, tuple[int, float]] = {}
         """Process -> how often a store has asked it for fewer requests, and its CPU seconds."""
 
@@ -76,8 +77,9 @@ class Fetcher:
 
     def told(self, pid: int, slow_downs: int, cpu_s: float) -> None:
         """What a fetching process has counted since it started, in order or not; any thread may say it."""
-        before, before_s = self._counted.get(pid, (0, 0.0))
-        self._counted[pid] = max(before, slow_downs), max(before_s, cpu_s)
+        with self._counting:
+            before, before_s = self._counted.get(pid, (0, 0.0))
+            self._counted[pid] = max(before, slow_downs), max(before_s, cpu_s)
 
     @property
     def slow_downs(self) -> int:
