@@ -7,12 +7,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sophon_loader.decide.words import resource
 from sophon_loader.figures import per_second, percent, size
 from sophon_loader.main.around import Around
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.main.untraced import untraced
+from sophon_loader.report.advice import sent_share
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import Totals
 
@@ -65,10 +65,12 @@ def told(report: Report, recent: Totals, seconds: float) -> str:
         recent: what was counted in the last `seconds`.
     """
     parts = [per_second(recent.samples / seconds), f"{size(recent.wire_bytes / seconds)}/s"] if seconds > 0 else []
-    if report.totals.read_bytes:
-        parts.append(f"{percent(1 - report.totals.wire_bytes / report.totals.read_bytes)} saved")
-    if report.limits:
-        parts.append(f"{resource(next(iter(report.limits)))} limits")
+    share = sent_share(report.totals.wire_bytes, report.totals.read_bytes)
+    if share is not None:
+        parts.append(f"{percent(max(0.0, 1 - share))} saved")
+    verdict = report.decided
+    if verdict.knows:
+        parts.append(f"{verdict.short[:1].lower()}{verdict.short[1:]}")
     return ", ".join(parts)
 
 

@@ -1,4 +1,7 @@
-"""What a page says first: what limits, by how much, and what to do about it, in sentences that need no link. Pure."""
+"""What is said of a report: what limits, by how much, and what to do about it, in sentences that need no link. Pure.
+
+Decided here alone; table, page, values and the line on the terminal render it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sophon_loader.decide.words import capitalised, resource, what_limits
+from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
 from sophon_loader.figures import percent
 
 HARDLY, MUCH = 0.05, 0.25
@@ -44,17 +47,38 @@ class Verdict:
         lead: by how much.
         advice: what to do, the cheapest first.
         holds: whether the loader's model is of what happened, so that its figures can stand beside it.
+        would_bring: of the report; None where the training does not wait for what the model names.
+        knows: whether there is anything to say.
     """
 
     heading: str
     lead: str
     advice: tuple[str, ...]
     holds: bool = True
+    would_bring: Mapping[str, float] | None = None
+    knows: bool = True
 
     @property
     def short(self) -> str:
         """The heading, as a cell of a table has room for it."""
         return self.heading.removesuffix(_NOT_ENOUGH_FOR)
+
+    @property
+    def limits(self) -> str:
+        """What limits and by how much, in sentences; "" where nothing is known."""
+        return f"{self.heading}. {self.lead}".strip() if self.knows else ""
+
+    @property
+    def helps(self) -> str:
+        """What would help, in a sentence; "" where nothing is known."""
+        if self.would_bring is not None:
+            return what_more_brings(self.would_bring)
+        return self.advice[0] if self.knows else ""
+
+    @property
+    def sentences(self) -> str:
+        """Both of these."""
+        return " ".join(filter(None, (self.limits, self.helps)))
 
 
 def is_gone(samples: float, fallbacks: float) -> bool:
@@ -68,14 +92,15 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
     Args:
         values: of a report, by the names of `Report.as_dict()`.
     """
-    samples, fallbacks, limits = values["samples"], values.get("fallbacks", 0), values["limits"]
+    samples, fallbacks, first = values["samples"], values.get("fallbacks", 0), values.get("bottleneck")
+    limits = values["limits"] or ({} if first is None else {first: 1.0})
     if is_gone(samples, fallbacks):
         lead = f"{fallbacks:,} of {samples:,} samples were read on this host instead, so what limits is not known."
         advice = "See that the agent runs, and what it says: sophon-agent status ADDRESS."
         return Verdict("The agent sends nothing usable", lead, (advice,), holds=False)
     if not limits:
         lead = "A verdict takes 20 training steps with an agent."
-        return Verdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",))
+        return Verdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",), knows=False)
     first = next(iter(limits))
     waited = min(1.0, values.get("awaited_s", 0.0) / values["seconds"]) if values["seconds"] else 0.0
     wait = f"The training waited for batches {percent(waited)} of the time."
@@ -88,7 +113,20 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
         )
         return Verdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
     by_how_much = capitalised(what_limits(limits).partition("; ")[2])
-    return Verdict(f"{capitalised(resource(first))} limits", f"{wait} {by_how_much}".strip(), _advice(first, values))
+    return Verdict(
+        f"{capitalised(resource(first))} limits",
+        f"{wait} {by_how_much}".strip(),
+        _advice(first, values),
+        would_bring=values["would_bring"],
+    )
+
+
+def sent_share(wire_bytes: float, read_bytes: float) -> float | None:
+    """Bytes sent, as a share of the files that the agent read for them; None where it sent nothing of any.
+
+    Files read on this host are in neither: they did not cross the network from an agent, so they save nothing.
+    """
+    return wire_bytes / read_bytes if wire_bytes and read_bytes else None
 
 
 def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:

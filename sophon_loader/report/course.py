@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.report.advice import verdict_of
 from sophon_loader.report.page import FAULTS, Told
 from sophon_loader.report.run_log import VERSION
 
@@ -80,7 +81,7 @@ class Course:
         reports = [one.told for one in self.epochs if one.told is not None]
         if not reports:
             raise ConfigError("the log must have a second of training at least, got less; train on, and make it then")
-        return next((one for one in reversed(reports) if one.values.get("limits")), reports[-1])
+        return next((one for one in reversed(reports) if verdict_of(one.values).knows), reports[-1])
 
 
 def read_course(path: str | os.PathLike[str]) -> Course:

@@ -11,7 +11,7 @@ from typing import Any
 from sophon_loader import __version__
 from sophon_loader.decide.words import LEAST_GAIN, capitalised, resource, what_more_brings
 from sophon_loader.figures import number, percent, size
-from sophon_loader.report.advice import Verdict, verdict_of
+from sophon_loader.report.advice import Verdict, sent_share, verdict_of
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
 FAULTS = {
@@ -97,26 +97,25 @@ def _saved(values: Mapping[str, Any]) -> str:
     title, wire, whole = "Bytes saved on the network", values["wire_bytes"], values["read_bytes"]
     if not values["file_bytes"]:
         return card(title, figure("Not enough data"), sentence("No file has been counted yet."))
-    if not wire or not whole:
+    share = sent_share(wire, whole)
+    if share is None:
         here = (
             f"Files of {size(values['file_bytes'])} were read on this host; nothing crossed the network from an agent."
         )
         return card(title, figure("No agent used"), sentence(here))
-    saved = figure(f"{size(max(0, whole - wire))} ({percent(max(0.0, 1 - wire / whole))})")
+    saved = figure(f"{size(max(0, whole - wire))} ({percent(max(0.0, 1 - share))})")
     both = bars([("sent", wire, size(wire)), ("files", whole, size(whole))])
     return card(title, saved, both, sentence(f"{capitalised(values['summary'])}."))
 
 
 def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
-    gains = sorted(values["would_bring"].items(), key=lambda one: -one[1])
+    gains = sorted((verdict.would_bring or {}).items(), key=lambda one: -one[1])
     told = [(f"twice {resource(name)}", times - 1, f"+{percent(times - 1)}") for name, times in gains]
     bought = [one for one in told if one[1] >= LEAST_GAIN]
-    if not verdict.holds:
-        drawn = ""
-    elif bought:
+    if bought:
         drawn = sentence("Samples per second that it would bring to have, by the loader's model:") + bars(bought)
     else:
-        drawn = sentence(what_more_brings(values["would_bring"]))
+        drawn = sentence(what_more_brings(verdict.would_bring or {}))
     return card("What to do", listed(verdict.advice), drawn)
 
 

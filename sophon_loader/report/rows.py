@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
+from sophon_loader.decide.words import resource
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
 from sophon_loader.profiling.steps import VERDICT_STEPS
+from sophon_loader.report.advice import sent_share
 from sophon_loader.report.values import ReportValues
 
 if TYPE_CHECKING:
@@ -38,13 +39,12 @@ def rows_of(report: ReportValues) -> list[tuple[str, str]]:
 
 def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     totals = report.totals
-    held_up = "" if report.bottleneck is None else f"{capitalised(resource(report.bottleneck))} limits."
-    predicted = report.predicted_seconds
+    predicted, verdict = report.predicted_seconds, report.decided
     yield "result", report.summary
     yield "samples", _samples(report)
     yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
-    yield "what limits", what_limits(report.limits) or held_up or _too_soon(report)
-    yield "what would help", what_more_brings(report.would_bring)
+    yield "what limits", verdict.limits or _too_soon(report)
+    yield "what would help", verdict.helps
     yield "why this plan", report.plan_reason
     yield "speeds", _speeds(report.rates)
     yield "without offloading", _throughput(report.throughput)
@@ -105,10 +105,12 @@ def _throughput(samples_s: Mapping[str, float]) -> str:
 def _sent(totals: Totals) -> str:
     if not totals.file_bytes:
         return ""
-    files = size(totals.file_bytes)
-    if not totals.wire_bytes:
-        return f"nothing: files of {files} were read on this host"
-    return f"{size(totals.wire_bytes)} for files of {files} ({percent(totals.wire_bytes / totals.file_bytes)})"
+    share = sent_share(totals.wire_bytes, totals.read_bytes)
+    if share is None:
+        return f"nothing: files of {size(totals.file_bytes)} were read on this host"
+    text = f"{size(totals.wire_bytes)} for files of {size(totals.read_bytes)} ({percent(share)})"
+    here = totals.file_bytes - totals.read_bytes if totals.fallbacks or totals.cached else 0
+    return f"{text}; files of {size(here)} were read on this host" if here > 0 else text
 
 
 def _cached(totals: Totals) -> str:

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from sophon_loader.figures import counted, duration, number, percent, size
-from sophon_loader.report.advice import verdict_of
+from sophon_loader.report.advice import sent_share, verdict_of
 from sophon_loader.report.course import Course, EpochCourse
 from sophon_loader.report.markup import asset, table
 from sophon_loader.report.page import faults_of, page_of
@@ -187,7 +187,8 @@ def _epochs(epochs: Sequence[EpochCourse]) -> str:
 
 def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
     seconds, samples = epoch.total("for_s"), epoch.total("samples")
-    wire, whole = epoch.total("wire_bytes"), epoch.total("read_bytes")
+    wire = epoch.total("wire_bytes")
+    share = sent_share(wire, epoch.total("read_bytes"))
     said = [
         "Not enough data" if epoch.told is None else verdict_of(epoch.told.values).short,
         *faults_of(epoch.faults()),
@@ -199,7 +200,7 @@ def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
         number(samples / seconds) if seconds else "-",
         percent(min(1.0, epoch.total("waited_s") / seconds)) if seconds else "-",
         size(wire),
-        percent(max(0.0, 1 - wire / whole)) if wire and whole else "-",
+        "-" if share is None else percent(max(0.0, 1 - share)),
         "; ".join(said),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sophon_loader.report.advice import sent_share
 from sophon_loader.report.values import ReportValues
 
 COUNTERS = ("fallbacks", "retries", "degraded", "corrupt", "malformed", "verified")
@@ -24,8 +25,9 @@ def scalars_of(report: ReportValues) -> dict[str, float]:
             "wire_mb_per_s": totals.wire_bytes / 1e6 / seconds,
             "waiting_share": report.awaited_s / seconds,
         }
-    if totals.read_bytes:
-        told["saved_share"] = 1 - totals.wire_bytes / totals.read_bytes
+    share = sent_share(totals.wire_bytes, totals.read_bytes)
+    if share is not None:
+        told["saved_share"] = 1 - share
     if totals.samples:
         told |= {
             "offloaded_share": report.prepared / totals.samples,

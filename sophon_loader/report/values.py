@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from sophon_loader.decide.words import what_limits, what_more_brings
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
+from sophon_loader.report.advice import Verdict, verdict_of
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 R = TypeVar("R", bound="ReportValues")
@@ -25,9 +25,10 @@ class ReportValues:
         notes: what a user should know, for example ops that stay at the loader, or versions that differ.
         epoch: number of the epoch; None before the first batch.
         seconds: time since the epoch began, or its whole time.
-        bottleneck: the resource that limits: "gpu" (the training step), "wire" (the network), "loader-cpu", "agent-cpu"
-            or "agent-disk". Under `auto` it is told while the epoch runs, else at its end. None before it is known, and
-            before the loader has seen 20 training steps; `limits` and `would_bring` are then empty.
+        bottleneck: the resource that limits by the loader's model, on which `verdict` has the last word: "gpu" (the
+            training step), "wire" (the network), "loader-cpu", "agent-cpu" or "agent-disk". Under `auto` told while
+            the epoch runs, else at its end. None before it is known, and before the loader has seen 20 training steps;
+            `limits` and `would_bring` are then empty.
         rates: what plans are made with: samples/s, bytes/s and cores. A rate that is not known to limit is left out.
         throughput: SOPHON's stage 1: samples/s that `gpu`, `io` (files over the network) and `cpu` (the loader's) could
             do, each by itself and without offloading; those that are known.
@@ -112,9 +113,13 @@ class ReportValues:
 
     @property
     def verdict(self) -> str:
-        """What limits and what more would bring, in two sentences; empty while nothing is known."""
-        sentences = what_limits(self.limits), what_more_brings(self.would_bring) if self.limits else ""
-        return " ".join(filter(None, sentences))
+        """What limits, by how much, and what would help, in sentences; empty while nothing is known."""
+        return self.decided.sentences
+
+    @property
+    def decided(self) -> Verdict:
+        """What `verdict` tells, in its parts."""
+        return verdict_of(self._values())
 
     def snapshot(self: R) -> R:
         """A copy that does not change while the epoch goes on."""
@@ -122,6 +127,10 @@ class ReportValues:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""
+        values = self._values()
+        return {**values, "verdict": verdict_of(values).sentences}
+
+    def _values(self) -> dict[str, Any]:
         totals = self.totals
         return {
             "summary": self.summary,
@@ -135,7 +144,6 @@ class ReportValues:
             "ranks": self.ranks,
             "workers": self.workers,
             "bottleneck": self.bottleneck,
-            "verdict": self.verdict,
             "limits": dict(self.limits),
             "would_bring": dict(self.would_bring),
             "weighed": {choice: dict(means) for choice, means in self.weighed.items()},

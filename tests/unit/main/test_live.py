@@ -276,10 +276,10 @@ def test_what_limits_is_told_before_choices_have_been_weighed(
 ) -> None:
     """A short first epoch may be over by then."""
     assert not driven.progress(1.0, totals_of(100, **changed))
-    report = Report("auto")
+    report = Report("auto", seconds=1.0, awaited_s=1.0)
     driven.live.tell(report)
     assert report.bottleneck == limits and report.limits[limits] == 1.0
-    assert report.verdict.startswith(f"{capitalised(resource(limits))} limits; ") and "Twice" not in report.verdict
+    assert report.verdict.startswith(f"{capitalised(resource(limits))} limits. ") and "Twice" not in report.verdict
     assert not (report.throughput or driven.live.would_bring() or driven.live.weighed())
 
 

@@ -159,3 +159,40 @@ def test_it_is_saved_with_any_string(tmp_path: Path) -> None:
     report(notes=("a file \udcff of a name that is no text",)).save(path)
     assert Page(path.read_text(encoding="utf-8")).text.count("Lambda") == 0
     assert "The network limits" in path.read_text(encoding="utf-8")
+
+
+GONE = replace(NO_TOTALS, samples=50, fallbacks=50, file_bytes=4_000_000, encodings={"file": 50}, cuts={0: 50})
+LATE = replace(
+    NO_TOTALS, samples=100, fallbacks=40, file_bytes=10_000_000, read_bytes=6_000_000, wire_bytes=3_000_000,
+    encodings={"roi-jpeg": 60, "file": 40}, cuts={0: 100},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "limits", "helps", "never"),
+    [
+        (report(), "The network limits. The training waited", "Twice the network would bring", "Not enough"),
+        (report(totals=GONE), "The agent sends nothing usable. 50 of 50", "sophon-agent status", "etwork"),
+        (report(awaited_s=0.03), "The training step limits. ", "it keeps up", "wice"),
+        (report(limits={"gpu": 1.0, "wire": 0.2}), "Not enough data to say what limits. ", "later epoch", "wice"),
+        (report(limits={}, would_bring={}), "The network limits. ", "", "Not enough data to say"),
+    ],
+)  # fmt: skip
+def test_table_values_and_page_say_the_same(of: Report, limits: str, helps: str, never: str) -> None:
+    """The model is of the time before the agent died, and knows nothing of what the training waits for."""
+    rows = dict(rows_of(of))
+    told = rows.get("what would help", "")
+    assert rows["what limits"].startswith(limits) and helps in told
+    assert of.verdict == of.as_dict()["verdict"] == f"{rows['what limits']} {told}".strip()
+    assert never not in of.verdict.replace("Next is the network", "")
+    first_screen = page(of).text.partition("Details")[0]
+    assert limits.partition(". ")[0] in first_screen
+    assert ("+100 %" in first_screen) == ("Twice" in told)
+
+
+def test_what_was_read_on_this_host_is_not_saved() -> None:
+    """Neither in the table nor on the page."""
+    late = report(totals=LATE)
+    assert dict(rows_of(late))["sent"] == "3.0 MB for files of 6.0 MB (50 %); files of 4.0 MB were read on this host"
+    assert "3.0 MB (50 %)" in page(late).text
+    assert dict(rows_of(report(totals=GONE)))["sent"] == "nothing: files of 4.0 MB were read on this host"

@@ -131,6 +131,7 @@ FULL = Report(
     notes=("Lambda stays at the loader", "another note"),
     epoch=2,
     seconds=1.545,
+    awaited_s=1.2,
     bottleneck="wire",
     rates={
         **{"gpu_samples_s": 907.894, "wire_bytes_s": 2_402_094.2, "loader_cores": 0.570, "agent_cores": 0.476},
@@ -154,7 +155,8 @@ ROWS = {
     "3.5 MB sent instead of 9.0 MB; 2 files read on this host instead",
     "samples": "120 in 1.5 s, 77.7 per second; 1 loader worker; 1 pass over the dataset complete",
     "predicted time": "1.5 s per pass",
-    "what limits": "The network limits; the loader's CPU is busy 78 % of the time.",
+    "what limits": "The network limits. The training waited for batches 78 % of the time. The loader's CPU is busy "
+    "78 % of the time.",
     "what would help": "Twice the network would bring 60 % more samples per second; twice the loader's CPU 4 %.",
     "why this plan": "because",
     "speeds": "network 2.4 MB/s, loader 0.57 cores, agent 0.476 cores, training step 908 samples/s, "
@@ -182,16 +184,16 @@ def test_the_table_has_no_name_of_a_field() -> None:
     assert "_" not in str(FULL)
 
 
-def test_the_verdict_is_two_sentences() -> None:
+def test_the_verdict_is_what_limits_and_what_would_help() -> None:
     assert FULL.as_dict()["verdict"] == FULL.verdict == f"{ROWS['what limits']} {ROWS['what would help']}"
 
 
 def test_a_row_of_which_nothing_is_known_is_left_out() -> None:
-    alone = Report("auto", "no agent was given", epoch=0, seconds=2.0, bottleneck="loader-cpu")
+    alone = Report("auto", "no agent was given", epoch=0, seconds=2.0, awaited_s=1.0, bottleneck="loader-cpu")
     alone.totals = replace(NO_TOTALS, samples=8, file_bytes=1000, encodings={"file": 8}, cuts={0: 8})
     assert dict(rows_of(alone)) == {
         "result": "nothing offloaded: no agent was given",
         "samples": "8 in 2 s, 4 per second",
-        "what limits": "The loader's CPU limits.",
+        "what limits": "The loader's CPU limits. The training waited for batches 50 % of the time.",
         "sent": "nothing: files of 1.0 KB were read on this host",
     }
