@@ -284,7 +284,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         share = order.share_of(len(self._engine.data))
         alone = not self._place.of_all_ranks
         epoch = self._engine.begin(order.epoch, self._lag, measuring=measuring, share=share, alone=alone)
-        self._use.begun(self._settings, self._engine, epoch.report)
+        self._use.begun(self._settings, self._engine, epoch.account)
         if self._settings.options.metrics_port is not None:
             exporter_at(self._settings.options.metrics_port).add(self._engine.counted)
         epoch.partial = order.start.samples > 0
@@ -380,7 +380,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if all_ranks:
             needs_group()
         if self._engine is None:
-            return self._parts.plain_report.snapshot()
+            return self._parts.plain_report
         return self._use.report(self._settings, self._engine, all_ranks=all_ranks)
 
     def close(self) -> None:

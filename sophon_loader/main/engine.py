@@ -14,6 +14,7 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
+from sophon_loader.main.account import Account, Findings
 from sophon_loader.main.caching import cache_of, note_on
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.exporting import CountedEpochs
@@ -257,7 +258,7 @@ class Engine:
         """Go on with the same run, of which more is known now."""
         self._run = run
         if self._epoch is not None:
-            self._epoch.report.notes = run.notes(self._contact.note)
+            self._epoch.account.notes = run.notes(self._contact.note)
 
     def _set_processes(self, processes: int) -> None:
         if self._epoch is not None:  # goes on with others, if it does
@@ -305,11 +306,9 @@ class Engine:
         self._begin_with_agent(measuring=measuring)
         run, profiler, steering = self.run, self.run.profiler, self._steering
         self._iterations += 1
-        report = Report(self._settings.policy.name, LEFT, notes=run.notes(self._contact.note))
-        self._epoch = epoch = Epoch(
-            self._iterations, number, pass_length=len(self.data), measuring=measuring, lag=lag, report=report
-        )
-        self.counted.begin(report)
+        account = Account(self._settings.policy.name, number, LEFT, run.notes(self._contact.note))
+        self._epoch = epoch = Epoch(self._iterations, account, pass_length=len(self.data), measuring=measuring, lag=lag)
+        self.counted.begin(account)
         epoch.share = share
         self._statistics.said.begin()
         if self._reports is None:
@@ -317,10 +316,10 @@ class Engine:
             self._reports, gathering = met(self.data, profiler.samples if plans else None, alone=alone)
             if steering is not None:
                 steering.gathering = gathering
-        report.rates = profiler.rates.measured()
+        account.findings = Findings(rates=profiler.rates.measured())
         if self._live is not None:
             self._live.begin(share)
-            self._live.tell(report, judging=self.step_clock.judges)
+            account.findings = self._live.findings(judging=self.step_clock.judges)
         elif steering is not None and run.agreement is not None:
             if steering.planner.needs_profile:
                 profiler.make_ready()
@@ -338,10 +337,11 @@ class Engine:
         epoch.report.update(epoch.number, seconds, totals, epoch.awaited_s)
         self._contact.loop_waited(epoch.awaited_s)
         now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
+        epoch.account.now = now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
         as_agreed = self._dataset is None or self._dataset.as_agreed
         epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan
         if as_agreed and live is not None and live.progressed(now, self.step_clock.of_device_s):
-            live.tell(epoch.report, judging=self.step_clock.judges)
+            epoch.account.findings = live.findings(judging=self.step_clock.judges)
         self._contact.tell_fallbacks(totals)
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
@@ -354,7 +354,7 @@ class Engine:
         """
         steering, profiler, agreement = self._steering, self.run.profiler, self.run.agreement
         if profiler.in_stage_one and (found := profiler.first_steps(epoch.this_pass()[1])):
-            epoch.report.plan_reason = found
+            epoch.account.findings = replace(epoch.account.findings, plan_reason=found)
         if not epoch.measuring and steering is not None and steering.planner.trying and agreement is not None:
             steering.delivered(epoch, agreement, seconds, samples)
 
@@ -377,25 +377,22 @@ class Engine:
         self._end_epoch(epoch, whole=True)
         if self._reports is not None:
             self._reports.tell(epoch.iteration, self.report())
-        told = epoch.report
-        log.info(
-            log_line(
-                "epoch ended", epoch=epoch.number, samples=epoch.delivered, seconds=told.seconds, limits=told.bottleneck
-            )
-        )
+        seconds, limits = epoch.account.moment.seconds, epoch.account.findings.bottleneck
+        log.info(log_line("epoch ended", epoch=epoch.number, samples=epoch.delivered, seconds=seconds, limits=limits))
 
     def _end_epoch(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from an epoch, if that has not been done; `whole` if it was not given up."""
-        if epoch.report.totals.samples and not epoch.learnt:
+        account = epoch.account
+        if account.moment.totals.samples and not epoch.learnt:
             if self._live is not None:
-                self._live.tell(epoch.report, judging=self.step_clock.judges)
-            self._explain(epoch)
+                account.findings = self._live.findings(judging=self.step_clock.judges)
+            account.why_not = self._why_not(epoch)
             epoch.learnt = True
             epoch.note_starving(self._processes)
             if self._live is not None:
                 self.run.profiler.keep_live(self._live.kept())
                 return
-            self._learn(epoch, whole=whole and not epoch.partial and not epoch.report.passes)
+            self._learn(epoch, whole=whole and not epoch.partial and not account.passes)
 
     def _learn(self, epoch: Epoch, *, whole: bool) -> None:
         """Learn from the pass that has just ended; `whole` if it was one over as many samples as there are."""
@@ -405,14 +402,16 @@ class Engine:
         profiler.learn(measure, None if steering is None else steering.predicted(epoch, totals, whole=whole))
         if steering is not None and steering.gathering is not None and self.run.agreement is not None:
             steering.gathering.tell()
-        profiler.tell(epoch.report, measure, totals, measured=epoch.measuring)
+        account = epoch.account
+        account.findings = profiler.findings(account.findings, measure, totals, measured=epoch.measuring)
 
-    def _explain(self, epoch: Epoch) -> None:
-        """Note why nothing was offloaded; of an epoch that has ended, that stays as it was then."""
-        if not epoch.learnt:
-            followed = self._live or (self._steering.planner if self._steering is not None else None)
-            found = circumstances(self.run, self._contact, self._settings.policy, followed)
-            epoch.report.why_not = why_nothing(replace(found, ready_after=epoch.ready_after), epoch.report)
+    def _why_not(self, epoch: Epoch) -> str:
+        """Why nothing was offloaded; of an epoch that has ended, as it was then."""
+        if epoch.learnt:
+            return epoch.account.why_not
+        followed = self._live or (self._steering.planner if self._steering is not None else None)
+        found = circumstances(self.run, self._contact, self._settings.policy, followed)
+        return why_nothing(replace(found, ready_after=epoch.ready_after), epoch.account.report())
 
     @property
     def has_begun(self) -> bool:
@@ -423,16 +422,16 @@ class Engine:
         """The report of the newest epoch as it is now; it does not change any more."""
         if self._epoch is None:
             return Report(self._settings.policy.name, NO_EPOCH + self._refused)
-        self._explain(self._epoch)
-        judged = self._epoch.report.judged = self.step_clock.judges
-        if self._live is not None:
-            self._epoch.report.would_bring = self._live.would_bring() if judged else {}
-            self._epoch.report.weighed = self._live.weighed()
-        report = self._epoch.report.snapshot()
-        said = self._statistics.said.notes(report.totals.degraded)
-        report.notes = (*report.notes, *said, *self._contact.shares(), *note_on(self._cache, self._settings.policy))
-        report.group_bytes = self._contact.group_bytes()
-        return report
+        account, live, judged = self._epoch.account, self._live, self.step_clock.judges
+        said = self._statistics.said.notes(account.moment.totals.degraded)
+        return account.report(
+            why_not=self._why_not(self._epoch),
+            judged=judged,
+            would_bring=dict(live.would_bring()) if live is not None and judged else {},
+            weighed={} if live is None else live.weighed(),
+            notes=(*said, *self._contact.shares(), *note_on(self._cache, self._settings.policy)),
+            group_bytes=self._contact.group_bytes(),
+        )
 
     def report_of_ranks(self) -> Report:
         """The sum of the ranks' reports of this rank's newest epoch; see `ToldReports`."""
@@ -452,7 +451,7 @@ class Engine:
         self._contact.leave()
         if self._dataset is not None:
             if self._epoch is not None:
-                self._explain(self._epoch)
+                self._epoch.account.why_not = self._why_not(self._epoch)
                 self._epoch.learnt = True  # what has been measured of it is of the pipelines of before
             self.run.profiler.cancel_probing()
             self._close_dataset()

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from torch._utils import ExceptionWrapper
 
 from sophon_loader.errors import frames_for_user
+from sophon_loader.main.account import Account
 from sophon_loader.main.around import Around
 from sophon_loader.main.order import Reading
 from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.tail import Tail
 from sophon_loader.main.untraced import untraced
 from sophon_loader.profiling.steps import StepClock
-from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 STARVED_SHARE, STARVED_S = 0.1, 1.0
@@ -42,12 +42,11 @@ class Epoch:
 
     Args:
         iteration: its serial number at this loader; counters of workers are kept apart by it.
-        number: the epoch whose random numbers are drawn.
+        account: what is known of it.
         pass_length: samples after which the iteration has gone over the data once. One that then goes on (an endless
             sampler) turns over: it learns and plans as if another epoch had begun.
         measuring: whether it runs without offloading, to measure only.
         lag: batches that workers ask for ahead of the one being delivered.
-        report: of the epoch; grows with it.
 
     Attributes:
         reading: how its samplers are read; None before they are.
@@ -63,15 +62,12 @@ class Epoch:
         ready_after: samples that had been delivered when an agent that started beside it answered.
     """
 
-    def __init__(
-        self, iteration: int, number: int, *, pass_length: int, measuring: bool, lag: int, report: Report
-    ) -> None:
+    def __init__(self, iteration: int, account: Account, *, pass_length: int, measuring: bool, lag: int) -> None:
         self.iteration = iteration
-        self.number = number
         self.pass_length = pass_length
         self.measuring = measuring
         self.lag = lag
-        self.report = report
+        self.account = account
         self.share = 1.0
         self.carried = NO_TOTALS
         self.reading: Reading | None = None
@@ -85,6 +81,11 @@ class Epoch:
         self._starved_s = 0.0
         self._counted = NO_TOTALS
 
+    @property
+    def number(self) -> int:
+        """The epoch whose random numbers are drawn."""
+        return self.account.number
+
     def passed(self) -> int:
         """The next batch has come, or failed; its size in samples."""
         return 0 if self.reading is None else self.reading.passed()
@@ -92,7 +93,8 @@ class Epoch:
     def this_pass(self) -> tuple[float, Totals]:
         """Seconds and totals of the pass that is running, or has just ended."""
         seconds, totals = self._before
-        return self.report.seconds - seconds, self.report.totals.since(totals)
+        now = self.account.moment
+        return now.seconds - seconds, now.totals.since(totals)
 
     def with_carried(self, totals: Totals) -> Totals:
         """What the workers of now have counted, and those before them."""
@@ -100,7 +102,8 @@ class Epoch:
 
     def counted(self) -> Totals:
         """What workers have counted since this was asked the last time."""
-        since, self._counted = self.report.totals.since(self._counted), self.report.totals
+        totals = self.account.moment.totals
+        since, self._counted = totals.since(self._counted), totals
         return since
 
     def told_ahead(self, starved_s: float) -> None:
@@ -117,17 +120,18 @@ class Epoch:
         Args:
             processes: that loaded.
         """
-        report = self.report
+        account, now = self.account, self.account.moment
         if self.ahead:
-            report.notes = (*report.notes, AHEAD_NOTE.format(self.ahead))
-        if report.totals.starved_s - self._starved_s > processes * max(STARVED_SHARE * report.seconds, STARVED_S):
-            report.notes = (*report.notes, STARVED_NOTE)
+            account.notes = (*account.notes, AHEAD_NOTE.format(self.ahead))
+        if now.totals.starved_s - self._starved_s > processes * max(STARVED_SHARE * now.seconds, STARVED_S):
+            account.notes = (*account.notes, STARVED_NOTE)
 
     def turn_over(self) -> None:
         """Another pass begins."""
-        self.report.passes += 1
+        now = self.account.moment
+        self.account.passes += 1
         self.replanned = False
-        self._before = self.report.seconds, self.report.totals
+        self._before = now.seconds, now.totals
 
 
 class Observer(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 
 from sophon_loader.errors import warn_user
 from sophon_loader.host.scraping import ScrapePort, exposition
+from sophon_loader.main.account import Account
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS, Totals
@@ -56,26 +57,30 @@ class AllEpochs:
     Args:
         ended: number of those before the running one.
         seconds, awaited_s, totals: of those.
-        report: of the running one; grows with it.
+        account: of the running one.
     """
 
     ended: int = 0
     seconds: float = 0.0
     awaited_s: float = 0.0
     totals: Totals = NO_TOTALS
-    report: Report | None = None
+    account: Account | None = None
 
-    def and_now(self, report: Report | None) -> AllEpochs:
-        """Another epoch begins.
+    def report(self) -> Report | None:
+        """That of the running one, once a batch has come."""
+        return None if self.account is None or self.account.now is None else self.account.report()
+
+    def and_now(self, last: Report | None, account: Account | None = None) -> AllEpochs:
+        """With the running one among those that have ended.
 
         Args:
-            report: of it; None for none.
+            last: its report.
+            account: of the next one; None for none.
         """
-        last = self.report
-        if last is None or last.epoch is None:
-            return AllEpochs(self.ended, self.seconds, self.awaited_s, self.totals, report)
+        if last is None:
+            return AllEpochs(self.ended, self.seconds, self.awaited_s, self.totals, account)
         seconds, awaited_s = self.seconds + last.seconds, self.awaited_s + last.awaited_s
-        return AllEpochs(self.ended + 1, seconds, awaited_s, self.totals.plus(last.totals), report)
+        return AllEpochs(self.ended + 1, seconds, awaited_s, self.totals.plus(last.totals), account)
 
 
 class CountedEpochs:
@@ -85,13 +90,13 @@ class CountedEpochs:
     def __init__(self) -> None:
         self.so_far = AllEpochs()
 
-    def begin(self, report: Report) -> None:
+    def begin(self, account: Account) -> None:
         """An epoch begins.
 
         Args:
-            report: of it; grows with it.
+            account: of it.
         """
-        self.so_far = self.so_far.and_now(report)
+        self.so_far = self.so_far.and_now(self.so_far.report(), account)
 
 
 class Exporter:
@@ -126,8 +131,9 @@ def families_of(loaders: list[tuple[str, AllEpochs]]) -> Iterator[Any]:
     """The families of prometheus_client for some loaders, each by its label."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    now = [(label, epochs.and_now(None)) for label, epochs in loaders]
-    begun = [(label, one.report) for label, one in loaders if one.report is not None and one.report.epoch is not None]
+    told = [(label, epochs, epochs.report()) for label, epochs in loaders]  # once: epochs go on meanwhile
+    now = [(label, epochs.and_now(report)) for label, epochs, report in told]
+    begun = [(label, report) for label, _, report in told if report is not None]
     for name, (place, text) in _COUNTERS.items():
         counter = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=["loader"])
         for label, epochs in now:
@@ -147,7 +153,7 @@ def families_of(loaders: list[tuple[str, AllEpochs]]) -> Iterator[Any]:
     text = "Share of the time for which a resource is busy."
     busy = GaugeMetricFamily(f"{_PREFIX}_busy_ratio", text, labels=["loader", "resource"])
     for label, report in begun:
-        for resource, share in dict(report.limits).items():
+        for resource, share in report.limits.items():
             busy.add_metric([label, resource], share)
     yield busy
 

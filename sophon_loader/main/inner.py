@@ -94,7 +94,7 @@ class Inner:
     def begin(self, epoch: Epoch) -> Iterator[Any]:
         """The batches of an epoch."""
         self.tickets.epoch = epoch
-        epoch.report.workers = self.workers
+        epoch.account.workers = self.workers
         return self._begun(epoch)
 
     def change(self, number: int, epoch: Epoch) -> Iterator[Any]:
@@ -112,7 +112,7 @@ class Inner:
             self._outer.num_workers = AutoWorkers(number)
             self._make(generator)
             self._engine.goes_on(epoch)
-        epoch.report.workers = self.workers
+        epoch.account.workers = self.workers
         with self.tickets.going_on():
             return self._begun(epoch)
 

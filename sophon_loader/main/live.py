@@ -18,6 +18,7 @@ from sophon_loader.decide.facts import OFFLOADS_FROM_CORES, ChoiceTable, Facts
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import FILES, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.account import Findings
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.moment import NOTHING_PASSED, Moment
@@ -35,7 +36,6 @@ from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
-from sophon_loader.report.report import Report
 from sophon_loader.workers.beside import Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics
 from sophon_loader.workers.dataset import Live
@@ -152,21 +152,23 @@ class LivePlan:
             self._carried = self._carried.with_what_passed(self._mark, self._latest)
         self._mark = self._latest = None
 
-    def tell(self, report: Report, *, judging: bool = True) -> None:
-        """Tell a report what is followed now, and what limits.
+    def findings(self, *, judging: bool = True) -> Findings:
+        """What is followed now, and what limits.
 
         Args:
-            report: to be told.
             judging: whether enough steps have been seen to say what limits.
         """
-        report.plan_reason = self.tariff.reason + self._caveat + (HELD if self._guard.must_not_offload else "")
-        report.predicted_seconds = self.predicted_s
-        report.rates = self.conditions.rates.measured()
+        rates, limits = self.conditions.rates.measured(), self.limits() if judging else {}
         if not self.conditions.wire_seen:
-            del report.rates["wire_bytes_s"]
-        report.throughput = {} if self._verdict is None else self._verdict.throughput
-        report.limits = self.limits() if judging else {}
-        report.bottleneck = next(iter(report.limits), None)
+            del rates["wire_bytes_s"]
+        return Findings(
+            plan_reason=self.tariff.reason + self._caveat + (HELD if self._guard.must_not_offload else ""),
+            predicted_seconds=self.predicted_s,
+            bottleneck=next(iter(limits), None),
+            rates=rates,
+            throughput={} if self._verdict is None else self._verdict.throughput,
+            limits=limits,
+        )
 
     @property
     def predicted_s(self) -> float | None:

@@ -75,12 +75,12 @@ class LoggedEpoch:
 
     def finished(self, epoch: Epoch) -> None:
         self._engine.finished(epoch)
-        self._second(epoch.report.seconds)
+        self._second(epoch.account.moment.seconds)
         self._whole(ended=True)
 
     def _second(self, seconds: float) -> None:
-        epoch, report = self._epoch, self._epoch.report
-        passed = report.totals.since(self._totals)
+        epoch, totals, found = self._epoch, self._epoch.account.moment.totals, self._epoch.account.findings
+        passed = totals.since(self._totals)
         facts: dict[str, Any] = {
             "epoch": epoch.number,
             "seconds": round(seconds, 3),
@@ -94,15 +94,15 @@ class LoggedEpoch:
             "workers_busy_s": round(passed.busy_s, 3),
             "loader_cpu_s": round(passed.loader_cpu_s, 3),
             "agent_cpu_s": round(passed.agent_cpu_s, 3),
-            "limits": {name: round(share, 3) for name, share in report.limits.items()},
+            "limits": {name: round(share, 3) for name, share in found.limits.items()},
         }
-        if report.throughput:
-            facts["without_samples_s"] = round(min(report.throughput.values()), 3)
+        if found.throughput:
+            facts["without_samples_s"] = round(min(found.throughput.values()), 3)
         faults = {name: count for name in FAULTS if (count := getattr(passed, name))}
         if faults:
             facts["faults"] = faults
         self._log.write("second", facts, self._rank)
-        self._totals, self._seconds = report.totals, seconds
+        self._totals, self._seconds = totals, seconds
         self._awaited_s, self._delivered = epoch.awaited_s, epoch.delivered
         self._due_s = seconds + EVERY_S
         if seconds >= self._report_due_s and not epoch.learnt:

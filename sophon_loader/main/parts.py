@@ -70,14 +70,17 @@ class Parts:
         untouched = () if device is None else (f"no op runs on {device}, because the dataset cannot be taken apart",)
         if self._settings.options.cache is not None:
             untouched = (*untouched, "no file is kept on this host, because the dataset cannot be taken apart")
-        self.plain_report = Report(self._settings.policy.name, NO_AGENT if self._settings.agent is None else why)
         if isinstance(loader.num_workers, AutoWorkers):  # whose number its random numbers depend on
             loader.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
             untouched = (
                 *untouched,
                 f"num_workers is {loader.num_workers}, from the number of cores, and stays at that",
             )
-        self.plain_report.notes = (f"runs as a plain DataLoader: {why}", *untouched)
+        self.plain_report = Report(
+            self._settings.policy.name,
+            NO_AGENT if self._settings.agent is None else why,
+            notes=(f"runs as a plain DataLoader: {why}", *untouched),
+        )
         log.info(log_line("plain DataLoader", reason=why))
         if warn and self._settings.agent is not None:
             warn_user(f"Nothing is offloaded: {why}.")

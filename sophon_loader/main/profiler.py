@@ -20,6 +20,7 @@ from sophon_loader.decide.words import resource
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host.system import cores_available
+from sophon_loader.main.account import Findings
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.keeping import KeptLive, ProfileFile, TrialFile, profile_key
 from sophon_loader.main.trials import KeptTrials
@@ -34,7 +35,6 @@ from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.stages import Throughput
 from sophon_loader.profiling.steps import StepClock, gpu_utilisation
-from sophon_loader.report.report import Report
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.workers.counters import Totals
 
@@ -225,20 +225,20 @@ class Profiler:
         self.start_probing()
         return f"stage 1: the network limits ({found}): this epoch measures, without offloading"
 
-    def tell(self, report: Report, epoch: EpochMeasure, totals: Totals, *, measured: bool) -> None:
-        """Tell the report of an epoch, or of one pass of an endless one, what has been learnt from it.
+    def findings(self, before: Findings, epoch: EpochMeasure, totals: Totals, *, measured: bool) -> Findings:
+        """What has been learnt from an epoch, or from one pass of an endless one.
 
         Args:
-            report: to be told.
+            before: what was found until then, of which the plan stays.
             epoch, totals: what was used, and counted.
             measured: whether it ran without offloading, to measure only.
         """
-        report.bottleneck = epoch.bottleneck(self.rates) if self.clock.judges else None
-        report.rates = self.rates.measured()
-        report.throughput = self.throughput(totals, measured=measured)
+        rates, throughput = self.rates.measured(), self.throughput(totals, measured=measured)
         busy = gpu_utilisation()
         if busy is not None:
-            report.rates["gpu_busy_share"] = busy
+            rates["gpu_busy_share"] = busy
+        bottleneck = epoch.bottleneck(self.rates) if self.clock.judges else None
+        return replace(before, bottleneck=bottleneck, rates=rates, throughput=throughput)
 
     def throughput(self, totals: Totals, *, measured: bool) -> dict[str, float]:
         """Stage 1 after a pass: samples/s of GPU, I/O and CPU by themselves, those that are known, by name.

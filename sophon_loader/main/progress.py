@@ -34,7 +34,7 @@ class ProgressLine(Around):
         super().__init__(batches)
         self._bar = bar
         self._shown_s = time.perf_counter()
-        self._seconds, self._totals = 0.0, batches.epoch.report.totals
+        self._seconds, self._totals = 0.0, batches.epoch.account.moment.totals
 
     @untraced
     def __next__(self) -> Any:
@@ -47,7 +47,7 @@ class ProgressLine(Around):
         now_s = time.perf_counter()
         if now_s - self._shown_s >= EVERY_S:
             self._shown_s = now_s
-            self._show(self._batches.epoch.report)
+            self._show(self._batches.epoch.account.report())
         return batch
 
     def _show(self, report: Report) -> None:

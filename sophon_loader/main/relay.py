@@ -105,10 +105,10 @@ class Relay(Iterator[Any]):
         self._came_of_these, self._starting_s, self._mark, self._stopped = 0, 0.0, None, False
 
     def _now(self) -> Shift:
-        epoch, totals = self._epoch, self._epoch.report.totals
+        epoch, now = self._epoch, self._epoch.account.moment
+        totals = now.totals
         occupied_s = totals.busy_s + totals.waited_s
-        seconds = epoch.report.seconds
-        return Shift(seconds, self._came, totals.samples, epoch.awaited_s, occupied_s, totals.loader_cpu_s)
+        return Shift(now.seconds, self._came, totals.samples, epoch.awaited_s, occupied_s, totals.loader_cpu_s)
 
 
 def begun(

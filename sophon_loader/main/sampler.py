@@ -143,11 +143,11 @@ class TicketSampler(Sampler[Ticket]):
 
     def _tell(self, tickets: _Tickets, queued: QueuedTickets) -> None:
         """Note for workers what comes later, too, further ahead while they starve."""
-        ahead, report = self._order.look_ahead, tickets.epoch.report
+        ahead, now = self._order.look_ahead, tickets.epoch.account.moment
         if not ahead.most:
             return
-        if report.totals.samples and ahead.passed(report.seconds, report.totals.starved_s):
-            tickets.epoch.told_ahead(report.totals.starved_s)
+        if now.totals.samples and ahead.passed(now.seconds, now.totals.starved_s):
+            tickets.epoch.told_ahead(now.totals.starved_s)
         tickets.epoch.ahead = ahead.batches
         for ticket in tickets.foreseen(ahead.batches):
             queued.put(ticket)

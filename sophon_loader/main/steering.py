@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.policy import Policy, TryingPolicy
@@ -112,5 +113,7 @@ class Steering:
         if before is None or now.plan is not before.plan:
             self.shared.set(now.plan, agreement.encodings)
             log.info(log_line("plan followed", epoch=epoch.number, policy=now.plan.policy, reason=now.plan.reason))
-        epoch.report.plan_reason = now.plan.reason
-        epoch.report.predicted_seconds = now.predicted.seconds * epoch.share if now.predicted else None
+        predicted_s = now.predicted.seconds * epoch.share if now.predicted else None
+        epoch.account.findings = replace(
+            epoch.account.findings, plan_reason=now.plan.reason, predicted_seconds=predicted_s
+        )

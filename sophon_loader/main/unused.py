@@ -21,6 +21,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from sophon_loader.errors import OffloadWarning
+from sophon_loader.main.account import Account
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.outcome import NO_EPOCH
 from sophon_loader.main.settings import Settings
@@ -69,21 +70,21 @@ class Use:
     def __init__(self, name: str, known: _Known) -> None:
         self._name = name
         self._known = known
-        self._newest: tuple[Settings, weakref.ref[Engine], Report] | None = None
+        self._newest: tuple[Settings, weakref.ref[Engine], Account] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._known.sent += 1
         return _same_again, (self._name,)
 
-    def begun(self, settings: Settings, engine: Engine, report: Report) -> None:
+    def begun(self, settings: Settings, engine: Engine, account: Account) -> None:
         """One of the loaders begins an epoch.
 
         Args:
             settings: of the loader.
             engine: of the loader.
-            report: of the epoch; grows with it.
+            account: of the epoch.
         """
-        self._newest = settings, weakref.ref(engine), report
+        self._newest = settings, weakref.ref(engine), account
 
     def shared_by(self, loader: DataLoader[Any]) -> None:
         """A copy has turned up, maybe with a copy of the dataset."""
@@ -107,10 +108,11 @@ class Use:
             own = engine.report_of_ranks() if all_ranks else engine.report()
             elsewhere = own.why_not == NO_EPOCH and self._known.is_elsewhere
             return replace(own, why_not=f"{NO_EPOCH} {ELSEWHERE}") if elsewhere else own
-        other, report = self._newest[1](), self._newest[2]
-        if other is not None:
-            report = other.report_of_ranks() if all_ranks else other.report()
-        return replace(report.snapshot(), notes=(*report.notes, OF_ANOTHER))
+        other, account = self._newest[1](), self._newest[2]
+        if other is None:
+            return account.report(notes=(OF_ANOTHER,))
+        report = other.report_of_ranks() if all_ranks else other.report()
+        return replace(report, notes=(*report.notes, OF_ANOTHER))
 
 
 _USES: weakref.WeakValueDictionary[tuple[int, str], Use] = weakref.WeakValueDictionary()

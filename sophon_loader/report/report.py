@@ -13,9 +13,10 @@ from sophon_loader.report.scalars import scalars_of
 from sophon_loader.report.values import ReportValues
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class Report(ReportValues):
-    """The last epoch of a loader, or the running one so far; `ReportValues` says what it holds.
+    """The last epoch of a loader, or the running one so far, as it was when it was asked for; `ReportValues` says what
+    it holds.
 
     Example:
         >>> print(loader.report())  # a table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
@@ -11,12 +11,10 @@ from sophon_loader.figures import size
 from sophon_loader.report.advice import Verdict, verdict_of
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
-R = TypeVar("R", bound="ReportValues")
 
-
-@dataclass
+@dataclass(frozen=True)
 class ReportValues:
-    """The values of a `Report`.
+    """The values of a `Report`. Nothing changes them.
 
     Args:
         policy: name of the policy.
@@ -73,20 +71,6 @@ class ReportValues:
     judged: bool = False
     group_bytes: dict[str, int] = field(default_factory=dict)
 
-    def update(self, epoch: int, seconds: float, totals: Totals, awaited_s: float = 0.0) -> None:
-        """Note how far the epoch has come.
-
-        Args:
-            epoch: its number.
-            seconds: since it began.
-            totals: counted since it began.
-            awaited_s: of these seconds, those for which the training loop has waited.
-        """
-        self.epoch = epoch
-        self.seconds = seconds
-        self.totals = totals
-        self.awaited_s = awaited_s
-
     @property
     def prepared(self) -> int:
         """Samples that the agent worked on: it ran ops, cut a part out of the file, or wrote it in fewer bytes."""
@@ -120,10 +104,6 @@ class ReportValues:
     def decided(self) -> Verdict:
         """What `verdict` tells, in its parts."""
         return verdict_of(self._values())
-
-    def snapshot(self: R) -> R:
-        """A copy that does not change while the epoch goes on."""
-        return replace(self, rates=dict(self.rates), limits=dict(self.limits), would_bring=dict(self.would_bring))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; times in seconds, sizes in bytes, `rates` in samples or bytes per second, None = not measured."""

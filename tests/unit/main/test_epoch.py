@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch, EpochIterator
+from sophon_loader.main.moment import Moment
 from sophon_loader.main.order import Order, Reading
 from sophon_loader.profiling.steps import StepClock
-from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 
 
@@ -30,7 +31,7 @@ class Recorder:
 
     def progressed(self, epoch: Epoch, seconds: float) -> None:
         totals = replace(NO_TOTALS, samples=epoch.delivered)
-        epoch.report.update(epoch.number, seconds, totals)
+        epoch.account.now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         self.events.append(samples)
@@ -44,7 +45,7 @@ class Recorder:
 
 
 def epoch_of(sizes: list[int], pass_length: int = 100) -> Epoch:
-    epoch = Epoch(1, 0, pass_length=pass_length, measuring=False, lag=0, report=Report(policy="auto"))
+    epoch = Epoch(1, Account("auto", 0), pass_length=pass_length, measuring=False, lag=0)
     epoch.reading = read(sizes)
     return epoch
 
@@ -80,14 +81,14 @@ def test_an_iteration_that_goes_on_turns_over() -> None:
     recorder, epoch = Recorder(), epoch_of([5] * 7, pass_length=10)
     list(EpochIterator(recorder, epoch, iter(range(7)), None, None))
     assert [event for event in recorder.events if event == "pass"] == ["pass"] * 3
-    assert epoch.report.passes == 3
+    assert epoch.account.report().passes == 3
 
 
 def test_a_pass_is_what_came_since_the_one_before() -> None:
     epoch = epoch_of([])
-    epoch.report.update(0, 4.0, replace(NO_TOTALS, samples=10, wire_bytes=500))
+    epoch.account.now = Moment(4.0, replace(NO_TOTALS, samples=10, wire_bytes=500), 0.0, 10)
     epoch.turn_over()
-    epoch.report.update(0, 7.0, replace(NO_TOTALS, samples=25, wire_bytes=900))
+    epoch.account.now = Moment(7.0, replace(NO_TOTALS, samples=25, wire_bytes=900), 0.0, 25)
     seconds, totals = epoch.this_pass()
     assert (seconds, totals.samples, totals.wire_bytes) == (3.0, 15, 400)
 

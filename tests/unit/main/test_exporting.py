@@ -11,17 +11,20 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from sophon_loader.host.scraping import exposition
+from sophon_loader.main.account import Account, Findings
 from sophon_loader.main.exporting import AllEpochs, CountedEpochs, Exporter
+from sophon_loader.main.moment import Moment
 from sophon_loader.pipeline.randomness import threads_beside
-from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 
 
-def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Report:
-    report = Report("auto", workers=3, limits={"wire": 0.75})
-    counted.begin(report)
-    report.update(0, seconds, replace(NO_TOTALS, samples=samples, encodings={"file": samples}), awaited_s=seconds / 2)
-    return report
+def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Account:
+    account = Account("auto", 0)
+    account.workers, account.findings = 3, Findings(limits={"wire": 0.75})
+    counted.begin(account)
+    totals = replace(NO_TOTALS, samples=samples, encodings={"file": samples})
+    account.now = Moment(seconds, totals, seconds / 2, samples)
+    return account
 
 
 def labels(sample: Any) -> list[str]:
@@ -39,21 +42,21 @@ def test_counters_go_on_over_epochs() -> None:
     exporter.add(counted)
     epoch(counted, 10)
     assert values(exporter)["sophon_loader_samples_total", "0"] == 10
-    report = epoch(counted, 4)
+    account = epoch(counted, 4)
     told = values(exporter)
     assert told["sophon_loader_samples_total", "0"] == 14
     assert (told["sophon_loader_seconds_total", "0"], told["sophon_loader_waiting_seconds_total", "0"]) == (4.0, 2.0)
     assert told["sophon_loader_encoded_samples_total", "0", "file"] == 14
     assert (told["sophon_loader_epochs_total", "0"], told["sophon_loader_workers", "0"]) == (2, 3)
     assert told["sophon_loader_busy_ratio", "0", "wire"] == 0.75
-    report.update(1, 3.0, replace(report.totals, samples=7))
+    account.now = Moment(3.0, replace(account.moment.totals, samples=7), 1.0, 7)
     assert values(exporter)["sophon_loader_samples_total", "0"] == 17
 
 
 def test_an_epoch_without_a_batch_counts_nothing() -> None:
     counted = CountedEpochs()
-    counted.begin(Report("auto"))
-    assert counted.so_far.and_now(None) == AllEpochs()
+    counted.begin(Account("auto", 0))
+    assert counted.so_far.and_now(counted.so_far.report()) == AllEpochs()
 
 
 def test_a_loader_that_is_gone_leaves_its_number_to_the_next() -> None:

@@ -17,6 +17,7 @@ from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
 from sophon_loader.decide.words import capitalised, resource, what_more_brings
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.main.account import Account
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.live import (
     FIRST_TRIED_SHARE,
@@ -31,7 +32,6 @@ from sophon_loader.main.moment import Moment
 from sophon_loader.main.prices import at_first
 from sophon_loader.main.verdict import shares_of
 from sophon_loader.profiling.live import DOUBTED_FOR, HELD_FIRST, LIKELY_WIRE_BYTES_S, Conditions
-from sophon_loader.report.report import Report
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers.beside import (
     AGENT_S_PER_BYTE,
@@ -276,8 +276,9 @@ def test_what_limits_is_told_before_choices_have_been_weighed(
 ) -> None:
     """A short first epoch may be over by then."""
     assert not driven.progress(1.0, totals_of(100, **changed))
-    report = Report("auto", seconds=1.0, awaited_s=1.0)
-    driven.live.tell(report)
+    account = Account("auto", 0)
+    account.now, account.findings = Moment(1.0, totals_of(100), 1.0, 100), driven.live.findings()
+    report = account.report()
     assert report.bottleneck == limits and report.limits[limits] == 1.0
     assert report.verdict.startswith(f"{capitalised(resource(limits))} limits. ") and "Twice" not in report.verdict
     assert not (report.throughput or driven.live.would_bring() or driven.live.weighed())
@@ -367,12 +368,11 @@ def test_nothing_is_said_of_how_busy_a_wire_is_that_nobody_has_seen() -> None:
     unseen.statistics.shortest_net_s.array[:] = 0.0005
     unseen.weigh(20)
     unseen.progress(1.0, totals_of(100, fresh=0, waited_s=0.0, wire_bytes=200_000))
-    told = Report("auto")
-    unseen.live.tell(told)
+    told = unseen.live.findings()
     assert set(told.limits) == {"gpu", "loader-cpu", "agent-cpu", "agent-disk"} and told.limits["loader-cpu"] == 1.0
     assert set(told.throughput) == {"gpu", "cpu"} and "wire_bytes_s" not in told.rates
     unseen.progress(2.0, totals_of(200))
-    unseen.live.tell(told)
+    told = unseen.live.findings()
     assert "wire" in told.limits and "io" in told.throughput and "wire_bytes_s" in told.rates
 
 

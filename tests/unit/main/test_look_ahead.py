@@ -21,12 +21,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.look_ahead import WHILE_S, LookAhead, may_be_foreseen
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.sharding import ShardSampler, order_of
-from sophon_loader.report.report import Report
 from sophon_loader.workers.tickets import SLOT_NBYTES, QueuedTickets, Ticket, room_ahead, slot_nbytes
 
 N = 23
@@ -89,7 +89,7 @@ def tickets_of(order: Order, ahead: int = AHEAD) -> tuple[TicketSampler, QueuedT
     sampler = TicketSampler(order, N, queued)
     order.look_ahead.allow(ahead, workers=1)
     order.look_ahead.batches = ahead
-    sampler.epoch = Epoch(1, 0, pass_length=N, measuring=False, lag=0, report=Report(policy="auto"))
+    sampler.epoch = Epoch(1, Account("auto", 0), pass_length=N, measuring=False, lag=0)
     return sampler, queued
 
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from sophon_loader.client.wanted import BatchId
+from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
-from sophon_loader.report.report import Report
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 
 def epoch_of(iteration: int, number: int) -> Epoch:
-    return Epoch(iteration, number, pass_length=9, measuring=False, lag=0, report=Report(policy="auto"))
+    return Epoch(iteration, Account("auto", number), pass_length=9, measuring=False, lag=0)
 
 
 def sampler_of(

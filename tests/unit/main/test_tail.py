@@ -20,13 +20,13 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.errors import ConfigError, PipelineError
+from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch, EpochIterator
 from sophon_loader.main.tail import Split, channels_last, device_of, split
 from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registry import register_op
-from sophon_loader.report.report import Report
 from tests.support.loaders import as_list, said, times_two
 
 CPU = torch.device("cpu")
@@ -384,7 +384,7 @@ def test_its_time_is_the_loader_s_and_not_the_step_s() -> None:
         recorder.events.append("tail")
         return batch
 
-    epoch = Epoch(1, 0, pass_length=9, measuring=False, lag=0, report=Report(policy="auto"))
+    epoch = Epoch(1, Account("auto", 0), pass_length=9, measuring=False, lag=0)
     batches: Any = EpochIterator(recorder, epoch, iter([1, 2]), 2, tail)  # type: ignore[arg-type]
     assert list(batches) == [1, 2]
     kept = [event for event in recorder.events if event in ("tail", "step_starts", "step_ends")]

@@ -20,9 +20,8 @@ TOTALS = replace(NO_TOTALS, **COUNTED)
 
 
 def report() -> Report:
-    one = Report("auto", limits={"wire": 0.9, "gpu": 0.3}, workers=2, predicted_seconds=9.0)
-    one.update(4, 10.0, TOTALS, awaited_s=2.5)
-    return one
+    known: dict[str, Any] = {"limits": {"wire": 0.9, "gpu": 0.3}, "workers": 2, "predicted_seconds": 9.0}
+    return Report("auto", epoch=4, seconds=10.0, totals=TOTALS, awaited_s=2.5, **known)
 
 
 def test_rates_and_shares_in_their_units() -> None:
@@ -44,16 +43,13 @@ def test_nothing_is_told_before_the_first_batch_nor_of_a_plain_loader() -> None:
 
 
 def test_nothing_is_divided_by_nothing() -> None:
-    one = Report("auto")
-    one.update(0, 0.0, NO_TOTALS)
-    told = one.scalars()
+    told = Report("auto", epoch=0).scalars()
     assert told["samples"] == 0 and {"samples_per_s", "saved_share", "offloaded_share"}.isdisjoint(told)
 
 
 def test_files_that_were_read_here_are_not_saved_bytes() -> None:
-    one = Report("auto")
-    one.update(0, 1.0, replace(TOTALS, wire_bytes=0, read_bytes=0))
-    assert "saved_share" not in one.scalars()
+    totals = replace(TOTALS, wire_bytes=0, read_bytes=0)
+    assert "saved_share" not in Report("auto", epoch=0, seconds=1.0, totals=totals).scalars()
 
 
 @pytest.mark.parametrize("name", sorted(report().scalars()))

@@ -1,0 +1,86 @@
+"""What is known of an epoch while it goes on, and the report that is made of it: here alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sophon_loader.main.moment import NOTHING_PASSED, Moment
+from sophon_loader.report.report import Report
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the loader has measured, planned with and concluded, all of one moment; `Report` says what each is.
+
+    `auto` has new ones whenever it revises its prices, the other policies where they plan and at the end of a pass.
+    """
+
+    plan_reason: str = ""
+    predicted_seconds: float | None = None
+    bottleneck: str | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+    throughput: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+
+
+class Account:
+    """Written by the thread that iterates; any thread may make the report, since each part is exchanged as a whole.
+
+    Args:
+        policy: its name.
+        number: of the epoch.
+        why_not: why nothing was offloaded.
+        notes: what a user should know.
+
+    Attributes:
+        now: how far it has come; None before the first batch.
+        findings: the newest ones.
+        passes: over the data, that are complete.
+        workers: that load.
+
+    Example:
+        >>> account = Account("auto", 3)
+        >>> account.report().epoch is None
+        True
+    """
+
+    def __init__(self, policy: str, number: int, why_not: str = "", notes: tuple[str, ...] = ()) -> None:
+        self.policy = policy
+        self.number = number
+        self.why_not = why_not
+        self.notes = notes
+        self.now: Moment | None = None
+        self.findings = Findings()
+        self.passes = 0
+        self.workers = 0
+
+    @property
+    def moment(self) -> Moment:
+        """How far it has come; nowhere before the first batch."""
+        return self.now or NOTHING_PASSED
+
+    def report(self, **described: Any) -> Report:
+        """The report as of now, which nothing changes any more.
+
+        Args:
+            described: fields of it that are known only where it is asked for; `notes` come behind the account's own.
+        """
+        now, found = self.now, self.findings
+        moment = now or NOTHING_PASSED
+        values: dict[str, Any] = {
+            "why_not": self.why_not,
+            "plan_reason": found.plan_reason,
+            "epoch": None if now is None else self.number,
+            "seconds": moment.seconds,
+            "awaited_s": moment.awaited_s,
+            "totals": moment.totals,
+            "bottleneck": found.bottleneck,
+            "rates": dict(found.rates),
+            "throughput": dict(found.throughput),
+            "limits": dict(found.limits),
+            "predicted_seconds": found.predicted_seconds,
+            "passes": self.passes,
+            "workers": self.workers,
+        }
+        return Report(self.policy, **{**values, **described, "notes": (*self.notes, *described.get("notes", ()))})
