@@ -22,6 +22,7 @@ from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.routes.state import Route, Standing
 from sophon_loader.routes.waiting import Wait
@@ -352,9 +353,9 @@ class Contact:
         """As of `Contacts`: one agent has no groups."""
         return {}
 
-    def shares(self) -> list[str]:
+    def shares(self) -> tuple[list[AgentShare], list[str]]:
         """As of `Contacts`: of one agent the report says it all."""
-        return []
+        return [], []
 
     # --- what the user is told, once each ---------------------------------------------------------------------
 

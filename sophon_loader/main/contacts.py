@@ -10,7 +10,6 @@ from sophon_loader.client.groups import group_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
-from sophon_loader.figures import counted, percent, size
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact, can_read_here
@@ -18,6 +17,7 @@ from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.report.agents import MISSING, SILENT, AgentShare
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.routes.waiting import Wait
 from sophon_loader.workers.counters import Totals
@@ -241,22 +241,22 @@ class Contacts:
 
     def _add_bytes(self, found: dict[str, int], one: Contact) -> None:
         options = self._settings.options
-        if options.group and one.shared is not None and isinstance(where := one.where, Address):
-            pair = f"{options.group} from {group_of(where.endpoint, options.groups) or 'no group'}"
+        if options.group and one.shared is not None and isinstance(one.where, Address):
+            pair = f"{options.group} from {self._group_of(one) or 'no group'}"
             found[pair] = found.get(pair, 0) + one.shared.sent()[1]
 
-    def shares(self) -> list[str]:
-        """What each agent has sent since the run began, where it stands now, and what one that came later cannot do."""
-        told = []
-        for one in self._each:
-            if one.shared is not None:
-                told.append(share_of(one) + self._stands(one))
-        return told + self._told_later
+    def shares(self) -> tuple[list[AgentShare], list[str]]:
+        """What each agent has sent since the run began and where it stands now; and notes on those that came later."""
+        return [self._share_of(one) for one in self._each if one.shared is not None], self._told_later
 
-    def _stands(self, one: Contact) -> str:
+    def _share_of(self, one: Contact) -> AgentShare:
+        share = replace(share_of(one), group=self._group_of(one))
         if self._in_use and one not in self._in_use and one.missing:
-            return f"; it has yet to come, and the others do its part: {one.missing}"
-        return ", and does not answer now" if one.is_gone else ""
+            return replace(share, state=MISSING, why=one.missing)
+        return replace(share, state=SILENT) if one.is_gone else share
+
+    def _group_of(self, one: Contact) -> str:
+        return group_of(one.where.endpoint, self._settings.options.groups) if isinstance(one.where, Address) else ""
 
     def tell_missing(self) -> None:
         """An epoch begins without an agent, since all are missing."""
@@ -290,13 +290,10 @@ class Contacts:
         """Nothing is this loader's own."""
 
 
-def share_of(one: Contact) -> str:
-    """What an agent has sent since the run began, for the report."""
+def share_of(one: Contact) -> AgentShare:
+    """What an agent has sent since the run began, and lacks."""
     (samples, nbytes), lacked = ((0, 0), 0) if one.shared is None else (one.shared.sent(), one.shared.lacked)
-    told = f"the agent at {one.agent} has sent {counted(samples, 'sample')}, {size(nbytes)}"
-    return (
-        f"{told}, and lacks at least {counted(lacked, 'sample')} ({percent(lacked / one.samples)})" if lacked else told
-    )
+    return AgentShare(str(one.agent), samples, nbytes, lacks=lacked, of_samples=one.samples)
 
 
 def together(agreements: Sequence[Agreement]) -> Agreement:

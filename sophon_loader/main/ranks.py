@@ -19,6 +19,7 @@ from torch import distributed
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.seeding import rank_of_all
+from sophon_loader.report.agents import AgentShare, summed_shares
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import Totals
 
@@ -193,6 +194,7 @@ def summed(reports: Sequence[Report]) -> Report:
         passes=max(one.passes for one in reports),
         workers=sum(one.workers for one in reports),
         judged=all(one.judged for one in reports),
+        agents=summed_shares(one.agents for one in reports),
         group_bytes=dict(sum((Counter(one.group_bytes) for one in reports), Counter())),
     )
 
@@ -225,7 +227,8 @@ def _falling(values: dict[str, float]) -> dict[str, float]:
 
 
 def _report(told: dict[str, Any]) -> Report:
-    return Report(**{**told, "notes": tuple(told["notes"]), "totals": Totals(**told["totals"])})
+    agents = tuple(AgentShare(**one) for one in told["agents"])
+    return Report(**{**told, "notes": tuple(told["notes"]), "totals": Totals(**told["totals"]), "agents": agents})
 
 
 def needs_group() -> None:

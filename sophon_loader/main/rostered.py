@@ -22,6 +22,7 @@ from sophon_loader.main.contacts import Contacts, share_of
 from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.report.agents import LEFT, REFUSED, AgentShare
 from sophon_loader.routes.named import roster_of
 from sophon_loader.routes.roster import Member, able
 from sophon_loader.routes.shared import SharedRoute
@@ -75,7 +76,7 @@ class Rostered(Contacts):
         self._nobody: SophonError | None = None
         """The newest reason why nobody is named."""
         self._why = ""
-        self._left: deque[str] = deque(maxlen=_MAX_TOLD)
+        self._left: deque[AgentShare] = deque(maxlen=_MAX_TOLD)
         self._too_many = 0
 
     # --- as of one ------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class Rostered(Contacts):
         self._each.remove(one)
         if one in self._in_use:
             self._in_use.remove(one)
-            self._left.append(f"{share_of(one)}, and has left")
+            self._left.append(replace(share_of(one), group=self._group_of(one), state=LEFT))
             self._add_bytes(self._bytes_of_gone, one)
             self._places[row].free()
             log.info(log_line("agent left", agent=one.agent, roster=self))
@@ -276,16 +277,17 @@ class Rostered(Contacts):
 
     # --- what the user is told ------------------------------------------------------------------------------------
 
-    def shares(self) -> list[str]:
+    def shares(self) -> tuple[list[AgentShare], list[str]]:
         """As of `Contacts`; also who has left, who is not used, and whether the roster can be read."""
-        told = [share_of(one) + self._stands(one) for one in self._each if one in self._in_use]
-        told += [*self._left, *self._told_later]
-        told += [f"the agent at {one.agent} is not used: {one.error}" for one in self._each if one.why_alone]
+        agents = [self._share_of(one) for one in self._each if one in self._in_use]
+        refused = [one for one in self._each if one.why_alone]
+        agents += [*self._left, *(AgentShare(str(one.agent), state=REFUSED, why=str(one.error)) for one in refused)]
+        told = [*self._told_later]
         if self._too_many:
             told.append(f"{counted(self._too_many, 'agent')} are not used, since a loader has at most {MAX_AGENTS}")
         if self._in_use and self._roster.trouble:
             told.append(f"those agents are used that were known before: {self._roster.trouble}")
-        return told
+        return agents, told
 
     def _tell_yet_to_come(self) -> None:
         """Who cannot serve; whoever is missing may be about to leave the roster."""

@@ -165,6 +165,12 @@ def _check_values(said: dict[str, Any]) -> None:
     _check_numbers({name: said[name] for name in VALUES}, {name: said.get(name, 0) for name in OF_FAULTS})
     _check_numbers(*(said[name] for name in BY_NAME), said.get("choices", {}))
     _check_numbers(*({name: prices[name] for name in PRICES} for prices in said["weighed"].values()))
+    for one in said.get("agents", []):
+        _check_numbers({name: one[name] for name in ("samples", "wire_bytes", "lacks")})
+        if not all(isinstance(one[name], str) for name in ("agent", "group", "state", "why")):
+            raise ValueError("an agent has an address and a state")
+    if not isinstance(said.get("bottleneck", ""), (str, type(None))):
+        raise ValueError("what limits has a name")
     if not isinstance(said["offloading"], bool) or not isinstance(said["summary"], str):
         raise ValueError("a report says whether and what was offloaded")
 

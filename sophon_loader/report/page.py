@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from sophon_loader import __version__
 from sophon_loader.decide.words import LEAST_GAIN, capitalised, resource, what_more_brings
-from sophon_loader.figures import number, percent, size
+from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.report.advice import Verdict, sent_share, verdict_of
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
@@ -51,7 +52,14 @@ def page_of(told: Told, course: str = "", scripts: str = "", faults: Mapping[str
     verdict = verdict_of(told.values)
     lead = f'<p class="lead">{escape(verdict.lead)}</p><p class="dim">{escape(told.title)}</p>'
     header = f"<header><h1>{escape(verdict.heading)}</h1>{lead}</header>"
-    body = [header, _cards(told.values, verdict, faults), course, _weighed(told.values), _details(told)]
+    body = [
+        header,
+        _cards(told.values, verdict, faults),
+        course,
+        _agents(told.values),
+        _weighed(told.values),
+        _details(told),
+    ]
     footer = f"Made by sophon_loader {__version__} on {time.strftime('%Y-%m-%d at %H:%M %Z')}."
     return filled(
         "page.html",
@@ -131,6 +139,34 @@ def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
     faults = faults_of(values if counts is None else counts)
     sound = sentence("No sample is lost or changed by a fault: it costs time.")
     return card("Was anything lost?", figure("Nothing"), sound, listed(faults) if faults else sentence("No fault."))
+
+
+def _agents(values: Mapping[str, Any]) -> str:
+    agents = values.get("agents", ())
+    if not agents:
+        return ""
+    groups, lacking = any(one["group"] for one in agents), any(one["lacks"] for one in agents)
+    whole = sum(one["wire_bytes"] for one in agents) or 1
+    head = ("agent", "group", "samples", "sent", "of all", "lacks at least", "state")
+    shown = (True, groups, True, True, True, lacking, True)
+    rows = [
+        (
+            one["agent"],
+            one["group"] or "-",
+            f"{one['samples']:,}",
+            size(one["wire_bytes"]),
+            percent(one["wire_bytes"] / whole),
+            counted(one["lacks"], "sample"),
+            f"{one['state']}: {one['why']}" if one["why"] else one["state"],
+        )
+        for one in agents
+    ]
+    cells = [tuple(itertools.compress(row, shown)) for row in (head, *rows)]
+    caption = "Since the loader was made, or its transforms have changed."
+    return (
+        f"<section><h2>Agents side by side</h2>{table(cells[0], cells[1:], 'numbers words')}"
+        f'<p class="dim">{caption}</p></section>'
+    )
 
 
 def _weighed(values: Mapping[str, Any]) -> str:

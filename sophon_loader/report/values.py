@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
 from sophon_loader.report.advice import Verdict, verdict_of
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 
@@ -46,6 +47,7 @@ class ReportValues:
         workers: number of the loader's workers at the end; 0 where the main process loads.
         group_bytes: where agents have groups, bytes that they have sent since the loader was made, or its transforms
             have changed: "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2.
+        agents: where a loader has several, what each has sent and how it stands.
         awaited_s: part of `seconds` for which the training loop has waited for batches.
         judged: whether the loader has seen the training steps without which nothing is said of what limits.
     """
@@ -70,6 +72,7 @@ class ReportValues:
     awaited_s: float = 0.0
     judged: bool = False
     group_bytes: dict[str, int] = field(default_factory=dict)
+    agents: tuple[AgentShare, ...] = ()
 
     @property
     def prepared(self) -> int:
@@ -148,6 +151,7 @@ class ReportValues:
             "cached": totals.cached,
             "predicted_seconds": self.predicted_seconds,
             "group_bytes": dict(self.group_bytes),
+            "agents": [asdict(one) for one in self.agents],
             "plan_reason": self.plan_reason,
             "notes": list(self.notes),
         }

@@ -56,6 +56,9 @@ def test_traffic_stays_in_the_group_while_training_is_slower(root: Path, rails: 
         found = bytes_of(loader)
         assert found[OWN] > 10 * found[OTHER], found
         assert "rail-0 from rail-0: " in str(loader.report())
+        agents = loader.report().as_dict()["agents"]
+        assert [one["group"] for one in agents] == ["rail-0", "rail-1"]
+        assert agents[0]["wire_bytes"] > 10 * agents[1]["wire_bytes"]
     finally:
         loader.close()
 

@@ -207,12 +207,12 @@ def test_those_of_other_exports_are_not_asked(root: Path, roster: Path, announce
         one = announced()
         loader = loader_of(root, roster)
         assert samples_of(loader) == expected and sent(loader) == [FILES]
-        assert epoch_notes(loader) == [one.endpoint]
+        assert agents_told(loader) == [one.endpoint]
         loader.close()
 
 
-def epoch_notes(loader: Any) -> list[str]:
-    return [note.split()[3].rpartition("/")[0] for note in loader.report().as_dict()["notes"] if "has sent" in note]
+def agents_told(loader: Any) -> list[str]:
+    return [one["agent"].rpartition("/")[0] for one in loader.report().as_dict()["agents"]]
 
 
 def test_an_agent_of_two_addresses_counts_once(root: Path, roster: Path, announced: MakeAgent, expected: Any) -> None:
@@ -341,7 +341,7 @@ def test_other_transforms_begin_a_new_run_with_the_agents_of_now(
                 each.set_epoch(epoch)
             assert samples_of(loader) == samples_of(reference)
         assert loader.report().as_dict()["fallbacks"] == 0
-        assert epoch_notes(loader)[0] == other.endpoint or sent(loader)[0] == 0
+        assert agents_told(loader)[0] == other.endpoint or sent(loader)[0] == 0
     finally:
         loader.close()
 

@@ -45,5 +45,4 @@ def until_asked(loader: Any, number: int) -> None:
 
 def sent(loader: Any) -> list[int]:
     """Samples from each agent, as the report has them."""
-    notes = [note for note in loader.report().as_dict()["notes"] if " has sent " in note]
-    return [int(note.split(" has sent ")[1].split(" ")[0].replace(",", "")) for note in notes]
+    return [one["samples"] for one in loader.report().as_dict()["agents"]]

@@ -62,5 +62,10 @@ class Epoch:
         return int(found[-1].split(" has sent ")[1].split(" ")[0].replace(",", "")) if found else 0
 
 
+    def sent(self, agent: Agent) -> int:
+        found = [one["samples"] for one in self.loader.report().as_dict()["agents"] if agent.endpoint in one["agent"]]
+        return int(found[-1]) if found else 0
+
+
 def left(loader: Any) -> str:
     return "; ".join(note for note in loader.report().as_dict()["notes"] if "has left" in note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sophon_loader.main import gathering, ranks
 from sophon_loader.main.gathering import KEPT_EPOCHS, Gathering
 from sophon_loader.main.ranks import Ranks, ToldReports, summed
 from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import NO_TOTALS
 from tests.support.profiles import photo_profile
@@ -76,6 +77,15 @@ def test_what_not_all_ranks_know_is_no_sum_and_shares_are_means() -> None:
     assert list(whole.limits) == ["gpu", "wire"]
     assert list(whole.limits.values()) == pytest.approx([2.2 / 3, 1.9 / 3])
     assert (whole.bottleneck, whole.predicted_seconds, whole.notes) == ("gpu", None, ("one", "other"))
+
+
+def test_an_agent_of_several_ranks_is_told_once() -> None:
+    first = AgentShare("tcp://a:1/x", 10, 1000, group="rail-0", lacks=3, of_samples=20)
+    second = replace(first, state="does not answer", lacks=5)
+    other = AgentShare("tcp://b:1/x", state="not used", why="it has other files")
+    whole = summed([report(0, agents=(first,)), report(1, agents=(second, other))])
+    assert whole.agents == (replace(second, samples=20, wire_bytes=2000), other)
+    assert ranks._report(asdict(whole)) == whole
 
 
 def test_what_was_offloaded_on_some_ranks() -> None:

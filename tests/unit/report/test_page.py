@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.page import faults_of, page_of
 from sophon_loader.report.report import Report
 from sophon_loader.report.rows import rows_of
@@ -142,6 +143,25 @@ def test_strings_of_users_are_text(name: str) -> None:
     shown = page(of)
     assert any(HOSTILE in one for one in shown.texts)
     assert [tag for tag, _ in shown.tags].count("script") == [tag for tag, _ in page(report()).tags].count("script")
+
+
+def test_agents_stand_side_by_side() -> None:
+    first = AgentShare("tcp://a:1/photos", 90, 3_000_000, group="rack-1")
+    second = AgentShare("tcp://b:1/photos", 30, 1_000_000, "yet to come", "nothing within 5 s", lacks=4)
+    shown = page(report(agents=(first, second)))
+    for text in (
+        "Agents side by side",
+        "rack-1",
+        "3.0 MB",
+        "75 %",
+        "in use",
+        "yet to come: nothing within 5 s",
+        "4 samples",
+    ):
+        assert text in shown.texts, text
+    alike = page(report(agents=(replace(first, group=""),)))
+    assert not {"group", "lacks at least"} & set(alike.texts)
+    assert "Agents side by side" not in page(report()).texts
 
 
 def test_it_needs_no_other_file_and_no_network() -> None:

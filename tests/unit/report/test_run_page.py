@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.command import main
 from sophon_loader.report.course import course_of
 from sophon_loader.report.run_page import MOST_POINTS, run_page
@@ -55,6 +56,12 @@ def test_it_tells_epochs_side_by_side_and_marks_faults() -> None:
     assert data["plots"][0]["series"][1]["values"] == [33.4] * 4
     assert shown.texts.count("160") == 2 and shown.texts.count("58 %") == 2
     assert "epoch 1, policy auto" in shown.texts and "3 files read on this host instead" in shown.texts
+
+
+def test_agents_of_the_log_are_on_the_page() -> None:
+    agents = (AgentShare("tcp://a:1/photos", 90, 3_000_000), AgentShare(HOSTILE, 1, 1, "not used", HOSTILE))
+    shown = Page(run_page(course_of(log_of([second()], agents=agents))))
+    assert "Agents side by side" in shown.texts and HOSTILE in shown.texts and "tcp://a:1/photos" in shown.texts
 
 
 def test_it_needs_nothing_else_and_has_the_licence_of_what_draws() -> None:

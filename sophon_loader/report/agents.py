@@ -1,0 +1,72 @@
+"""What each of several agents has done for a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from sophon_loader.figures import counted, percent, size
+
+IN_USE, SILENT, MISSING, LEFT, REFUSED = "in use", "does not answer", "yet to come", "has left", "not used"
+STATES = (IN_USE, SILENT, MISSING, LEFT, REFUSED)
+"""In the order in which one of several ranks' is told: the last of them."""
+
+
+@dataclass(frozen=True)
+class AgentShare:
+    """One of several agents. Counts are from when the loader was made, or its transforms have changed.
+
+    Args:
+        agent: its address.
+        samples, wire_bytes: that it has sent.
+        state: of `STATES`.
+        why: what was got instead of an answer, or why it is not used; else "".
+        group: that it is of; "" for none.
+        lacks: samples that it is known to lack, at least, because others have their files.
+        of_samples: that the dataset has.
+    """
+
+    agent: str
+    samples: int = 0
+    wire_bytes: int = 0
+    state: str = IN_USE
+    why: str = ""
+    group: str = ""
+    lacks: int = 0
+    of_samples: int = 0
+
+    @property
+    def note(self) -> str:
+        """For the report's notes."""
+        if self.state == REFUSED:
+            return f"the agent at {self.agent} is not used: {self.why}"
+        text = f"the agent at {self.agent} has sent {counted(self.samples, 'sample')}, {size(self.wire_bytes)}"
+        if self.lacks:
+            share = f" ({percent(self.lacks / self.of_samples)})" if self.of_samples else ""
+            text += f", and lacks at least {counted(self.lacks, 'sample')}{share}"
+        if self.state == MISSING:
+            return f"{text}; it has yet to come, and the others do its part: {self.why}"
+        return text + {SILENT: ", and does not answer now", LEFT: ", and has left"}.get(self.state, "")
+
+
+def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:
+    """Each agent once: counts of ranks are added up, and of states the worst is told.
+
+    Args:
+        ranks: the agents of each.
+    """
+    found: dict[str, AgentShare] = {}
+    for one in (one for those in ranks for one in those):
+        if (known := found.get(one.agent)) is None:
+            found[one.agent] = one
+            continue
+        worst = max(known, one, key=lambda share: STATES.index(share.state))
+        found[one.agent] = replace(
+            known,
+            samples=known.samples + one.samples,
+            wire_bytes=known.wire_bytes + one.wire_bytes,
+            lacks=max(known.lacks, one.lacks),
+            state=worst.state,
+            why=worst.why,
+        )
+    return tuple(found.values())
