@@ -32,6 +32,16 @@ def resource(name: str) -> str:
     return _RESOURCES.get(name, name)
 
 
+def doubled(name: str) -> str:
+    """Twice of a resource, in a sentence.
+
+    Example:
+        >>> doubled("wire")
+        'twice the network'
+    """
+    return _DOUBLED.get(name, f"twice {resource(name)}")
+
+
 def capitalised(text: str) -> str:
     """A text with a capital first letter, the rest as it is."""
     return text[:1].upper() + text[1:]
@@ -69,7 +79,7 @@ def what_more_brings(would_bring: Mapping[str, float]) -> str:
     if not would_bring:
         return ""
     gains = sorted(((times - 1, name) for name, times in would_bring.items()), key=lambda gain: -gain[0])
-    told = [(_DOUBLED.get(name, f"twice {resource(name)}"), gain) for gain, name in gains if gain >= LEAST_GAIN]
+    told = [(doubled(name), gain) for gain, name in gains if gain >= LEAST_GAIN]
     if not told:
         return "Twice of any single resource would bring nothing."
     (first, most), *others = told

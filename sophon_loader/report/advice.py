@@ -134,7 +134,7 @@ def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     if first not in ("wire", "loader-cpu"):
         return tuple(told)
     if values["would_bring"].get("agent-cpu", 1.0) >= _GAIN:
-        told.insert(0, _AGENT_CORES)
+        told.insert(len(told) - 1, _AGENT_CORES)  # cores are cheaper than the network or host that comes last
     choices = (*values["weighed"], *values.get("choices", ()))
     if first == "wire" and not any(codec in name for name in choices for codec in _OF_CODECS):
         told.insert(0, _CODECS)

@@ -10,19 +10,19 @@ from html import escape
 from typing import Any
 
 from sophon_loader import __version__
-from sophon_loader.decide.words import LEAST_GAIN, capitalised, resource, what_more_brings
+from sophon_loader.decide.words import LEAST_GAIN, capitalised, doubled, resource, what_more_brings
 from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.report.advice import Verdict, sent_share, verdict_of
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
 FAULTS = {
-    "fallbacks": "files read on this host instead",
-    "retries": "samples requested more than once",
-    "degraded": "samples less prepared than requested",
-    "corrupt": "messages damaged on the way",
-    "malformed": "messages against the protocol",
+    "fallbacks": ("file", "read on this host instead"),
+    "retries": ("sample", "requested more than once"),
+    "degraded": ("sample", "less prepared than requested"),
+    "corrupt": ("message", "damaged on the way"),
+    "malformed": ("message", "against the protocol"),
 }
-"""By the names of `Report.as_dict()`."""
+"""By the names of `Report.as_dict()`: of what, and what happened to it."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ def page_of(told: Told, course: str = "", scripts: str = "", faults: Mapping[str
 
 def faults_of(counts: Mapping[str, Any]) -> list[str]:
     """What went wrong on the way, with how often."""
-    return [f"{counts[name]:,} {what}" for name, what in FAULTS.items() if counts.get(name)]
+    return [f"{counted(counts[name], noun)} {what}" for name, (noun, what) in FAULTS.items() if counts.get(name)]
 
 
 def _cards(values: Mapping[str, Any], verdict: Verdict, faults: Mapping[str, int] | None) -> str:
-    cards = [
-        _speed(values, verdict),
-        _saved(values),
+    cards = [  # the style sheet lays five of them out
         _to_do(values, verdict),
-        _busy(values, verdict),
         _faults(values, faults),
+        _speed(values, verdict),
+        _busy(values, verdict),
+        _saved(values, verdict),
     ]
     return f'<div class="cards">{"".join(cards)}</div>'
 
@@ -101,7 +101,7 @@ def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
     return card(title, figure(number(ours)), both, sentence(told))
 
 
-def _saved(values: Mapping[str, Any]) -> str:
+def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
     title, wire, whole = "Bytes saved on the network", values["wire_bytes"], values["read_bytes"]
     if not values["file_bytes"]:
         return card(title, figure("Not enough data"), sentence("No file has been counted yet."))
@@ -110,7 +110,7 @@ def _saved(values: Mapping[str, Any]) -> str:
         here = (
             f"Files of {size(values['file_bytes'])} were read on this host; nothing crossed the network from an agent."
         )
-        return card(title, figure("No agent used"), sentence(here))
+        return card(title, figure("No agent used" if verdict.holds else "Nothing"), sentence(here))
     saved = figure(f"{size(max(0, whole - wire))} ({percent(max(0.0, 1 - share))})")
     both = bars([("sent", wire, size(wire)), ("files", whole, size(whole))])
     return card(title, saved, both, sentence(f"{capitalised(values['summary'])}."))
@@ -118,10 +118,10 @@ def _saved(values: Mapping[str, Any]) -> str:
 
 def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
     gains = sorted((verdict.would_bring or {}).items(), key=lambda one: -one[1])
-    told = [(f"twice {resource(name)}", times - 1, f"+{percent(times - 1)}") for name, times in gains]
+    told = [(doubled(name), times - 1, f"+{percent(times - 1)}") for name, times in gains]
     bought = [one for one in told if one[1] >= LEAST_GAIN]
     if bought:
-        drawn = sentence("Samples per second that it would bring to have, by the loader's model:") + bars(bought)
+        drawn = sentence("More samples per second, by the loader's model, with") + bars(bought)
     else:
         drawn = sentence(what_more_brings(verdict.would_bring or {}))
     return card("What to do", listed(verdict.advice), drawn)
@@ -130,7 +130,9 @@ def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
 def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
     title = "How busy each resource is"
     rows = [(resource(name), share, percent(share)) for name, share in values["limits"].items()]
-    if not rows or not verdict.holds:
+    if not verdict.holds:
+        return card(title, figure("Not known"), sentence("What the loader's model says is of the time before."))
+    if not rows:
         return card(title, figure("Not enough data"))
     return card(title, bars(rows), sentence("Share of the time, by the loader's model."))
 

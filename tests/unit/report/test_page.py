@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.report.advice import verdict_of
 from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.page import faults_of, page_of
 from sophon_loader.report.report import Report
@@ -143,6 +144,21 @@ def test_strings_of_users_are_text(name: str) -> None:
     shown = page(of)
     assert any(HOSTILE in one for one in shown.texts)
     assert [tag for tag, _ in shown.tags].count("script") == [tag for tag, _ in page(report()).tags].count("script")
+
+
+def test_what_to_buy_and_what_was_lost_come_first_and_fit_a_phone_s_screen() -> None:
+    texts = page(report()).texts
+    places = [
+        texts.index(one) for one in ("The network limits", "What to do", "Was anything lost?", "Samples per second")
+    ]
+    assert places == sorted(places)
+    assert "a training step twice as fast" in page(report(would_bring={"gpu": 1.3})).texts
+
+
+def test_what_costs_nothing_is_advised_before_more_cores_at_the_agent() -> None:
+    values = report(limits={"loader-cpu": 1.0}, would_bring={"loader-cpu": 1.6, "agent-cpu": 1.1}).as_dict()
+    first, *_, cores, last = verdict_of(values).advice
+    assert "num_workers" in first and "Give the agent more cores" in cores and "a host with more cores" in last
 
 
 def test_agents_stand_side_by_side() -> None:

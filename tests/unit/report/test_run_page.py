@@ -51,7 +51,7 @@ def test_it_tells_epochs_side_by_side_and_marks_faults() -> None:
     text = run_page(course_of(two_epochs()))
     shown, data = Page(text), data_of(text)
     assert data["x"] == [1.0, 2.0, 3.0, 4.0] and data["begins"] == [[0.0, "epoch 0"], [2.0, "epoch 1"]]
-    assert data["marks"] == [[4.0, "3 files read on this host instead, 1 samples requested more than once"]]
+    assert data["marks"] == [[4.0, "3 files read on this host instead, 1 sample requested more than once"]]
     assert [one["name"] for one in data["plots"][0]["series"]] == ["now", "without offloading"]
     assert data["plots"][0]["series"][1]["values"] == [33.4] * 4
     assert shown.texts.count("160") == 2 and shown.texts.count("58 %") == 2
