@@ -26,6 +26,7 @@ from sophon_loader.host.system import cores_available
 from sophon_loader.loader import OffloadingDataLoader
 from sophon_loader.pipeline.software import software, unlike
 from sophon_loader.pipeline.switches import remedy_for
+from sophon_loader.routes.named import FOLDER, has_name, is_of_several, parse_folder, roster_of
 
 _EXAMPLE = """examples:
   sophon-doctor tcp://fileserver:5555/imagenet/train
@@ -58,19 +59,58 @@ class Finding:
         return f"{mark} {self.what}: {self.said}" + (f"\n     next: {self.next}" if self.next else "")
 
 
-def examine(address: str, dataset: str | None, options: OffloadOptions, seconds: float) -> Iterator[Finding]:
-    """Look at an agent, and at what it would do for a dataset; the first look that fails is the last.
+def examine(
+    addresses: Sequence[str], dataset: str | None, options: OffloadOptions, seconds: float
+) -> Iterator[Finding]:
+    """Look at agents, and at what they would do for a dataset; the first look that fails is the last.
 
     Args:
-        address: of the agent.
+        addresses: of the agents, or one that names them, as `agent=` takes them.
         dataset: `module:function`, which makes it; None to look at the agent alone.
         options: time-outs, and the key.
         seconds: how long to measure.
     """
-    for found in itertools.chain(_of_agent(address, options), _of_dataset(address, dataset, options, seconds)):
+    agents = itertools.chain.from_iterable(_of_agents(one, options) for one in addresses)
+    for found in itertools.chain(agents, _of_dataset(addresses, dataset, options, seconds)):
         yield found
         if found.stops:
             return
+
+
+def _of_agents(address: str, options: OffloadOptions) -> Iterator[Finding]:
+    """Each agent that an address names: one, those of a folder, or those behind a name."""
+    if address == "local":
+        todo = "give that to OffloadingDataLoader(agent=...) and print report(), or give the address of another agent"
+        yield Finding("the address", "there is nothing to be reached: the loader starts that agent itself", todo, True)
+        return
+    in_folder = address.startswith(FOLDER)
+    try:
+        named = (parse_folder(address) if in_folder else Address.parse(address)).with_key(options.key)
+        roster = roster_of(named, wait_s=options.connect_timeout_s) if in_folder or has_name(named) else None
+        members = [] if roster is None else list(roster.look())
+    except SophonError as error:
+        yield _failed("the address", error)
+        return
+    serving = [one for one in members if one.exports is None or one.address.export in one.exports]
+    if in_folder and not serving:
+        others = sorted({name for one in members for name in one.exports or ()})
+        if members:
+            said = (
+                f"no agent that is announced serves {members[0].address.export!r}; they serve {', '.join(others[:8])}"
+            )
+            yield Finding("the roster", said, f"correct the export in {address}", stops=True)
+        else:
+            said = roster.trouble if roster is not None and roster.trouble else "no agent is announced there"
+            todo = "start agents with `sophon-agent serve --announce FOLDER`, see docs/several-agents.md"
+            yield Finding("the roster", said, todo, stops=True)
+        return
+    if in_folder or is_of_several(serving):
+        where = ", ".join(one.address.endpoint for one in serving[:8])
+        yield Finding("the roster", f"names {counted(len(serving), 'agent')}: {where}")
+        for one in serving:
+            yield from _of_agent(str(one.address), options)
+    else:
+        yield from _of_agent(address, options)
 
 
 def _of_agent(address: str, options: OffloadOptions) -> Iterator[Finding]:
@@ -120,7 +160,9 @@ def _libraries(differ: Sequence[str], theirs: dict[str, str]) -> Finding:
     )
 
 
-def _of_dataset(address: str, name: str | None, options: OffloadOptions, seconds: float) -> Iterator[Finding]:
+def _of_dataset(
+    addresses: Sequence[str], name: str | None, options: OffloadOptions, seconds: float
+) -> Iterator[Finding]:
     if name is None:
         yield Finding("your dataset", "not looked at", "name it: --dataset MODULE:FUNCTION, see --help")
         return
@@ -134,13 +176,18 @@ def _of_dataset(address: str, name: str | None, options: OffloadOptions, seconds
         text = f"{name} returns a {type(dataset).__name__}, of which no single sample can be asked for"
         yield Finding("your dataset", text, "return a map-style dataset, see docs/datasets.md", stops=True)
         return
+    if hasattr(dataset, "__len__") and not len(dataset):
+        text = f"{type(dataset).__name__} has no sample"
+        yield Finding("your dataset", text, "see that the files lie where it looks for them", stops=True)
+        return
+    agent = addresses[0] if len(addresses) == 1 else list(addresses)
     workers = max(1, int(cores_available()))
     how: dict[str, Any] = {"batch_size": 32, "shuffle": True, "num_workers": workers, "drop_last": False}
     asked = replace(options, agent_missing="raise", verify=0.01)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", OffloadWarning)
         try:
-            loader: Any = OffloadingDataLoader(dataset, agent=address, options=asked, **how)
+            loader: Any = OffloadingDataLoader(dataset, agent=agent, options=asked, **how)
             first = next(iter(loader))
             del first
         except Exception as error:
@@ -164,7 +211,7 @@ def _of_dataset(address: str, name: str | None, options: OffloadOptions, seconds
     if not stays:
         yield Finding("transforms", "all of them can run at the agent")
     try:
-        yield from _worth(loader, dataset, asked, address, how, seconds)
+        yield from _worth(loader, dataset, asked, agent, how, seconds)
     except Exception as error:
         yield _failed("the measurement", error)
     finally:
@@ -180,7 +227,7 @@ def _made(name: str) -> Any:
 
 
 def _worth(
-    loader: Any, dataset: Any, options: OffloadOptions, address: str, how: dict[str, Any], seconds: float
+    loader: Any, dataset: Any, options: OffloadOptions, agent: Any, how: dict[str, Any], seconds: float
 ) -> Iterator[Finding]:
     """What the agent brings, in turns with what comes without."""
     plain: Any
@@ -188,7 +235,7 @@ def _worth(
         plain, name = DataLoader(dataset, **how), "torch's DataLoader over the mounted files"
     else:
         plain, name = (
-            OffloadingDataLoader(dataset, agent=address, policy="no-off", options=options, **how),
+            OffloadingDataLoader(dataset, agent=agent, policy="no-off", options=options, **how),
             "whole files",
         )
     rounds = 3
@@ -251,7 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("address", help="of the agent, with the export, as given to agent=")
+    parser.add_argument(
+        "address", nargs="+", help="of the agent, with the export, as given to agent=; of several agents each"
+    )
     parser.add_argument("--dataset", metavar="MODULE:FUNCTION", help="what makes the dataset of your training")
     parser.add_argument("--key", help="as OffloadOptions(key=...)")
     parser.add_argument("--seconds", type=float, default=60.0, help="to measure for (default: %(default)g)")

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
-from tests.support.agents import EXPORT, Agent, agent_for
+from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.pictures import make_tree
 
 MINE = """
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Subset
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
@@ -47,6 +47,9 @@ class Own(Dataset):
 
 def own():
     return Own()
+
+def empty():
+    return Subset(good(), [])
 """
 
 
@@ -164,6 +167,35 @@ def test_other_libraries(work: Path, files: Path, tmp_path: Path) -> None:
 )
 def test_a_dataset_that_cannot_be_used(work: Path, served: Agent, function: str, says: str, todo: str) -> None:
     seen(work, served.address(), "--dataset", f"mine:{function}", says=says, todo=todo)
+
+
+def test_a_folder_of_announced_agents(work: Path, files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "roster"
+    seen(work, f"file://{folder}/{EXPORT}", says="no agent of 'roster' is announced in", todo="--announce")
+    folder.mkdir()
+    seen(work, f"file://{folder}/{EXPORT}", says="no agent", todo="--announce")
+    with agent_for({EXPORT: files}, "--announce", str(folder)) as announced:
+        announced.ready()
+        until(lambda: list(folder.glob("*.json")), "it is announced")
+        status, told = doctor(work, f"file://{folder}/{EXPORT}", "--dataset", "mine:good")
+        assert status == 0 and f"names 1 agent: {announced.endpoint}" in told and "what it brings" in told, told
+        seen(work, f"file://{folder}/others", says="serves 'others'; they serve pictures", todo="correct the export")
+
+
+def test_several_agents_and_a_name(work: Path, served: Agent, files: Path) -> None:
+    with agent_for({EXPORT: files}) as other:
+        status, told = doctor(work, served.address(), other.ready().address(), "--dataset", "mine:good")
+        assert status == 0 and told.count("the agent: answers") == 2 and "what it brings" in told, told
+    status, told = doctor(work, served.address().replace("127.0.0.1", "localhost"))
+    assert status == 0 and told.count("the agent: answers") == 1, told
+
+
+def test_a_local_agent_has_nothing_to_be_reached(work: Path) -> None:
+    seen(work, "local", says="the loader starts that agent itself", todo="report()")
+
+
+def test_a_dataset_without_samples(work: Path, served: Agent) -> None:
+    seen(work, served.address(), "--dataset", "mine:empty", says="has no sample", todo="see that the files lie")
 
 
 def test_an_op_that_stays_here(work: Path, served: Agent) -> None:
