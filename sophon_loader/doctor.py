@@ -26,7 +26,7 @@ from sophon_loader.host.system import cores_available
 from sophon_loader.loader import OffloadingDataLoader
 from sophon_loader.pipeline.software import software, unlike
 from sophon_loader.pipeline.switches import remedy_for
-from sophon_loader.routes.named import FOLDER, has_name, is_of_several, parse_folder, roster_of
+from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, parse_roster, roster_of
 
 _EXAMPLE = """examples:
   sophon-doctor tcp://fileserver:5555/imagenet/train
@@ -83,16 +83,16 @@ def _of_agents(address: str, options: OffloadOptions) -> Iterator[Finding]:
         todo = "give that to OffloadingDataLoader(agent=...) and print report(), or give the address of another agent"
         yield Finding("the address", "there is nothing to be reached: the loader starts that agent itself", todo, True)
         return
-    in_folder = address.startswith(FOLDER)
+    is_roster = address.startswith(SCHEMES)
     try:
-        named = (parse_folder(address) if in_folder else Address.parse(address)).with_key(options.key)
-        roster = roster_of(named, wait_s=options.connect_timeout_s) if in_folder or has_name(named) else None
+        named = (parse_roster(address) if is_roster else Address.parse(address)).with_key(options.key)
+        roster = roster_of(named, wait_s=options.connect_timeout_s) if is_roster or has_name(named) else None
         members = [] if roster is None else list(roster.look())
     except SophonError as error:
         yield _failed("the address", error)
         return
     serving = [one for one in members if one.exports is None or one.address.export in one.exports]
-    if in_folder and not serving:
+    if is_roster and not serving:
         others = sorted({name for one in members for name in one.exports or ()})
         if members:
             said = (
@@ -101,21 +101,21 @@ def _of_agents(address: str, options: OffloadOptions) -> Iterator[Finding]:
             yield Finding("the roster", said, f"correct the export in {address}", stops=True)
         else:
             said = roster.trouble if roster is not None and roster.trouble else "no agent is announced there"
-            todo = "start agents with `sophon-agent serve --announce FOLDER`, see docs/several-agents.md"
+            todo = "start agents with --announce FOLDER, or by `sophon-agent ray start`, see docs/several-agents.md"
             yield Finding("the roster", said, todo, stops=True)
         return
-    if in_folder or is_of_several(serving):
+    if is_roster or is_of_several(serving):
         where = ", ".join(one.address.endpoint for one in serving[:8])
         yield Finding("the roster", f"names {counted(len(serving), 'agent')}: {where}")
         for one in serving:
-            yield from _of_agent(str(one.address), options)
+            yield from _of_agent(replace(one.address, token=named.token, keyed_as=named.endpoint), options)
     else:
         yield from _of_agent(address, options)
 
 
-def _of_agent(address: str, options: OffloadOptions) -> Iterator[Finding]:
+def _of_agent(address: str | Address, options: OffloadOptions) -> Iterator[Finding]:
     try:
-        where = Address.parse(address).with_key(options.key)
+        where = address if isinstance(address, Address) else Address.parse(address).with_key(options.key)
     except SophonError as error:
         yield _failed("the address", error)
         return

@@ -99,13 +99,9 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="COMMAND", title="commands")
     _add_serve(new_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
     _add_status(new_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
-    _add_index(new_command(commands, "index", "index tar and zip files beforehand", _INDEX, _INDEX_MORE))
+    _add_index(new_command(commands, "index", "index archives or a bucket beforehand", _INDEX, _INDEX_MORE))
     _add_key(new_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
     add_ray(commands)
-    _add_serve(_command(commands, "serve", "serve folders to loaders", _SERVE, _SERVE_MORE))
-    _add_status(_command(commands, "status", "show what a running agent does", _STATUS, _STATUS_MORE))
-    _add_index(_command(commands, "index", "index archives or a bucket beforehand", _INDEX, _INDEX_MORE))
-    _add_key(_command(commands, "key", "say who may connect", _KEY, _KEY_MORE))
     return made
 
 

@@ -334,9 +334,7 @@ class Engine:
             seconds: since it began.
         """
         live, totals = self._live, epoch.with_carried(self._statistics.totals(epoch.iteration))
-        epoch.report.update(epoch.number, seconds, totals, epoch.awaited_s)
         self._contact.loop_waited(epoch.awaited_s)
-        now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
         epoch.account.now = now = Moment(seconds, totals, epoch.awaited_s, epoch.delivered)
         as_agreed = self._dataset is None or self._dataset.as_agreed
         epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan

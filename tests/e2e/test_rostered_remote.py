@@ -122,9 +122,7 @@ def test_the_last_one_goes_and_nobody_comes(root: Path, roster: Path, announced:
         next(batches)
         one.end()
         began_s = time.monotonic()
-        remedy = (
-            f"(?s)an agent that file://{roster}/{EXPORT} names must answer, .*; start an agent that file://{roster}"
-        )
+        remedy = f"(?s)an agent that file://{roster}/{EXPORT} names must answer, .*; start one and continue"
         with pytest.raises(AgentUnreachable, match=remedy):
             for _ in range(40):
                 next(batches)

@@ -57,12 +57,6 @@ class Epoch:
         until(met, what, wait_s)
 
     def sent(self, agent: Agent | Listening) -> int:
-        notes = self.loader.report().as_dict()["notes"]
-        found = [one for one in notes if agent.endpoint in one and " has sent " in one]
-        return int(found[-1].split(" has sent ")[1].split(" ")[0].replace(",", "")) if found else 0
-
-
-    def sent(self, agent: Agent) -> int:
         found = [one["samples"] for one in self.loader.report().as_dict()["agents"] if agent.endpoint in one["agent"]]
         return int(found[-1]) if found else 0
 
