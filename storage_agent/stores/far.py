@@ -191,6 +191,8 @@ class Far(Archive):
 
     def _missing(self, key: str) -> SampleMissing:
         """The error for a key that was not listed; the store is asked whether the object has come since."""
+        if {"", ".", ".."} & set(key.split("/")):  # of which another name is made on the way to the store
+            return super()._missing(key)
         with contextlib.suppress(UnicodeError, EOFError, OSError):
             (what, _), *_ = self._asked(ANSWER_S, "look", self._location, key)
             if not what:
