@@ -45,13 +45,14 @@ def listed(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in items)}</ul>"
 
 
-def bars(rows: Sequence[tuple[str, float, str]]) -> str:
+def bars(rows: Sequence[tuple[str, float, str]], whole: float = 0.0) -> str:
     """Bars with their names and figures, the longest of them as long as there is room; the first one stands out.
 
     Args:
         rows: name, value, and the value as it is told.
+        whole: the value of a bar that takes all the room, if none is larger.
     """
-    longest = max((value for _, value, _ in rows), default=0.0) or 1.0
+    longest = max([whole, *(value for _, value, _ in rows)]) or 1.0
     cells = []
     for place, (name, value, told) in enumerate(rows):
         kind = "fill first" if place == 0 else "fill"

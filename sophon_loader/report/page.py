@@ -94,10 +94,10 @@ def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
     ours = samples / seconds
     known = values["throughput"].values()
     if not known or not verdict.holds:
-        return card(title, figure(number(ours)), sentence("What not offloading would give is not known."))
+        return card(title, figure(number(ours)), sentence("How many would come without offloading is not known."))
     without = min(known)
     both = bars([("this epoch", ours, number(ours)), ("without offloading", without, number(without))])
-    told = f"{ours / without:.2g} times the most that not offloading would give, by the loader's model."
+    told = f"{ours / without:.2g} times as many as could come without offloading, by the loader's model."
     return card(title, figure(number(ours)), both, sentence(told))
 
 
@@ -121,7 +121,7 @@ def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
     told = [(doubled(name), times - 1, f"+{percent(times - 1)}") for name, times in gains]
     bought = [one for one in told if one[1] >= LEAST_GAIN]
     if bought:
-        drawn = sentence("More samples per second, by the loader's model, with") + bars(bought)
+        drawn = sentence("More samples per second, by the loader's model, with") + bars(bought, whole=1.0)
     else:
         drawn = sentence(what_more_brings(verdict.would_bring or {}))
     return card("What to do", listed(verdict.advice), drawn)
@@ -131,7 +131,7 @@ def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
     title = "How busy each resource is"
     rows = [(resource(name), share, percent(share)) for name, share in values["limits"].items()]
     if not verdict.holds:
-        return card(title, figure("Not known"), sentence("What the loader's model says is of the time before."))
+        return card(title, figure("Not known"), sentence("The loader's estimates are from before the agent failed."))
     if not rows:
         return card(title, figure("Not enough data"))
     return card(title, bars(rows), sentence("Share of the time, by the loader's model."))
@@ -139,8 +139,9 @@ def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
 
 def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
     faults = faults_of(values if counts is None else counts)
-    sound = sentence("No sample is lost or changed by a fault: it costs time.")
-    return card("Was anything lost?", figure("Nothing"), sound, listed(faults) if faults else sentence("No fault."))
+    sound = sentence("Faults cost time; they lose and change no sample.")
+    none = sentence("There was no fault.")
+    return card("Was anything lost?", figure("Nothing"), sound, listed(faults) if faults else none)
 
 
 def _agents(values: Mapping[str, Any]) -> str:
