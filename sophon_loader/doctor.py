@@ -27,6 +27,7 @@ from sophon_loader.loader import OffloadingDataLoader
 from sophon_loader.pipeline.software import software, unlike
 from sophon_loader.pipeline.switches import remedy_for
 from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, parse_roster, roster_of
+from sophon_loader.routes.roster import able, of_other_exports
 
 _EXAMPLE = """examples:
   sophon-doctor tcp://fileserver:5555/imagenet/train
@@ -91,14 +92,10 @@ def _of_agents(address: str, options: OffloadOptions) -> Iterator[Finding]:
     except SophonError as error:
         yield _failed("the address", error)
         return
-    serving = [one for one in members if one.exports is None or one.address.export in one.exports]
+    serving = able(members)
     if is_roster and not serving:
-        others = sorted({name for one in members for name in one.exports or ()})
         if members:
-            said = (
-                f"no agent that is announced serves {members[0].address.export!r}; they serve {', '.join(others[:8])}"
-            )
-            yield Finding("the roster", said, f"correct the export in {address}", stops=True)
+            yield Finding("the roster", of_other_exports(members), f"correct the export in {address}", stops=True)
         else:
             said = roster.trouble if roster is not None and roster.trouble else "no agent is announced there"
             todo = "start agents with --announce FOLDER, or by `sophon-agent ray start`, see docs/several-agents.md"
@@ -127,8 +124,10 @@ def _of_agent(address: str | Address, options: OffloadOptions) -> Iterator[Findi
             yield _failed("the agent", error)
             return
         how = "encrypted, with a key" if where.token is not None else "without a key"
-        cores = f"{welcome.cores:g} core{'s' if welcome.cores != 1 else ''}"
-        yield Finding("the agent", f"answers, {how}; it has {cores} and exports {', '.join(welcome.exports)}")
+        yield Finding(
+            "the agent",
+            f"answers, {how}; it has {counted(welcome.cores, 'core')} and exports {', '.join(welcome.exports)}",
+        )
         yield _libraries(unlike(welcome.software), welcome.software)
         if "roi-jpeg" not in welcome.encodings:
             told = f"`sophon-agent status {where.endpoint}` there says why, and what to install"

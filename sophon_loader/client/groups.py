@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from xxhash import xxh3_64_intdigest
 
+from sophon_loader.host.endpoints import host_of
+
 _LOOK_S = 0.25
 """How often the share is changed."""
 _WAITS, _IDLE = 0.2, 0.05
@@ -27,7 +29,7 @@ def group_of(endpoint: str, groups: Mapping[str, Sequence[str]]) -> str:
         endpoint: `tcp://host:port`.
         groups: the members of each by its name: endpoints, hosts, or networks such as `10.1.0.0/16`.
     """
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    host = host_of(endpoint)
     return next((name for name, members in groups.items() if any(_is(endpoint, host, one) for one in members)), "")
 
 

@@ -11,6 +11,7 @@ from sophon_loader import __version__
 from sophon_loader.main.epoch import Epoch, Observer
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.profiling.steps import StepClock
+from sophon_loader.report.page import FAULTS
 from sophon_loader.report.report import Report
 from sophon_loader.report.run_log import RunLog
 from sophon_loader.workers.counters import NO_TOTALS
@@ -18,7 +19,6 @@ from sophon_loader.workers.counters import NO_TOTALS
 EVERY_S = 1.0
 REPORT_EVERY_S = 30.0
 """So often the whole report, which tells of an epoch that is given up, or that runs. It takes up to 40 ms."""
-FAULTS = ("fallbacks", "retries", "degraded", "corrupt", "malformed")
 
 
 def log_report(run_log: RunLog, report: Report, *, ended: bool) -> None:

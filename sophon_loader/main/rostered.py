@@ -24,7 +24,7 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report.agents import LEFT, REFUSED, AgentShare
 from sophon_loader.routes.named import roster_of
-from sophon_loader.routes.roster import Member, able
+from sophon_loader.routes.roster import Member, able, of_other_exports
 from sophon_loader.routes.shared import SharedRoute
 
 LOOK_EVERY_S = 10.0
@@ -169,7 +169,7 @@ class Rostered(Contacts):
         if those := able(members):
             self._match(those)
         elif not self._each:
-            self._nobody = AgentUnreachable(self._roster.trouble or _of_other_exports(members))
+            self._nobody = AgentUnreachable(self._roster.trouble or of_other_exports(members))
 
     def _match(self, members: Sequence[Member]) -> None:
         """Have those that are named now be those that are met."""
@@ -294,9 +294,3 @@ class Rostered(Contacts):
         for one in self._each:
             if one.why_alone:
                 self._warn_of(one)
-
-
-def _of_other_exports(members: Sequence[Member]) -> str:
-    names = sorted({name for one in members for name in one.exports or ()})
-    export = members[0].address.export if members else ""
-    return f"no agent that is announced serves {export!r}; they serve {', '.join(names[:8])}"

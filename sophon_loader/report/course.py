@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,6 @@ from sophon_loader.report.run_log import VERSION
 
 LONGEST_LINE = 1 << 20
 """Characters of a line; a longer one is none of a log."""
-
-
 MOST = 1e15
 """Numbers of a log are from 0 to this; none of a run is larger."""
 LAST_S = 1e11
@@ -50,12 +49,11 @@ class EpochCourse:
         """The sum of a number over its seconds."""
         return float(sum(one.get(name, 0) for one in self.seconds))
 
-    def faults(self) -> dict[str, int]:
+    def faults(self) -> Counter[str]:
         """How often each fault came."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for one in self.seconds:
-            for name, count in one.get("faults", {}).items():
-                found[name] = found.get(name, 0) + count
+            found.update(one.get("faults", {}))
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -34,10 +35,9 @@ def run_page(course: Course) -> str:
         ConfigError: it tells of no second of training.
     """
     told = course.told
-    faults: dict[str, int] = {}
+    faults: Counter[str] = Counter()
     for epoch in course.epochs:
-        for name, count in epoch.faults().items():
-            faults[name] = faults.get(name, 0) + count
+        faults.update(epoch.faults())
     plots = _plots(course)
     figures = "".join(
         f'<figure><h2>{escape(one["title"])}</h2><div class="plot"></div>'

@@ -42,6 +42,13 @@ def able(members: Sequence[Member]) -> list[Member]:
     return [one for one in members if one.exports is None or one.address.export in one.exports]
 
 
+def of_other_exports(members: Sequence[Member]) -> str:
+    """Why none of these is `able`."""
+    names = sorted({name for one in members for name in one.exports or ()})
+    export = members[0].address.export if members else ""
+    return f"no agent that is announced serves {export!r}; they serve {', '.join(names[:8])}"
+
+
 class Roster(Protocol):
     """Used by one thread.
 

@@ -19,8 +19,6 @@ from sophon_loader.routes.segments import Version
 YOUNG_S, BEHIND_S = 2.0, 60.0
 """Files that were changed so lately are not kept: they may be changed again without a sign, since file systems count
 time in steps; and an agent that reads a mount of its own may be behind by as long as that trusts what it knows."""
-
-
 MAX_VAIN = 16
 """Files in a row that could not be kept, after which a process asks for none for that reason: there may be no room."""
 
