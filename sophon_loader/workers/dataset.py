@@ -178,8 +178,8 @@ class OffloadedDataset(Dataset[Any]):
         return [replace(one, reach=max(far)) for one, far in zip(steps, reaches, strict=True)]
 
     def call_meanwhile(self, what: Callable[[], None] | None) -> None:
-        """What to call now and then, in this process alone, while agents are waited for; None for nothing."""
-        self._ways.meanwhile = what
+        """See `Ways.call_meanwhile`."""
+        self._ways.call_meanwhile(what)
 
     @property
     def as_agreed(self) -> bool:

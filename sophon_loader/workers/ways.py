@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +30,6 @@ class Ways:
 
     Attributes:
         agreed: what the agents that have agreed by now have agreed to.
-        meanwhile: called now and then, in the process that set it, while agents are waited for; None for nothing.
     """
 
     def __init__(self, routes: Sequence[SharedRoute]) -> None:
@@ -46,7 +46,8 @@ class Ways:
         self._cores: dict[int, tuple[float, float]] = {}
         """Per route, what its agent has said last of its cores."""
         self._lost_s: list[float] = []
-        self.meanwhile: Callable[[], None] | None = None
+        self._meanwhile: tuple[int, Callable[[], None]] | None = None
+        """Of `call_meanwhile`, and the process that it is for: a worker that is forked has a copy."""
         self.agreed: list[Agreed] = []
 
     def look(self) -> bool:
@@ -135,8 +136,7 @@ class Ways:
         while not self.has_another(asked, worker):
             if now_s() >= end_s:
                 return False
-            if self.meanwhile is not None:
-                self.meanwhile()
+            self._call_meanwhile()
             time.sleep(_LOOK_S)
         return True
 
@@ -146,15 +146,22 @@ class Ways:
         Raises:
             AgentUnreachable: those that were asked have closed their connections, and another can be asked.
         """
-        if self.meanwhile is not None:
-            self.meanwhile()
+        self._call_meanwhile()
         if all(lane.gone or lane.connection.lost for lane in session.lanes):
             self.note(session, worker)
             if self.has_another(self.asked(session), worker):
                 raise AgentUnreachable("agents must answer, got their connections closed; restart them, and continue")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "meanwhile": None}
+        return {**self.__dict__, "_meanwhile": None}
+
+    def call_meanwhile(self, what: Callable[[], None] | None) -> None:
+        """What to call now and then, in this process alone, while agents are waited for; None for nothing."""
+        self._meanwhile = None if what is None else (os.getpid(), what)
+
+    def _call_meanwhile(self) -> None:
+        if self._meanwhile is not None and self._meanwhile[0] == os.getpid():
+            self._meanwhile[1]()
 
     def note(self, session: Session | Fleet, worker: int) -> None:
         """Tell the other processes what this worker has found out since it did so last."""

@@ -189,7 +189,8 @@ def test_objects_that_change_or_go(
         with pytest.raises(SampleUnreadable, match="has changed in s3://changing"):
             remote[0]
         loader = OffloadingDataLoader(remote, 4, agent=agent.address("d"), policy="all-off", options=QUICK)
-        with pytest.raises(SampleUnreadable, match="has changed"):
+        # Both are in the first batch; which answer comes first is open.
+        with pytest.raises((SampleUnreadable, SampleMissing), match=r"has changed|no longer has"):
             samples_of(loader)
         loader.close()
         assert agent.alive()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.client.homes import MOST
 from sophon_loader.errors import AgentUnreachable, ConfigError
+from sophon_loader.main.contacts import Contacts
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import run_epoch, samples_of
@@ -99,6 +102,35 @@ def test_one_that_dies_hands_over_to_the_other_and_has_its_share_again(
             return sent(loader)[1] > before[1]
 
         until(used, "it has its share again")
+    finally:
+        loader.close()
+
+
+def test_a_forked_worker_that_waits_looks_at_no_connection_of_the_main_process(
+    root: Path, agent: Agent, other: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy of one that is being tried out has no thread behind it: a look at it would never end."""
+    looked, main = multiprocessing.Array("i", 2), os.getpid()
+    look = Contacts.look
+
+    def counted(contacts: Contacts) -> bool:
+        looked[os.getpid() != main] += 1
+        return look(contacts)
+
+    monkeypatch.setattr(Contacts, "look", counted)
+    dataset = RemoteImageFolder(agent.address(), transform=train_transform(), options=PATIENT)
+    loader = loader_of(dataset, agent, other, policy="all-off", num_workers=1, options=PATIENT)
+    try:
+        samples_of(loader)
+        agent.pause()
+        other.pause()
+        again = [threading.Timer(1.0, one.go_on) for one in (agent, other)]
+        for timer in again:
+            timer.start()
+        samples_of(loader)
+        for timer in again:
+            timer.join()
+        assert looked[0] and not looked[1]
     finally:
         loader.close()
 
