@@ -22,6 +22,7 @@ from sophon_loader.host.regular import check_regular, read_to_end
 from sophon_loader.logs import log_line
 from sophon_loader.routes.roster import LOOK_S, MAX_MEMBERS, Member, Question
 from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, Entry
+from sophon_loader.wire.wanted_cores import PREFIX
 
 MAX_ENTRIES = 1000
 MAX_NAMES = 16 * MAX_ENTRIES
@@ -197,7 +198,7 @@ class Announced:
             doubt = _doubt(os.fstat(descriptor))
             with os.scandir(descriptor) as listing:
                 there = {one.name for one in itertools.islice(listing, MAX_NAMES)}
-            entries = {name for name in there if name.endswith(SUFFIX) and not name.startswith(".")}
+            entries = {name for name in there if name.endswith(SUFFIX) and not name.startswith((".", PREFIX))}
             known = self._names  # which a listing may lack while their file is being replaced
             names = [*known, *sorted(entries - set(known))]
             found = {name: _file(descriptor, name) for name in names[:MAX_ENTRIES]}

@@ -233,7 +233,7 @@ def test_odd_files_are_left_out_and_told_once(folder: Folder, what: str, keyed: 
 
 
 def test_other_names_are_not_entries(folder: Folder) -> None:
-    for name in (".hidden.json", "notes.txt", "a.json.tmp", ".nfs0001"):
+    for name in (".hidden.json", "notes.txt", "a.json.tmp", ".nfs0001", "wanted-job-0.json"):
         (folder.path / name).write_text(entry("odd").text())
     reader = Reader(folder)
     assert reader.hosts() == [] and reader.said == []
