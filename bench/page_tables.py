@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import archive_tables, fused_tables, paper_tables, program_tables, replica_tables
+from bench import archive_tables, far_tables, fused_tables, paper_tables, program_tables, replica_tables
 from bench.catalogue import BENCHES
 from bench.gains import gains
 from bench.markdown import MISSING, Result, Results, middle, of_file, sources, spread, table
@@ -424,12 +424,13 @@ def peers_on(result: Result) -> str:
     """All systems on one picture folder."""
     summary = result.rows["summary"]
     rates = {entry["system"]: entry["images_per_s"] for entry in summary}
-    rows = [_peer(entry, rates.get("auto")) for entry in summary if entry["images_per_s"]]
+    ours = "auto" if "auto" in rates else "auto-bucket"
+    rows = [_peer(entry, rates.get(ours)) for entry in summary if entry["images_per_s"]]
     columns = ("system", "images/s", "kB/image", "server ms", "loader ms", "first batch s", "same batches", "order")
     missing = [
         f"{entry['system']}: not available: {entry['unavailable']}." for entry in summary if entry["unavailable"]
     ]
-    return "\n\n".join([table((*columns, "auto, times faster"), rows), *missing])
+    return "\n\n".join([table((*columns, f"{ours}, times faster"), rows), *missing])
 
 
 def _peer(entry: dict[str, Any], auto: dict[str, float] | None) -> Sequence[str]:
@@ -449,7 +450,7 @@ def _peer(entry: dict[str, Any], auto: dict[str, float] | None) -> Sequence[str]
 def peers_versions(results: Results) -> str:
     """What was installed for each peer."""
     found: dict[str, set[str]] = {}
-    for result in results.each("peers"):
+    for result in [*results.each("peers"), *results.each("peers-bucket")]:
         for versions in result.rows["versions"].values():
             for name, version in versions.items():
                 found.setdefault(name, set()).add(version)
@@ -486,6 +487,9 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "agent": agent,
     "archives": archive_tables.archives,
     "archive-index": archive_tables.archive_index,
+    "buckets": far_tables.buckets,
+    "bucket-streams": far_tables.streams,
+    "cache": far_tables.cache,
     "replicas": replica_tables.replicas,
     "replicas-workers": replica_tables.workers,
     "costs": costs,
@@ -494,6 +498,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "peers": peers,
     "peers-imagenet": of_file("peers-imagenet")(peers_on),
     "peers-photos": of_file("peers-photos")(peers_on),
+    "peers-bucket-imagenet": of_file("peers-bucket-imagenet")(peers_on),
+    "peers-bucket-photos": of_file("peers-bucket-photos")(peers_on),
     "peers-versions": peers_versions,
     "fused": fused_tables.fused,
     "cost": fused_tables.cost,

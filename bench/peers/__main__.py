@@ -18,7 +18,7 @@ installed or started is listed with the reason.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tqdm import tqdm
 from bench import arguments, record
 from bench.bed import LinkedHosts
 from bench.peers.comparison import Comparison
-from bench.peers.environments import Installed, Unavailable, install
+from bench.peers.environments import Installed, Unavailable, install, see_own_programs
 from bench.peers.systems import SYSTEMS
 
 
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = parser()
     options = arguments.parsed(bench, argv)
     arguments.require_bed(bench, linked=True)
+    see_own_programs()
     entries: dict[str, dict[str, Any]] = {}
     ready: list[Installed] = []
     for name in tqdm(options.systems, desc="installing", file=sys.stderr):
@@ -112,13 +113,18 @@ def per_image(rows: list[dict[str, Any]], key: str, inverse: bool = False) -> di
 
 
 def bar(summary: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """How many times more images per second `auto` delivers than the best peer; None if one of them is missing."""
+    """How many times more images per second our default delivers than the best peer; None if one of them is missing."""
     rates = {entry["system"]: entry["images_per_s"]["median"] for entry in summary if entry["images_per_s"]}
     peers = {name: rate for name, rate in rates.items() if not SYSTEMS[name].ours}
-    if "auto" not in rates or not peers:
+    if (ours := default_of(rates)) is None or not peers:
         return None
     best = max(peers, key=peers.__getitem__)
-    return {"best_peer": best, "times_faster": rates["auto"] / peers[best]}
+    return {"best_peer": best, "times_faster": rates[ours] / peers[best]}
+
+
+def default_of(systems: Collection[str]) -> str | None:
+    """The name of our default among those of some systems: of a folder rather than of a bucket."""
+    return next((name for name in ("auto", "auto-bucket") if name in systems), None)
 
 
 def show(found: dict[str, Any]) -> None:
@@ -144,7 +150,9 @@ def show(found: dict[str, Any]) -> None:
         if entry["unavailable"]:
             console.print(f"{entry['system']}: not available: {entry['unavailable']}")
     if found["bar"]:
-        console.print(f"auto delivers {found['bar']['times_faster']:.2f} times what {found['bar']['best_peer']} does")
+        console.print(
+            f"our default delivers {found['bar']['times_faster']:.2f} times what {found['bar']['best_peer']} does"
+        )
 
 
 def _median(values: dict[str, float] | None, unit: float, form: str) -> str:

@@ -8,6 +8,7 @@ machine: nginx is taken out of Debian's package, which starts no service and nee
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -33,6 +34,12 @@ class Installed:
     python: Path
     programs: dict[str, str]
     versions: dict[str, str]
+
+
+def see_own_programs() -> None:
+    """Have this process and its children find what pip has installed beside the project (`weed`) as if it were on the
+    PATH."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def install(system: System, root: Path) -> Installed:
@@ -110,6 +117,9 @@ def versions(system: System, python: Path, programs: dict[str, str]) -> dict[str
     if "nginx" in programs:
         said = subprocess.run([programs["nginx"], "-v"], capture_output=True, text=True, check=True).stderr
         found["nginx"] = said.strip().rpartition("/")[2]
+    if "weed" in programs:
+        said = subprocess.run([programs["weed"], "version"], capture_output=True, text=True, check=True).stdout
+        found["seaweedfs"] = said.split()[2]
     if "curl" in programs:
         said = subprocess.run([programs["curl"], "--version"], capture_output=True, text=True, check=True).stdout
         found["curl"] = said.split()[1]

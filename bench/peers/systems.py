@@ -37,7 +37,7 @@ class System:
 
     @property
     def ours(self) -> bool:
-        return self.module in ("ours", "our_tars")
+        return self.module.startswith("our")
 
 
 _TENSORFLOW: dict[str, Any] = {"packages": ("tensorflow-cpu",), "sees_project": False, "remote_workers": True}
@@ -65,10 +65,19 @@ SYSTEMS = {
             packages=("rpcdataloader",),
             remote_workers=True,
         ),
+        System(
+            "s3-torch",
+            "s3_bucket",
+            "DataLoader, s3torchconnector; SeaweedFS",
+            packages=("s3torchconnector",),
+            programs=("weed",),
+        ),
+        System("s3-fsspec", "s3_bucket", "DataLoader, s3fs; SeaweedFS", packages=("s3fs",), programs=("weed",)),
         System("no-off", "ours", "ours, files", serves=False),
         System("sophon", "ours", "ours, the paper's policy", serves=False),
         System("auto", "ours", "ours, the default", serves=False),
         System("auto-tars", "our_tars", "ours, the default; the tar shards of webdataset"),
+        System("auto-bucket", "our_bucket", "ours, the default; the bucket of s3-torch", programs=("weed",)),
     )
 }
 

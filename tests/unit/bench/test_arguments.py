@@ -57,6 +57,16 @@ WRONG = {
     "bench.keys": ("--data nowhere", "--rounds 0", "--repeat 0", "--mb 0", "--policies no-off nonsense"),
     "bench.archive_index": ("--members 999", "--rounds 0"),
     "bench.archives": ("--data nowhere", "--rounds 0", "--link-mbit -1", "--policies no-off nonsense"),
+    "bench.buckets": (
+        "--data nowhere",
+        "--rounds 0",
+        "--link-mbit -1",
+        "--round-trips-ms -1",
+        "--parts stream stream",
+        "--clients 0",
+        "--policies nonsense",
+    ),
+    "bench.cache": ("--data nowhere", "--rounds 0", "--epochs 1", "--link-mbit 0", "--parts all all"),
     "bench.replicas": (
         "--data nowhere",
         "--rounds 0",
@@ -229,7 +239,7 @@ def test_the_program_knows_its_benches_and_results(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         program.main(["policies", "nonsense"])
     assert ended.value.code == 2
-    assert "NAME must be one of agent, archive-index, archives, constructor" in capsys.readouterr().err
+    assert "NAME must be one of agent, archive-index, archives, buckets, cache, cache-30, constructor" in capsys.readouterr().err
     assert program.main([]) == 0
     said = capsys.readouterr().out
     assert all(bench.name in said for bench in BENCHES)
