@@ -12,7 +12,11 @@ from tests.pages.blocks import ROOT
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", ".github/**/*.md", "bench/**/*.md", "docs/**/*.md", "examples/**/*.md", "tests/*.md")
+    for pattern in (
+        "*.md",
+        *(f"{folder}/**/*.md" for folder in (".github", "bench", "deploy", "docs", "examples")),
+        "tests/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 GUIDE = ("guide", "datasets", "transforms", "programs", "ranks", "resume", "agent", "report", "policies", "devices")
