@@ -1,4 +1,4 @@
-"""A small file by which a process tells others something while it lives: written anew every few seconds, then removed."""
+"""A small file by which a process tells others something while it lives, and which is removed at its end."""
 
 from __future__ import annotations
 
@@ -47,12 +47,20 @@ class KeptFile:
         self._written = ""
         self._process = os.getpid()
         self._leaving = threading.Event()
+        self._since_s: float | None = None
+        """When the writing that goes on has begun."""
         self._thread = threading.Thread(target=self._keep, name=thread, daemon=True)
 
     @property
     def is_own(self) -> bool:
         """Whether this process keeps it, and not one that it was forked from."""
         return self._process == os.getpid()
+
+    @property
+    def writing_s(self) -> float:
+        """Seconds for which the writing that goes on has gone on; 0 while there is none."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def start(self) -> None:
         """Write it from now on."""
@@ -76,7 +84,8 @@ class KeptFile:
     def _keep(self) -> None:
         swept = False
         while not self._leaving.is_set():
-            begun_s, reason = time.monotonic(), ""
+            begun_s = self._since_s = time.monotonic()
+            reason = ""
             try:
                 self._write()
                 if not swept:
@@ -84,6 +93,7 @@ class KeptFile:
                     swept = True
             except OSError as error:
                 reason = error.strerror or str(error)
+            self._since_s = None
             self._told(reason, time.monotonic() - begun_s)
             self._leaving.wait(self._every_s)
         self._remove()

@@ -7,6 +7,7 @@ from typing import Any
 
 from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.report.report import Report
+from sophon_loader.wire.wanted_cores import WantedCores
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Findings:
     rates: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    wanted: WantedCores | None = None
 
 
 class Account:
@@ -80,6 +82,8 @@ class Account:
             "throughput": dict(found.throughput),
             "limits": dict(found.limits),
             "predicted_seconds": found.predicted_seconds,
+            "wanted_agent_cores": None if found.wanted is None else found.wanted.cores,
+            "wanted_agents": None if found.wanted is None else found.wanted.agents,
             "passes": self.passes,
             "workers": self.workers,
         }

@@ -154,6 +154,21 @@ class Contact:
             return ""
         return self.agent.why_useless(processes)
 
+    @property
+    def cores(self) -> float | None:
+        """Of the agent that the run has agreed with; None before it has."""
+        return None if self._agreement is None else self._agreement.agent_cores
+
+    @property
+    def cores_of_one(self) -> float | None:
+        """Cores of an agent on another host, of several in the mean; None before one has agreed."""
+        return None if self.agent is None or self.agent.is_own else self.cores
+
+    @property
+    def announced_in(self) -> str:
+        """The folder in which the agents announce themselves; "" where none is known."""
+        return ""
+
     def fits(self, processes: int) -> bool:
         """Whether a run that begins with so many processes would have the agent if this one has it."""
         return (self._route.standing is Standing.USELESS) == bool(self._useless(processes))

@@ -102,6 +102,17 @@ class Contacts:
             return self.why_alone
         return f"files are read on this host until an agent comes: {self.missing}"
 
+    @property
+    def cores_of_one(self) -> float | None:
+        """As of `Contact`."""
+        cores = [one.cores for one in self._in_use if one.cores is not None]
+        return sum(cores) / len(cores) if cores else None
+
+    @property
+    def announced_in(self) -> str:
+        """As of `Contact`."""
+        return ""
+
     def fits(self, processes: int) -> bool:
         """Whether a run that begins with so many processes would have the agents if this one has them."""
         return not self.why_alone

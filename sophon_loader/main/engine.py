@@ -18,6 +18,7 @@ from sophon_loader.main.account import Account, Findings
 from sophon_loader.main.caching import cache_of, note_on
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.exporting import CountedEpochs
+from sophon_loader.main.fleet_size import WantedFile
 from sophon_loader.main.gathering import met
 from sophon_loader.main.live import LivePlan, live_plan
 from sophon_loader.main.moment import Moment
@@ -68,6 +69,7 @@ class Engine:
         self._epoch: Epoch | None = None
         self._iterations = 0
         self.counted = CountedEpochs()
+        self._wanted_file = WantedFile()
         self._reports: ToldReports | None = None
         self._refused = ""  # why no epoch could begin
 
@@ -319,7 +321,7 @@ class Engine:
         account.findings = Findings(rates=profiler.rates.measured())
         if self._live is not None:
             self._live.begin(share)
-            account.findings = self._live.findings(judging=self.step_clock.judges)
+            account.findings = self._found(self._live)
         elif steering is not None and run.agreement is not None:
             if steering.planner.needs_profile:
                 profiler.make_ready()
@@ -339,8 +341,12 @@ class Engine:
         as_agreed = self._dataset is None or self._dataset.as_agreed
         epoch.replanned |= not as_agreed  # the loop has changed a transform: what is measured is not of the plan
         if as_agreed and live is not None and live.progressed(now, self.step_clock.of_device_s):
-            epoch.account.findings = live.findings(judging=self.step_clock.judges)
+            epoch.account.findings = found = self._found(live)
+            self._wanted_file.say(self._contact.announced_in, found.wanted)
         self._contact.tell_fallbacks(totals)
+
+    def _found(self, live: LivePlan) -> Findings:
+        return live.findings(judging=self.step_clock.judges, of_one=self._contact.cores_of_one)
 
     def delivered(self, epoch: Epoch, seconds: float, samples: int) -> None:
         """A batch has come.
@@ -383,7 +389,7 @@ class Engine:
         account = epoch.account
         if account.moment.totals.samples and not epoch.learnt:
             if self._live is not None:
-                account.findings = self._live.findings(judging=self.step_clock.judges)
+                account.findings = self._found(self._live)
             account.why_not = self._why_not(epoch)
             epoch.learnt = True
             epoch.note_starving(self._processes)
@@ -445,6 +451,7 @@ class Engine:
         """End the local agent and this process's connection, if there are any; a later epoch starts them anew."""
         self._end_run()
         self._contact.close()
+        self._wanted_file.close()
         self._memory.forget_ended()
 
     def _end_run(self) -> None:

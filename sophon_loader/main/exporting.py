@@ -48,6 +48,11 @@ _COUNTERS = {
 """Name without prefix and `_total` -> what of `AllEpochs`, and the help."""
 _GAUGES = {"epoch": "Number of the epoch.", "workers": "Worker processes."}
 """Name without prefix, and of the field of the report -> the help."""
+_KNOWN_LATER = {
+    "wanted_agent_cores": "Cores of agents that the loader could use.",
+    "wanted_agents": "The same in agents like those that it has.",
+}
+"""Likewise, of fields that may be None."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +150,11 @@ def families_of(loaders: list[tuple[str, AllEpochs]]) -> Iterator[Any]:
         for encoding, count in epochs.totals.encodings.items():
             encoded.add_metric([label, encoding], count)
     yield encoded
-    for name, text in _GAUGES.items():
+    for name, text in (_GAUGES | _KNOWN_LATER).items():
         gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["loader"])
         for label, report in begun:
-            gauge.add_metric([label], getattr(report, name))
+            if (value := getattr(report, name)) is not None:
+                gauge.add_metric([label], value)
         yield gauge
     text = "Share of the time for which a resource is busy."
     busy = GaugeMetricFamily(f"{_PREFIX}_busy_ratio", text, labels=["loader", "resource"])

@@ -20,6 +20,8 @@ from sophon_loader.decide.tariff import FILES, Tariff, Traffic
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.main.account import Findings
 from sophon_loader.main.agent import Agent
+from sophon_loader.main.contact import can_read_here
+from sophon_loader.main.fleet_size import AgentCores
 from sophon_loader.main.keeping import KeptLive
 from sophon_loader.main.moment import NOTHING_PASSED, Moment
 from sophon_loader.main.prices import (
@@ -36,6 +38,7 @@ from sophon_loader.main.run import Run
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.profiling.live import MAX_WIRE_BYTES_S, Conditions, Guard, Window
+from sophon_loader.wire.wanted_cores import WantedCores
 from sophon_loader.workers.beside import Beside
 from sophon_loader.workers.counters import NO_TOTALS, Statistics
 from sophon_loader.workers.dataset import Live
@@ -77,12 +80,14 @@ class LivePlan:
         traffic: what saving traffic may cost.
         agent_cores: that the agent had when it was agreed with; inf if it has not said so.
         admitted: share of the samples that the cache on this host is to hold.
+        files_from_agents: whether files can be had from agents alone.
         shared: with workers that run already; None for a new one.
 
     Attributes:
         shared: what the workers need.
         conditions: what the resources give.
         beside: what the agent's estimates are corrected by.
+        agent_cores: how many could be used.
         tariff: what requests go out at.
     """
 
@@ -98,6 +103,7 @@ class LivePlan:
         *,
         agent_cores: float = math.inf,
         admitted: float = 0.0,
+        files_from_agents: bool = False,
         shared: Live | None = None,
     ) -> None:
         self._policy = policy
@@ -110,6 +116,7 @@ class LivePlan:
         self.conditions = conditions
         self.tariff = at_first(conditions)
         self.beside = Beside()
+        self.agent_cores = AgentCores(files_from_agents=files_from_agents)
         self._mark: Moment | None = None
         self._latest: Moment | None = None
         self._carried = NOTHING_PASSED
@@ -152,12 +159,14 @@ class LivePlan:
             self._carried = self._carried.with_what_passed(self._mark, self._latest)
         self._mark = self._latest = None
 
-    def findings(self, *, judging: bool = True) -> Findings:
+    def findings(self, *, judging: bool = True, of_one: float | None = None) -> Findings:
         """What is followed now, and what limits.
 
         Args:
             judging: whether enough steps have been seen to say what limits.
+            of_one: cores of an agent on another host; None for none.
         """
+        cores = self.agent_cores.wanted
         rates, limits = self.conditions.rates.measured(), self.limits() if judging else {}
         if not self.conditions.wire_seen:
             del rates["wire_bytes_s"]
@@ -168,6 +177,7 @@ class LivePlan:
             rates=rates,
             throughput={} if self._verdict is None else self._verdict.throughput,
             limits=limits,
+            wanted=WantedCores(cores, of_one) if judging and cores is not None and of_one else None,
         )
 
     @property
@@ -230,6 +240,8 @@ class LivePlan:
         self._windows += 1
         if settled:
             rows = 0 if self._verdict is None else self._verdict.facts.samples
+            if self._verdict is not None and rows >= MIN_OFFERS and revised:
+                self.agent_cores.after(window.seconds, self._verdict)
             self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 
@@ -400,8 +412,11 @@ def live_plan(
         traffic,
         agent_cores=has,
         admitted=0.0 if agent.files_here else admitted,
+        files_from_agents=not can_read_here(run.data, settings, needed=False),
         shared=shared,
     )
+    if before is not None:
+        live.agent_cores = before.agent_cores
     kept = run.profiler.reuse_live() if before is None else before.kept()
     if kept is not None:
         live.take_over(kept)

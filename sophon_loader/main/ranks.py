@@ -162,8 +162,8 @@ class ToldReports:
 def summed(reports: Sequence[Report]) -> Report:
     """The report of several ranks together.
 
-    Counters are sums, and so are the rates that all ranks know. Times are those of the slowest rank; `limits`,
-    `would_bring` and `weighed` are means over the ranks that have them.
+    Counters are sums, and so are the rates that all ranks know, and the agents that ranks could use. Times are those of
+    the slowest rank; `limits`, `would_bring` and `weighed` are means over the ranks that have them.
 
     Args:
         reports: this rank's first, from which policy, epoch and reason are.
@@ -189,6 +189,8 @@ def summed(reports: Sequence[Report]) -> Report:
             choice: _means(one.weighed[choice] for one in reports if choice in one.weighed)
             for choice in sorted(choices)
         },
+        wanted_agent_cores=_sum_of_known(one.wanted_agent_cores for one in reports),
+        wanted_agents=_sum_of_known(one.wanted_agents for one in reports),
         predicted_seconds=max(predicted) if len(predicted) == len(reports) else None,
         totals=reduce(Totals.plus, (one.totals for one in reports)),
         passes=max(one.passes for one in reports),
@@ -211,6 +213,11 @@ def _summed_rates(rates: Sequence[dict[str, float]]) -> dict[str, float]:
     of_all = [name for name in rates[0] if all(name in one for one in rates)]
     sums = {name: sum(one[name] for one in rates) for name in of_all}
     return {name: value / len(rates) if name.endswith("_share") else value for name, value in sums.items()}
+
+
+def _sum_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _means(values: Iterable[dict[str, float]]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from sophon_loader.main.settings import Settings
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report.agents import LEFT, REFUSED, AgentShare
+from sophon_loader.routes.announced import Announced
 from sophon_loader.routes.named import roster_of
 from sophon_loader.routes.roster import Member, able, of_other_exports
 from sophon_loader.routes.shared import SharedRoute
@@ -108,6 +109,11 @@ class Rostered(Contacts):
     def missing(self) -> str:
         """What was got last instead of agreements while the run was without an agent; "" if it never was."""
         return super().missing or (str(self._nobody) if self._began_without and self._nobody else "")
+
+    @property
+    def announced_in(self) -> str:
+        """As of `Contact`."""
+        return self._roster.folder if isinstance(self._roster, Announced) else ""
 
     def take(self) -> Agreement | None:
         """As of `Contacts`; a profile is of all agents that the roster names, whoever they are."""

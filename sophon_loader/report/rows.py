@@ -45,6 +45,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
     yield "what limits", verdict.limits or _too_soon(report)
     yield "what would help", verdict.helps
+    yield "agents of use", _wanted(report.wanted_agent_cores, report.wanted_agents)
     yield "why this plan", report.plan_reason
     yield "speeds", _speeds(report.rates)
     yield "without offloading", _throughput(report.throughput)
@@ -59,6 +60,12 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "checked", _verified(totals.verified)
     yield "ranks", _ranks(report.ranks)
     yield "notes", "\n".join(report.notes)
+
+
+def _wanted(cores: float | None, agents: float | None) -> str:
+    if cores is None or agents is None:
+        return ""
+    return f"{counted(cores, 'core')}, {number(agents)} times those of one agent" if cores else "none"
 
 
 def _samples(report: ReportValues) -> str:

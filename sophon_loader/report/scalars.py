@@ -38,5 +38,8 @@ def scalars_of(report: ReportValues) -> dict[str, float]:
     told["workers"] = report.workers
     if report.predicted_seconds is not None:
         told["predicted_seconds"] = report.predicted_seconds
+    for name, wanted in (("wanted_agent_cores", report.wanted_agent_cores), ("wanted_agents", report.wanted_agents)):
+        if wanted is not None:
+            told[name] = wanted
     told |= {f"busy/{resource}": share for resource, share in report.limits.items()}
     return {name: float(value) for name, value in told.items()}

@@ -38,6 +38,10 @@ class ReportValues:
         weighed: by choice, its mean cost over recent samples: bytes on the network, CPU seconds at the agent, and CPU
             seconds left to the loader. "pixels@2" is the value after two ops, as it is.
         predicted_seconds: what the cost model expected; None if costs were not known.
+        wanted_agent_cores: cores of agents that the loader could use, by the cost model: the fewest with which an epoch
+            is nearly as short as with any number; 0 where no agent is of use. None where that is not known, and under
+            every policy but `auto`, or with a local agent.
+        wanted_agents: the same in agents that have as many cores as those that are used, in the mean.
         totals: the counters.
         passes: how often this iteration has delivered as many samples as the dataset has, and went on. At each pass the
             loader learns and plans anew; `bottleneck` is then that of the last pass, `predicted_seconds` of one.
@@ -65,6 +69,8 @@ class ReportValues:
     would_bring: dict[str, float] = field(default_factory=dict)
     weighed: dict[str, dict[str, float]] = field(default_factory=dict)
     predicted_seconds: float | None = None
+    wanted_agent_cores: float | None = None
+    wanted_agents: float | None = None
     totals: Totals = NO_TOTALS
     passes: int = 0
     ranks: int = 1
@@ -150,6 +156,8 @@ class ReportValues:
             "unfused": totals.unfused,
             "cached": totals.cached,
             "predicted_seconds": self.predicted_seconds,
+            "wanted_agent_cores": self.wanted_agent_cores,
+            "wanted_agents": self.wanted_agents,
             "group_bytes": dict(self.group_bytes),
             "agents": [asdict(one) for one in self.agents],
             "plan_reason": self.plan_reason,

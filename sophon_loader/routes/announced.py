@@ -131,6 +131,11 @@ class Announced:
         return self._members()
 
     @property
+    def folder(self) -> str:
+        """In which agents have been found; "" before."""
+        return "" if self._place is None else self._place[0]
+
+    @property
     def is_looking(self) -> bool:
         """As of `Roster`."""
         return self._question.is_open
