@@ -107,7 +107,8 @@ class WantedFile:
 
 
 class _Told:
-    """Says once why a file cannot be written. It holds no loader, whose end ends the thread that calls this."""
+    """Says once why a file cannot be written; no warning, since few size a fleet by it, and others may have mounted the
+    folder read-only. It holds no loader, since the end of that ends the thread that calls this."""
 
     def __init__(self, folder: str = "") -> None:
         self._folder = folder
@@ -117,7 +118,7 @@ class _Told:
         if reason and not self._said:
             self._said = True
             remedy = "whoever sizes the fleet does not know of this training; give it the right to write there"
-            log.warning(log_line("wanted cores not written", folder=self._folder, reason=reason, remedy=remedy))
+            log.info(log_line("wanted cores not written", folder=self._folder, reason=reason, remedy=remedy))
 
 
 def _job() -> str:

@@ -28,8 +28,9 @@ EVERY_S = 0.2
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def often(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(fleet_size, "REWRITTEN_S", EVERY_S)
+    caplog.set_level("INFO", "sophon_loader")
 
 
 def loader_of(root: Path, roster: Path, **arguments: Any) -> OffloadingDataLoader[Any]:

@@ -15,12 +15,13 @@ from sophon_loader.main.account import Account, Findings
 from sophon_loader.main.exporting import AllEpochs, CountedEpochs, Exporter
 from sophon_loader.main.moment import Moment
 from sophon_loader.pipeline.randomness import threads_beside
+from sophon_loader.wire.wanted_cores import WantedCores
 from sophon_loader.workers.counters import NO_TOTALS
 
 
 def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Account:
     account = Account("auto", 0)
-    account.workers, account.findings = 3, Findings(limits={"wire": 0.75})
+    account.workers, account.findings = 3, Findings(limits={"wire": 0.75}, wanted=WantedCores(6.0, 4.0))
     counted.begin(account)
     totals = replace(NO_TOTALS, samples=samples, encodings={"file": samples})
     account.now = Moment(seconds, totals, seconds / 2, samples)
@@ -49,6 +50,7 @@ def test_counters_go_on_over_epochs() -> None:
     assert told["sophon_loader_encoded_samples_total", "0", "file"] == 14
     assert (told["sophon_loader_epochs_total", "0"], told["sophon_loader_workers", "0"]) == (2, 3)
     assert told["sophon_loader_busy_ratio", "0", "wire"] == 0.75
+    assert told["sophon_loader_wanted_agent_cores", "0"] == 6.0 and told["sophon_loader_wanted_agents", "0"] == 1.5
     account.now = Moment(3.0, replace(account.moment.totals, samples=7), 1.0, 7)
     assert values(exporter)["sophon_loader_samples_total", "0"] == 17
 
@@ -57,6 +59,13 @@ def test_an_epoch_without_a_batch_counts_nothing() -> None:
     counted = CountedEpochs()
     counted.begin(Account("auto", 0))
     assert counted.so_far.and_now(counted.so_far.report()) == AllEpochs()
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    exporter, counted = Exporter(), CountedEpochs()
+    exporter.add(counted)
+    epoch(counted, 10).findings = Findings()
+    assert ("sophon_loader_wanted_agent_cores", "0") not in values(exporter)
 
 
 def test_a_loader_that_is_gone_leaves_its_number_to_the_next() -> None:

@@ -79,6 +79,14 @@ def test_what_not_all_ranks_know_is_no_sum_and_shares_are_means() -> None:
     assert (whole.bottleneck, whole.predicted_seconds, whole.notes) == ("gpu", None, ("one", "other"))
 
 
+def test_what_ranks_want_of_agents_adds_up() -> None:
+    first, second = report(0, wanted_agent_cores=3.0, wanted_agents=1.5), report(1, wanted_agent_cores=0.0)
+    whole = summed([first, second, report(2)])
+    assert (whole.wanted_agent_cores, whole.wanted_agents) == (3.0, 1.5)
+    assert summed([report(0), report(1)]).wanted_agent_cores is None
+    assert "agents of use" in str(whole) and "none" in str(report(0, wanted_agent_cores=0.0, wanted_agents=0.0))
+
+
 def test_an_agent_of_several_ranks_is_told_once() -> None:
     first = AgentShare("tcp://a:1/x", 10, 1000, group="rail-0", lacks=3, of_samples=20)
     second = replace(first, state="does not answer", lacks=5)

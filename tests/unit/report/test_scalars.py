@@ -21,6 +21,7 @@ TOTALS = replace(NO_TOTALS, **COUNTED)
 
 def report() -> Report:
     known: dict[str, Any] = {"limits": {"wire": 0.9, "gpu": 0.3}, "workers": 2, "predicted_seconds": 9.0}
+    known |= {"wanted_agent_cores": 0.0, "wanted_agents": 0.0}
     return Report("auto", epoch=4, seconds=10.0, totals=TOTALS, awaited_s=2.5, **known)
 
 
@@ -32,6 +33,8 @@ def test_rates_and_shares_in_their_units() -> None:
     assert (told["busy/wire"], told["busy/gpu"]) == (0.9, 0.3)
     assert (told["fallbacks"], told["retries"], told["predicted_seconds"]) == (3.0, 0.0, 9.0)
     assert (told["epoch"], told["seconds"], told["samples"], told["workers"]) == (4.0, 10.0, 100.0, 2.0)
+    assert (told["wanted_agent_cores"], told["wanted_agents"]) == (0.0, 0.0), "0 is known; what is not, is left out"
+    assert "wanted_agents" not in Report("auto", epoch=4, seconds=10.0, totals=TOTALS).scalars()
 
 
 def test_all_are_finite_floats() -> None:
