@@ -22,6 +22,9 @@ from sophon_loader.wire.wanted_cores import MAX_CORES, PREFIX, WantedCores, file
 
 EVERY_S = 5.0
 """How often it is worked out: some milliseconds of the main process."""
+LEAST_SPEED = 0.5
+"""The least share of the cores that agents promise that work there is taken to get. Else agents that take each other's
+cores would call for more and more of them."""
 CLOSE_S = 2.0
 """How long the end of a loader waits for its file to be removed; behind that, readers take it for gone by its age."""
 _NAMES_OF_JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
@@ -38,7 +41,7 @@ class AgentCores:
         files_from_agents: whether the run could not begin without any.
 
     Attributes:
-        wanted: None while nothing is known.
+        wanted: cores as agents promise them; None while nothing is known.
     """
 
     def __init__(self, *, files_from_agents: bool) -> None:
@@ -46,19 +49,20 @@ class AgentCores:
         self._files_from_agents = files_from_agents
         self._passed_s = math.inf
 
-    def after(self, seconds: float, verdict: Verdict) -> None:
+    def after(self, seconds: float, verdict: Verdict, agent_speed: float) -> None:
         """After a window in which ways to send samples have been weighed.
 
         Args:
             seconds: its length.
             verdict: at its end.
+            agent_speed: share of the cores that agents promise that work there gets.
         """
         self._passed_s += seconds
         # A policy that does not predict goes by something else than the programme that this is worked out from.
         if self._passed_s >= EVERY_S and verdict.seconds is not None:
             self._passed_s = 0.0
             found = wanted_agent_cores(verdict.facts, files_from_agents=self._files_from_agents)
-            self.wanted = min(found, MAX_CORES)
+            self.wanted = min(found / max(agent_speed, LEAST_SPEED), MAX_CORES)
 
 
 class WantedFile:

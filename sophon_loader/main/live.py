@@ -241,7 +241,7 @@ class LivePlan:
         if settled:
             rows = 0 if self._verdict is None else self._verdict.facts.samples
             if self._verdict is not None and rows >= MIN_OFFERS and revised:
-                self.agent_cores.after(window.seconds, self._verdict)
+                self.agent_cores.after(window.seconds, self._verdict, self.conditions.agent_speed)
             self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 

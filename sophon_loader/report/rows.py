@@ -65,7 +65,7 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
 def _wanted(cores: float | None, agents: float | None) -> str:
     if cores is None or agents is None:
         return ""
-    return f"{counted(cores, 'core')}, {number(agents)} times those of one agent" if cores else "none"
+    return f"{counted(cores, 'core')}, those of {counted(agents, 'agent')} like these" if cores else "none"
 
 
 def _samples(report: ReportValues) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from sophon_loader.decide.agent_cores import wanted_agent_cores
 from sophon_loader.main import fleet_size
-from sophon_loader.main.fleet_size import EVERY_S, WantedFile
+from sophon_loader.main.fleet_size import EVERY_S, AgentCores, WantedFile
 from sophon_loader.wire.wanted_cores import WantedCores
 from tests.support.agents import until
 from tests.unit.main.test_live import KNOWN, Driven, totals_of
@@ -38,6 +38,19 @@ def test_it_is_known_once_ways_have_been_weighed_and_worked_out_anew_every_few_s
     assert live.findings(of_one=2.0).wanted == told, "not again within a second"
     made.progress(3.0 + EVERY_S, totals_of(400, wire_bytes=5_000_000))
     assert live.findings(of_one=2.0).wanted not in (None, told)
+
+
+@pytest.mark.parametrize(("got", "times"), [(1.0, 1.0), (0.8, 1 / 0.8), (0.1, 2.0)])
+def test_cores_that_agents_promise_and_do_not_have(got: float, times: float) -> None:
+    """What is told is what agents must promise; twice as many at most, or agents on one host would never be enough."""
+    made = driven()
+    made.weigh()
+    made.progress(1.0, totals_of())
+    verdict = made.live._verdict
+    assert verdict is not None
+    cores = AgentCores(files_from_agents=False)
+    cores.after(1.0, verdict, got)
+    assert cores.wanted == pytest.approx(times * wanted_agent_cores(verdict.facts))
 
 
 def test_it_is_not_told_before_steps_are_known_nor_of_a_local_agent() -> None:
@@ -89,7 +102,8 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[
 
 def test_another_folder_takes_the_place_of_the_first(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir(), second.mkdir()
+    for folder in (first, second):
+        folder.mkdir()
     file = WantedFile()
     file.say(str(first), WantedCores(1.0, 1.0))
     until(lambda: bool(list(first.glob("wanted-*"))), "it is there")
