@@ -228,7 +228,24 @@ def _ray_start(parsed: argparse.Namespace) -> int:
     served = parser().parse_args(["serve", *arguments])  # what is wrong is said here, not by each node
     if served.bind != parser().parse_args(["serve", *arguments[:1]]).bind:
         raise ConfigError(f"--bind must be left out, got {served.bind}; write --interface NAME")
-    return ray_fleet.start(parsed, arguments)
+    if parsed.least is not None or parsed.most is not None:
+        _check_sizes(parsed, served.announce)
+    return ray_fleet.start(parsed, arguments, str(served.announce or ""))
+
+
+def _check_sizes(parsed: argparse.Namespace, announce: Path | None) -> None:
+    if parsed.least is None or parsed.most is None:
+        given = "--min" if parsed.most is None else "--max"
+        raise ConfigError(f"--min and --max must be given together, got {given} alone; add the other one")
+    if parsed.least > parsed.most:
+        raise ConfigError(f"--min must be at most --max, got {parsed.least} and {parsed.most}; exchange them")
+    if parsed.agents is not None:
+        raise ConfigError("--agents must be left out with --min and --max, got all three; leave out --agents")
+    if announce is None or not announce.is_absolute():
+        raise ConfigError(
+            f"--min and --max need the folder in which trainings say what they could use, got {announce or 'none'}; "
+            "add -- --announce FOLDER, with an absolute path that each storage node and training host has"
+        )
 
 
 def _ray_stop(parsed: argparse.Namespace) -> int:

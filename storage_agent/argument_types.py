@@ -51,6 +51,15 @@ def count(text: str) -> int:
     return int(text)
 
 
+def ports(text: str) -> tuple[int, int]:
+    """`FIRST-LAST`, or one port."""
+    first, separator, last = text.partition("-")
+    found = [int(one) for one in (first, last if separator else first) if re.fullmatch(r"[0-9]{1,5}", one)]
+    if len(found) != 2 or not 0 < found[0] <= found[1] < 1 << 16:
+        raise argparse.ArgumentTypeError(f"must be FIRST-LAST, such as 5555-5655, from 1 to 65535, got {text!r}")
+    return found[0], found[1]
+
+
 def place(text: str) -> tuple[str, int]:
     """`[HOST:]PORT`."""
     found = host_and_port(f"127.0.0.1:{text}" if text.isdecimal() else text)

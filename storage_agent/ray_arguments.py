@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from storage_agent.argument_types import add_export, count, new_command, resource, seconds
+from storage_agent.argument_types import add_export, count, new_command, ports, resource, seconds
 
 _ABOUT = """Keep an agent on each storage node of a Ray cluster: Ray starts it, and starts it again when it or its node
 has died. Loaders find the agents by ray://HEAD:8265/EXPORT. Needs the extra `fleet`."""
@@ -22,12 +22,17 @@ _START_MORE = """examples:
   sophon-agent ray start --export imagenet=/data/imagenet --keys /shared/sophon
   # What follows -- is for `sophon-agent serve`:
   sophon-agent ray start --export imagenet=/data/imagenet --keys /shared/sophon -- --workers 8 --nice 10
+  # As many agents as the trainings that find them in that folder can use:
+  sophon-agent ray start --export imagenet=/data/imagenet --keys /shared/sophon --min 1 --max 4 -- \\
+    --announce /shared/run/agents
 """
-_STOP = "End the agents, each when it has answered its last requests. Ray does not start them again."
+_STOP = """End the agents, each when it has answered its last requests, and first what sizes the fleet. Ray does not
+start them again."""
 _STOP_MORE = """example:
   sophon-agent ray stop
 """
-_LIST = "Print a line for each agent: its name, its state, where it listens, and what it serves."
+_LIST = """Print a line for each agent: its name, its state, where it listens, and what it serves; and one for each
+fleet that sizes itself."""
 _LIST_MORE = """example:
   sophon-agent ray list
 """
@@ -59,6 +64,21 @@ def add_ray(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     listing.add_argument("--json", action="store_true", help="Print a JSON object in each line.")
     add_export(start)
     start.add_argument("--agents", type=count, metavar="N", help="How many (default: one for each such node).")
+    start.add_argument(
+        "--min",
+        type=count,
+        dest="least",
+        metavar="N",
+        help="With --max, instead of --agents: have as many agents as trainings can use, and at least so many. "
+        "It needs -- --announce FOLDER, where trainings say it.",
+    )
+    start.add_argument("--max", type=count, dest="most", metavar="N", help="At most so many.")
+    start.add_argument(
+        "--ports",
+        type=ports,
+        metavar="FIRST-LAST",
+        help="Listen at the first free port of these on each node, such as 5555-5655 (default: any free port).",
+    )
     start.add_argument(
         "--interface",
         default="",

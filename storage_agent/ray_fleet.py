@@ -1,101 +1,33 @@
 """`sophon-agent ray`: one agent on each storage node of a Ray cluster, kept by an actor that Ray restarts.
 
-Ray starts the actors and lists where they are; no sample and no key passes through it. The agent is a child process of
-its actor, so that nothing of it runs among Ray's threads, and ends with it. Ray is imported by what needs it alone.
+Ray starts the actors and lists where they are; no sample and no key passes through it. The actors are in `ray_agent.py`
+and, where the fleet sizes itself, `ray_sizing.py`. Ray is imported by what needs it alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
-import os
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
-from sophon_loader.errors import AgentUnreachable, ConfigError, SophonError
+from sophon_loader.errors import AgentUnreachable, ConfigError
 from sophon_loader.figures import counted
-from sophon_loader.wire.actor import ACTOR_CLASS, actor_text, parse_actor
-from sophon_loader.wire.announcement import announced
+from sophon_loader.wire.actor import ACTOR_CLASS, parse_actor
 from sophon_loader.wire.entry import host_and_port
+from storage_agent import fleet_size
+from storage_agent.ray_agent import END_S, NAMESPACE, Agents
+from storage_agent.ray_sizing import ANSWER_S, SIZER_CLASS, FleetSizer, Sizes, sizer_name
 
-NAMESPACE = "sophon"
 MAX_AGENTS = 1000
-_PROGRAM = Path(__file__).with_name("pinned.py")
-_AGAIN_S = 5.0
-"""A pause before an agent that did not start is tried again: a folder may not be mounted yet."""
-_END_S = 20.0
-"""How long an agent may take to answer its last requests when it is stopped."""
 _LOOK_S = 0.5
 _CONNECT_S = 5.0
 _USUAL_PORT = 6379
 _SERVES, _GONE = "ALIVE", "DEAD"
-
-
-class SophonAgent:
-    """The actor. Ray restarts one whose process has died, and no other: so whatever goes wrong ends the process.
-
-    Args:
-        arguments: of `sophon-agent serve`, without an address.
-        interface: the network interface whose address is taken; "" for the node's address in Ray.
-    """
-
-    def __init__(self, arguments: Sequence[str], interface: str) -> None:
-        self._ending = False
-        try:
-            command = [sys.executable, str(_PROGRAM), "serve", *arguments]
-            bind = f"tcp://{_host(interface)}:0"
-            self._agent = subprocess.Popen(  # in the group of Ray's worker, which Ray ends as a whole
-                [*command, "--bind", bind, "--end-with-stdin"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-            )
-            said = announced(self._agent)
-        except (SophonError, OSError) as error:
-            print(f"sophon-agent ray: {error}; tried again in {_AGAIN_S:g} s", file=sys.stderr, flush=True)
-            time.sleep(_AGAIN_S)
-            os._exit(1)
-        self._said = actor_text(said.endpoint, said.exports)
-        threading.Thread(target=self._end_with_agent, name="watch-agent", daemon=True).start()
-
-    def __repr__(self) -> str:
-        return self._said
-
-    def end(self) -> None:
-        """Have the agent answer its last requests, and end."""
-        self._ending = True
-        self._agent.terminate()
-        self._agent.wait(_END_S)
-
-    def _end_with_agent(self) -> None:
-        self._agent.wait()
-        if not self._ending:
-            os._exit(1)
-
-
-def _host(interface: str) -> str:
-    if not interface:
-        import ray
-
-        host = str(ray.util.get_node_ip_address())
-        return f"[{host}]" if ":" in host else host
-    found = psutil.net_if_addrs()
-    if interface not in found:
-        raise ConfigError(f"--interface must be one of {', '.join(sorted(found))} here, got {interface!r}")
-    addresses: list[str] = [one.address for one in found[interface] if one.family == socket.AF_INET]
-    addresses += [f"[{one.address}]" for one in found[interface] if one.family == socket.AF_INET6]
-    if not addresses:
-        raise ConfigError(f"--interface must have an address, got {interface!r}, which has none")
-    return addresses[0]
 
 
 class Kept(NamedTuple):
@@ -109,53 +41,87 @@ class Kept(NamedTuple):
 
     def line(self) -> str:
         """For people."""
-        restarts = f" (restarted {counted(self.restarts, 'time')})" if self.restarts else ""
-        return "  ".join(
-            part for part in (self.name, self.state + restarts, self.address, ", ".join(self.exports)) if part
-        )
+        return "  ".join(part for part in (self.name, _state(self), self.address, ", ".join(self.exports)) if part)
+
+
+def _state(one: Kept | Sizing) -> str:
+    return one.state + (f" (restarted {counted(one.restarts, 'time')})" if one.restarts else "")
+
+
+class Sizing(NamedTuple):
+    """The actor that sizes a fleet. `wanted`: agents; None if it does not answer. `present`: agents that serve."""
+
+    name: str
+    state: str
+    restarts: int
+    wanted: int | None
+    present: int
+    least: int | None
+    most: int | None
+    trouble: str
+
+    def line(self) -> str:
+        """For people."""
+        wanted = "?" if self.wanted is None else f"{self.wanted} (of {self.least} to {self.most})"
+        numbers = f"agents wanted: {wanted}, present: {self.present}"
+        return "  ".join(part for part in (self.name, _state(self), numbers, self.trouble) if part)
 
 
 # --- commands -----------------------------------------------------------------------------------------------------
 
 
-def start(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Have `parsed.agents` agents, or one for each node that carries the resource, and wait until they serve.
+def start(parsed: argparse.Namespace, arguments: Sequence[str], folder: str) -> int:
+    """Have `parsed.agents` agents, or one for each node that carries the resource, and wait until they serve; or have
+    `parsed.least` of them, and an actor that has up to `parsed.most`, by what trainings say.
 
     Args:
         arguments: of `sophon-agent serve`, checked.
+        folder: in which the agents announce themselves; "" if they do not.
 
     Raises:
         SophonError: there is no cluster, or not all agents serve in time.
     """
     ray = _connected(parsed, log_to_driver=True)
+    end_s = time.monotonic() + parsed.wait
+    name = sizer_name(parsed.resource)
+    if any(one.name == name for one in _listed(SIZER_CLASS)):
+        if parsed.most is None:
+            raise ConfigError(f"--min and --max must be given while {name} is there; run `sophon-agent ray stop` first")
+        print(f"{name} is there already, and keeps its numbers; to change them, run `sophon-agent ray stop` first")
+        return _await_sizer(ray, parsed, end_s)
     carriers = _carriers(ray, parsed.resource)
-    count = len(carriers) if parsed.agents is None else parsed.agents
+    count = parsed.least or parsed.agents or len(carriers)
     if not count:
         raise ConfigError(_lacking(parsed.resource, 0, 1))
-    names = [f"{parsed.resource}-{number}" for number in range(count)]
-    known = {one.name: one for one in _kept()}
-    kind = ray.remote(num_cpus=0, resources={parsed.resource: 1}, max_restarts=-1)(SophonAgent)
-    for name in names:
+    known = {one.name for one in _kept()}
+    agents = Agents(parsed.resource, tuple(arguments), parsed.interface, parsed.ports)
+    names = [agents.name(number) for number in range(count)]
+    for number, name in enumerate(names):
         if name in known:
             print(f"{name} is there already, and serves what it did; to change that, run `sophon-agent ray stop` first")
-            continue
-        kind.options(name=name, namespace=NAMESPACE, lifetime="detached", get_if_exists=True).remote(
-            list(arguments), parsed.interface
-        )
-    return _await(ray, parsed, names)
+        else:
+            agents.start(number)
+    if parsed.most is None:
+        return _await(ray, parsed, names, end_s)
+    _start_sizer(ray, agents, folder, parsed, carriers)
+    return _await(ray, parsed, names, end_s) or _await_sizer(ray, parsed, end_s)
 
 
 def stop(parsed: argparse.Namespace) -> int:
-    """End those agents that hold the resource, each when it has answered its last requests.
+    """End those agents that hold the resource, each when it has answered its last requests; first what sizes them.
 
     Raises:
         SophonError: there is no cluster.
     """
     ray = _connected(parsed)
-    those = [(one, ray.get_actor(one.name, namespace=NAMESPACE)) for one in _of(_kept(), parsed.resource)]
+    for sizer, actor in _actors(ray, (one for one in _listed(SIZER_CLASS) if one.name == sizer_name(parsed.resource))):
+        ray.wait([actor.end.remote()], timeout=ANSWER_S)
+        ray.kill(actor)
+        print(f"{sizer.name} stopped")
+    those = _actors(ray, _of(_kept(), parsed.resource))
     ends = [actor.end.remote() for one, actor in those if one.state == _SERVES]
     if ends:
-        ray.wait(ends, num_returns=len(ends), timeout=_END_S)
+        ray.wait(ends, num_returns=len(ends), timeout=END_S)
     for one, actor in those:
         ray.kill(actor)
         print(f"{one.name} stopped")
@@ -163,16 +129,59 @@ def stop(parsed: argparse.Namespace) -> int:
 
 
 def show(parsed: argparse.Namespace) -> int:
-    """Print a line for each agent.
+    """Print a line for each agent, and for each actor that sizes a fleet.
 
     Raises:
         SophonError: there is no cluster.
     """
-    _connected(parsed)
-    found = _kept()
+    ray = _connected(parsed)
+    agents = _kept()
+    found: list[Kept | Sizing] = [*agents, *(_sizing(ray, sizer, agents) for sizer in _listed(SIZER_CLASS))]
     for one in found:
         print(json.dumps(one._asdict()) if parsed.json else one.line())
     return 0
+
+
+# --- what sizes a fleet ---------------------------------------------------------------------------------------------
+
+
+def _start_sizer(ray: Any, agents: Agents, folder: str, parsed: argparse.Namespace, carriers: Sequence[str]) -> None:
+    """Have the actor on a node that carries the resource now, where the folder must be; on any if none is left."""
+    placed: dict[str, Any] = {}
+    if carriers:
+        nodes = {"ray.io/node-id": f"in({','.join(carriers)})"}
+        placed = {"label_selector": nodes, "fallback_strategy": [{"label_selector": {}}]}
+    kind = ray.remote(num_cpus=0, max_restarts=-1, **placed)(FleetSizer)
+    options = {"name": sizer_name(agents.resource), "namespace": NAMESPACE, "lifetime": "detached"}
+    kind.options(**options, get_if_exists=True).remote(
+        agents, folder, parsed.least, parsed.most, held_s=fleet_size.HELD_S
+    )
+
+
+def _await_sizer(ray: Any, parsed: argparse.Namespace, end_s: float) -> int:
+    name = sizer_name(parsed.resource)
+    while True:
+        found = [_sizing(ray, one, _kept()) for one in _listed(SIZER_CLASS) if one.name == name]
+        if found and found[0].wanted is not None:
+            print(found[0].line())
+            return 0
+        if time.monotonic() >= end_s:
+            seen = found[0].line() if found else "none"
+            raise AgentUnreachable(
+                f"{name}, which sizes the fleet, must run within {parsed.wait:g} s, got {seen}; "
+                "`ray list actors --detail` says why"
+            )
+        time.sleep(_LOOK_S)
+
+
+def _sizing(ray: Any, listed: Kept, agents: Sequence[Kept]) -> Sizing:
+    resource = listed.name.removesuffix(sizer_name(""))
+    present = sum(one.state == _SERVES for one in _of(agents, resource))
+    try:
+        said = Sizes(*ray.get(ray.get_actor(listed.name, namespace=NAMESPACE).said.remote(), timeout=ANSWER_S))
+    except (ray.exceptions.RayError, ValueError) as error:
+        said = Sizes(None, None, None, f"it does not answer: {str(error).partition(chr(10))[0]}")
+    return Sizing(listed.name, listed.state, listed.restarts, said.wanted, present, said.least, said.most, said.trouble)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -204,10 +213,15 @@ def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
 
 def _kept() -> list[Kept]:
     """All agents that are not gone, by name."""
+    return _listed(ACTOR_CLASS)
+
+
+def _listed(kind: str) -> list[Kept]:
+    """All actors of a class that are not gone, by name."""
     from ray.util.state import list_actors
     from ray.util.state.exception import RayStateApiException
 
-    filters = [("class_name", "=", ACTOR_CLASS), ("state", "!=", _GONE)]
+    filters = [("class_name", "=", kind), ("state", "!=", _GONE)]
     try:
         listed = list_actors(filters=filters, limit=MAX_AGENTS, detail=True, raise_on_missing_output=False)
     except RayStateApiException as error:
@@ -221,19 +235,25 @@ def _as_kept(listed: Any) -> Kept:
     return Kept(listed.name or "", listed.state, int(listed.num_restarts or 0), *(said or ("", ())))
 
 
+def _actors(ray: Any, those: Iterable[Kept]) -> list[tuple[Kept, Any]]:
+    """With their handles; without those that have gone since they were listed."""
+    found = []
+    for one in those:
+        with contextlib.suppress(ValueError):
+            found.append((one, ray.get_actor(one.name, namespace=NAMESPACE)))
+    return found
+
+
 def _of(those: Iterable[Kept], resource: str) -> list[Kept]:
     return [one for one in those if one.name.rpartition("-")[0] == resource]
 
 
 def _carriers(ray: Any, resource: str) -> list[str]:
-    """The living nodes that carry the resource."""
-    return [
-        one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"] and one["Resources"].get(resource, 0.0) >= 1
-    ]
+    """The ids of the living nodes that carry the resource."""
+    return [one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Resources"].get(resource, 0.0) >= 1]
 
 
-def _await(ray: Any, parsed: argparse.Namespace, names: Sequence[str]) -> int:
-    end_s = time.monotonic() + parsed.wait
+def _await(ray: Any, parsed: argparse.Namespace, names: Sequence[str], end_s: float) -> int:
     while True:
         found = [one for one in _kept() if one.name in names]
         missing = [one for one in found if one.state != _SERVES]

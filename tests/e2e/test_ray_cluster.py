@@ -18,7 +18,8 @@ ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up &
 
 @pytest.mark.long
 @pytest.mark.timeout(420)
-def test_agents_under_ray(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["under_ray", "sized_under_ray"])
+def test_agents_under_ray(program: str, tmp_path: Path) -> None:
     has_ray = [sys.executable, "-c", "import ray.dashboard.optional_deps"]  # not into this process
     if subprocess.run(has_ray, capture_output=True, timeout=60).returncode:
         pytest.skip("no ray[default]; pip install 'sophon_loader[fleet]'")
@@ -36,7 +37,7 @@ def test_agents_under_ray(tmp_path: Path) -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_prestart_worker_first_driver": "0",
     }
-    command = [*ALONE, sys.executable, "-m", "tests.support.under_ray", str(tmp_path)]
+    command = [*ALONE, sys.executable, "-m", f"tests.support.{program}", str(tmp_path)]
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:  # Ray's sockets lie there
         environment["RAY_TMPDIR"] = short
         done = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=ROOT, env=environment)
