@@ -1,7 +1,8 @@
 """A Ray cluster on this host, with a token and a dashboard: `python -m tests.support.ray_cluster NODES`.
 
-Takes lines on standard input (`add`, `remove NUMBER`) and answers each with one; ends with its input. To be run in a
-network namespace with nothing but `lo`: Ray finds the host's own address wherever there is another one.
+Takes lines on standard input (`add`, `remove NUMBER`, `remove head`, `add head`) and answers each with one; ends with
+its input. To be run in a network namespace with nothing but `lo`: Ray finds the host's own address wherever there is
+another one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 def main(count: int) -> None:
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": 8265}
+    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": 8265, "gcs_server_port": 6379}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = []
 
@@ -24,10 +25,14 @@ def main(count: int) -> None:
             add()
         print("ready", cluster.address, flush=True)
         for line in sys.stdin:
-            if line == "add\n":
+            verb, _, which = line.strip().partition(" ")
+            if verb == "add" and not which:
                 add()
+            elif verb == "add":
+                cluster.add_node(**head)
             else:  # its processes are killed, as those of a host that loses its power
-                cluster.remove_node(nodes[int(line.split()[1])], allow_graceful=False)
+                gone = cluster.head_node if which == "head" else nodes[int(which)]
+                cluster.remove_node(gone, allow_graceful=False)
             print("done", flush=True)
     finally:
         cluster.shutdown()
