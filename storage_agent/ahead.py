@@ -1,7 +1,8 @@
 """Objects of far stores, fetched before the jobs that need them are given out, many at a time.
 
 A store that answers after 50 ms gives a worker 20 objects a second, if the worker waits for each. The fetching process
-has them here by the time at which a worker or reader thread asks. The bytes do not pass this process.
+has them here by the time at which a worker or reader thread asks. The bytes do not pass this process. A store that is
+away is waited for here, where no worker waits, and each export has room of its own, so that the others go on.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage_agent.jobs import Job
 from storage_agent.stores import Exports
 from storage_agent.turns import Turns
 
 IN_FLIGHT = 64
-"""Objects that are fetched at once: 1280 a second from a store that answers after 50 ms."""
+"""Objects of an export that are fetched at once: 1280 a second from a store that answers after 50 ms."""
 MAX_WAITING = 64
 """While as many jobs of a client wait for a worker, nothing more is fetched for it: the workers are slower."""
 
@@ -28,8 +30,16 @@ class _Wanted:
     then: Callable[[Job], None]
 
 
+@dataclass
+class _Lane:
+    """Of an export: what waits to be fetched, and how much more may be fetched at once."""
+
+    turns: Turns[_Wanted] = field(default_factory=Turns)
+    room: int = IN_FLIGHT
+
+
 class Ahead:
-    """Has objects fetched, with turns of clients by the time that takes. One thread owns it.
+    """Has objects fetched, with turns of an export's clients by the time that takes. One thread owns it.
 
     Args:
         exports: the agent's.
@@ -45,10 +55,9 @@ class Ahead:
         self._exports = exports
         self._hand_in = hand_in
         self._waiting_of = waiting_of
-        self._turns: Turns[_Wanted] = Turns()
+        self._lanes: defaultdict[str, _Lane] = defaultdict(_Lane)
         self._ids: dict[bytes, set[int]] = {}
         """Client -> ids of its samples that wait here, or are being fetched."""
-        self._room = IN_FLIGHT
         self._tasks: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -74,27 +83,31 @@ class Ahead:
                 twice(client)
             else:
                 ids.add(job.item.id)
-                self._turns.push(client, _Wanted(job, then))
+                self._lanes[job.fetch.export].turns.push(client, _Wanted(job, then))
         self.assign()
         return near
 
     def assign(self) -> None:
         """Hand out what waits, as far as threads are free and workers will have use for it."""
-        if not len(self._turns):
-            return
+        for lane in self._lanes.values():
+            if len(lane.turns):
+                self._assign(lane)
+
+    def _assign(self, lane: _Lane) -> None:
         for client in self._ids:
-            self._turns.hold(client, self._waiting_of(client) >= MAX_WAITING)
-        while self._room and (turn := self._turns.pop()) is not None:
-            self._room -= 1
+            lane.turns.hold(client, self._waiting_of(client) >= MAX_WAITING)
+        while lane.room and (turn := lane.turns.pop()) is not None:
+            lane.room -= 1
             self._tasks.put(turn[1])
-            if len(self._threads) < IN_FLIGHT - self._room:
+            if len(self._threads) < sum(IN_FLIGHT - one.room for one in self._lanes.values()):
                 name = f"ahead-{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
                 self._threads[-1].start()
 
     def drop(self, client: bytes) -> int:
         """Forget a client; how many of its samples were here."""
-        self._turns.drop(client)
+        for lane in self._lanes.values():
+            lane.turns.drop(client)
         return len(self._ids.pop(client, ()))
 
     def stop(self) -> None:
@@ -109,9 +122,9 @@ class Ahead:
             self._hand_in(self._fetched, wanted, time.monotonic() - since_s)
 
     def _fetched(self, wanted: _Wanted, took_s: float) -> None:
-        self._room += 1
-        client = wanted.job.fetch.client
-        self._turns.spent(client, took_s)
+        client, lane = wanted.job.fetch.client, self._lanes[wanted.job.fetch.export]
+        lane.room += 1
+        lane.turns.spent(client, took_s)
         ids = self._ids.get(client, set())
         if wanted.job.item.id in ids:  # else the client is gone
             ids.remove(wanted.job.item.id)

@@ -398,6 +398,7 @@ class Broker:
             "workers": len(self._staff.ready_workers),
             "worker_pids": self._workers.pids,
             "worker_deaths": self._staff.deaths,
+            "stores_away": len(self._exports.fetcher.away),
             "store_slow_downs": self._exports.fetcher.slow_downs,
             "store_cpu_s": round(self._exports.fetcher.cpu_s, 3),
             "pipelines": len(self._pipelines),

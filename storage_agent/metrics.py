@@ -35,6 +35,7 @@ _GAUGES = {
     "connections": ("loaders", 1, "Connections of loaders."),
     "asking_connections": ("clients", 1, "Connections with requests that are not answered."),
     "outstanding_requests": ("outstanding", 1, "Requests that are not answered."),
+    "stores_away": ("stores_away", 1, "Locations in buckets that cannot be read at the moment."),
     "queued_samples": ("queued", 1, "Samples that wait for a worker."),
     "unread_request_bytes": ("unread_requests_mb", 1e6, "Bytes that came and were not read here."),
     "unread_reply_bytes": ("unread_replies_mb", 1e6, "Bytes that were sent and not read by loaders, as far as known."),

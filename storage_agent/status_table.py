@@ -148,6 +148,7 @@ _ROWS = (
     _Row("sent", ["sent_mb"], lambda values: size(1e6 * values["sent_mb"]) if values["sent_mb"] else ""),
     _Row("CPU time spent", ["cpu_s"], _seconds("cpu_s")),
     _Row("CPU time for buckets", ["store_cpu_s"], _seconds("store_cpu_s")),
+    _Row("buckets away", ["stores_away"], _number("stores_away")),
     _Row("buckets asked for less", ["store_slow_downs"], _number("store_slow_downs")),
     _Row("sends at most", ["limit_mbit"], _limit),
     _Row("requests not read yet", ["unread_requests_mb"], _unread("unread_requests_mb")),

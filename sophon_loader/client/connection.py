@@ -9,7 +9,7 @@ from sophon_loader.client.address import Address
 from sophon_loader.client.link import Link
 from sophon_loader.client.listed import Listed
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.client.patience import MOST_FLOWING_S, Advice, Silence, flows
+from sophon_loader.client.patience import MOST_AT_WORK_S, MOST_FLOWING_S, Advice, Silence, flows
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import (
     AgentError,
@@ -42,6 +42,7 @@ from sophon_loader.wire.messages import (
     Registered,
     Sample,
     Sizes,
+    Status,
     Welcome,
 )
 from sophon_loader.wire.samples import SamplesAsked
@@ -99,6 +100,7 @@ class Connection(Link):
         self._had: set[type[Message]] = set()
         """What has come in answer to questions so far."""
         self._silence = Silence(self._options)
+        self._at_work = False  # on what was asked for, by the agent's last word
         self._looked_s = now_s()
 
     def greet(self, timeout_s: float) -> Welcome:
@@ -197,15 +199,16 @@ class Connection(Link):
 
         Args:
             key: its path in the export.
-            timeout_s: how long it may take.
+            timeout_s: how long it may take, if the agent does not say that it is at work on it.
 
         Raises:
             SampleError: it cannot be had.
         """
         self.begin_file(key)
-        file = self.fetched(timeout_s)
-        if file is None:
-            raise self.silent(timeout_s)
+        latest_s = now_s() + MOST_AT_WORK_S
+        while (file := self.fetched(timeout_s)) is None:
+            if not self._at_work or now_s() > latest_s:
+                raise self.silent(timeout_s)
         return file
 
     def begin_file(self, key: str) -> None:
@@ -270,14 +273,17 @@ class Connection(Link):
 
     def _ask(self, question: Message, payload: bytes | None, timeout_s: float) -> tuple[Message, Payload]:
         self._begin(question, payload)
-        return self._answer(timeout_s, timeout_s)
+        answer = self._answered(timeout_s)
+        if answer is None:
+            raise self.silent(timeout_s)
+        return answer
 
     def _begin(self, question: Message, payload: bytes | None) -> None:
         if self._puts > 1 and type(question) is type(self._question[0]) and not isinstance(question, Fetch):
             self.renew()  # a second answer to the one before, which may still come, would look like one to this
         self._puts = 0
         self._question, self._damaged = (question, payload), 0
-        self._looked_s = now_s()
+        self._looked_s, self._at_work = now_s(), False
         self._silence.heard()
         self._put()
 
@@ -286,12 +292,6 @@ class Connection(Link):
         self._puts += 1
         self.send(*self._question)
         self._asked_over = self.reconnects
-
-    def _answer(self, wait_s: float, timeout_s: float) -> tuple[Message, Payload]:
-        answer = self._answered(wait_s)
-        if answer is None:
-            raise self.silent(timeout_s)
-        return answer
 
     def _answered(self, wait_s: float) -> tuple[Message, Payload] | None:
         """What has come in answer to the question, which is asked again where it or its answer was damaged on its way,
@@ -323,7 +323,9 @@ class Connection(Link):
                         return None
                     continue
                 self._silence.heard()
-                if isinstance(answer[0], Pong) or self._is_second(answer[0]):
+                if isinstance(answer[0], Status):
+                    self._at_work = answer[0].is_at_work
+                if isinstance(answer[0], (Pong, Status)) or self._is_second(answer[0]):
                     continue
                 if not is_corrupt(answer[0]):
                     self._had.add(type(answer[0]))
@@ -355,6 +357,8 @@ class Connection(Link):
         advice = self._silence.waited(self._looked_s - before_s)
         if advice is Advice.PING:
             self.send(Ping())
+            if isinstance(self._question[0], Fetch):
+                self.send(AskStatus())
         elif advice is Advice.RENEW:
             self.renew()
             self.send(Ping())

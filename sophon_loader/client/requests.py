@@ -18,7 +18,7 @@ from sophon_loader.client.patience import Advice, Patience
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Request, Say, Wanted
 from sophon_loader.client.window import Mark, Window
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.wire.messages import AT_WORK, AskStatus, Failed, Failure, Message, Ping, Pong, Sample, Status
+from sophon_loader.wire.messages import AskStatus, Failed, Failure, Message, Ping, Pong, Sample, Status
 
 PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 """How long to ask an agent for nothing that has refused, and how long at most: twice as long with every refusal."""
@@ -228,8 +228,7 @@ class Requests:
         elif isinstance(message, Failed):
             return self._failed(message, now_s)
         elif isinstance(message, Status):
-            at_work = message.values.get(AT_WORK)
-            self.patience.told(at_work=type(at_work) is int and at_work > 0)
+            self.patience.told(at_work=message.is_at_work)
         elif isinstance(message, Pong) and message.instance != self._instance:
             self._instance = message.instance
             self.patience.told(at_work=False)

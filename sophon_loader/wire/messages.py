@@ -232,6 +232,12 @@ class Status:
     KIND: ClassVar[int] = 12
     values: dict[str, Any]
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it counts a sample of the connection that has asked."""
+        count = self.values.get(AT_WORK)
+        return type(count) is int and count > 0
+
 
 @dataclass(frozen=True)
 class AskListing:

@@ -24,11 +24,14 @@ from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.index import OBJECT, Entry
 from storage_agent.stores.indexing import tell_left_out
 from storage_agent.stores.listings import Listings
+from storage_agent.stores.outages import AWAY_S
 from storage_agent.workers.channel import Channel
 
 SCHEMES = ("s3", "gs", "az")
 ANSWER_S = 29.0
 """Within so many seconds the fetching process answers, by the time-outs of `objects.py`."""
+FETCHED_S = AWAY_S + ANSWER_S
+"""Likewise where it waits for a store that is away."""
 _LOCATION = re.compile(r"[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9._-]*(/[^?#@]*)?")
 _SETTINGS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the agent's environment, or AWS_SKIP_SIGNATURE=true for "
@@ -170,7 +173,7 @@ class Far(Archive):
             entry = self._entry(key)
             if entry is not None and self._may_come(entry):
                 name, etag = entry.name.decode(), entry.target.decode()
-                self._asked(ANSWER_S, "fetch", self._location, name, entry.length, etag)
+                self._asked(FETCHED_S, "fetch", self._location, name, entry.length, etag)
 
     def _may_come(self, entry: Entry) -> bool:
         return entry.container == OBJECT and entry.length <= self._max_file_nbytes

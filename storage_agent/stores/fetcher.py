@@ -6,15 +6,19 @@ That process holds the stores' credentials and a TLS stack, and no loader's key;
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.figures import duration
 from storage_agent.log import EventLog
+from storage_agent.stores.outages import AWAY_S
 
 _AGAIN_S = 0.5
 """The pause before it is started again."""
@@ -36,6 +40,9 @@ class Fetcher:
         >>> fetcher.start()
         '@sophon-fetch-5b0c...'
         >>> fetcher.close()
+
+    Attributes:
+        away: locations of stores that are away at the moment.
     """
 
     def __init__(self) -> None:
@@ -48,6 +55,8 @@ class Fetcher:
         self._counting = threading.Lock()
         self._counted: dict[int, tuple[int, float]] = {}
         """Process -> how often a store has asked it for fewer requests, and its CPU seconds."""
+        self.away: frozenset[str] = frozenset()
+        self._log = EventLog()
 
     def start(self) -> str:
         """Start it unless it runs; where it listens. This process's environment has no credentials any more then.
@@ -107,19 +116,35 @@ class Fetcher:
         return made
 
     def _watch(self) -> None:
-        """Start it again whenever it ends: it may have been killed for the memory that it took."""
+        """Hear of stores that are away, and start it again whenever it ends: it may have been killed for the memory
+        that it took."""
         while True:
-            assert self._process is not None
+            assert self._process is not None and self._process.stdout is not None
+            self._hear(self._process.stdout)
             status = self._process.wait()
+            self.away = frozenset()
             if self._closing.is_set():
                 return
-            EventLog().warning("fetching process ended", status=status, remedy="it is started again")
+            self._log.warning("fetching process ended", status=status, remedy="it is started again")
             while not self._closing.wait(_AGAIN_S):
                 with self._lock, contextlib.suppress(ConfigError, OSError):
                     if not self._closing.is_set():
                         _end(self._process)
                         self._process = self._started()
                     break
+
+    def _hear(self, lines: Iterable[bytes]) -> None:
+        """Take in what it says of stores, until it ends; see `objects.py`."""
+        with contextlib.suppress(ValueError):  # it has been ended by this process
+            for line in lines:
+                location, why, seconds = json.loads(line)
+                if why:
+                    self.away |= {location}
+                    remedy = f"samples wait for it for up to {duration(AWAY_S)}; see that this host reaches it"
+                    self._log.warning("store away", location=location, reason=why, remedy=remedy)
+                else:
+                    self.away -= {location}
+                    self._log.info("store back", location=location, after=duration(seconds))
 
 
 def _listening() -> socket.socket:

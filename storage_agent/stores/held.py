@@ -21,7 +21,8 @@ class Held:
     """Objects by what they were asked for; safe under threads.
 
     Args:
-        read: reads an object: (location, key, its size, its ETag) -> bytes.
+        read: reads an object: (location, key, its size, its ETag) -> bytes; told by `patient` whether to wait for a
+            store that is away.
         now_s: the time.
 
     Example:
@@ -30,7 +31,7 @@ class Held:
         >>> held.read("s3://photos", "cats/1.jpg", 109648, '"5f0c..."')
     """
 
-    def __init__(self, read: Callable[[str, str, int, str], Any], now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[..., Any], now_s: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._now_s = now_s
         self._changed = threading.Condition()
@@ -42,9 +43,15 @@ class Held:
         self.nbytes = 0
 
     def fetch(self, *what: Any) -> bytes:
-        """Hold an object for the next `read` of it, or the error that it ended in; nothing if there is no room."""
+        """Hold an object for the next `read` of it, or the error that it ended in; nothing if there is no room.
+
+        One that is on its way is waited for here: whoever reads it next may be a worker, which others need.
+        """
         if self._reserved(what):
-            self._carry_out(what)
+            self._carry_out(what, patient=True)
+        else:
+            with self._changed:
+                self._changed.wait_for(lambda: what not in self._reading)
         return b""
 
     def expect(self, location: str, objects: Sequence[Sequence[Any]]) -> bytes:
@@ -71,10 +78,10 @@ class Held:
             self.nbytes += nbytes
         return True
 
-    def _carry_out(self, what: tuple[Any, ...]) -> None:
+    def _carry_out(self, what: tuple[Any, ...], *, patient: bool = False) -> None:
         found: Any
         try:
-            found = self._read(*what)
+            found = self._read(*what, patient=patient)
         except Exception as error:  # it is raised when somebody asks for the object
             found = error
         with self._changed:

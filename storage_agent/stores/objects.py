@@ -6,6 +6,7 @@ Runs in the fetching process alone. No text of obstore's leaves it, since addres
 from __future__ import annotations
 
 import functools
+import json
 import os
 import random
 import re
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -34,10 +36,14 @@ from tqdm import tqdm
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
 from storage_agent.stores.members import LeftOut, Refused
+from storage_agent.stores.outages import AWAY_S, Outages
 from storage_agent.stores.profiles import NoBoto3, NoProfile, profile
 
 AGAIN_WITHIN_S = 8.0
-"""A read is begun again within so many seconds, so that its error comes before a dataset gives up, after 10 s."""
+"""A read that a worker or reader thread waits for is begun again within so many seconds: others need the thread. A
+fetch, for which no worker waits, has `AWAY_S`."""
+_AGAIN = {"away": sys.maxsize, "busy": sys.maxsize, "cut": 12, "unreadable": 1}
+"""What has gone wrong -> how often it is tried again, within the seconds; what is not here is not tried again."""
 _CLIENT = {"connect_timeout": "2s", "read_timeout": "3s", "timeout": "10s", "randomize_addresses": True}
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _RETRIES = {
@@ -66,7 +72,8 @@ class Failed(Exception):
 
     Args:
         what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
-            "busy" (it fails for now), "profile", "boto3", "names", "many" or "unreadable".
+            "busy" (it fails for now), "cut" (its answer has ended early), "profile", "boto3", "names", "many" or
+            "unreadable".
         why: in words that may be shown.
     """
 
@@ -89,7 +96,13 @@ class Counts:
             self.slow_downs += 1
 
 
+def _tell(location: str, why: str, seconds: float) -> None:
+    """Tell the agent's main process of a store that is away, or back: a line on standard output."""
+    print(json.dumps([location, why, seconds]), flush=True)
+
+
 COUNTS = Counts()
+OUTAGES = Outages(_tell)
 
 
 @functools.cache
@@ -185,21 +198,35 @@ def _entries(rows: list[bytes]) -> Iterator[Entry]:
             yield Entry(name, OBJECT, length=nbytes, target=etag)
 
 
-def read(location: str, key: str, nbytes: int, etag: str) -> Any:
+def read(location: str, key: str, nbytes: int, etag: str, *, patient: bool = False) -> Any:
     """The bytes of an object as it was listed.
+
+    Args:
+        location, key, nbytes, etag: of the object.
+        patient: whether to wait for a store that is away as long as samples do.
 
     Raises:
         Failed: it is another one, or cannot be read.
     """
-    end_s, pause_s, tries = time.monotonic() + AGAIN_WITHIN_S, _FIRST_PAUSE_S, 0
+    begun_s, pause_s, tries = time.monotonic(), _FIRST_PAUSE_S, Counter[str]()
     while True:
         try:
-            return _read(location, key, nbytes, etag)
+            data = _read(location, key, nbytes, etag)
         except Failed as error:
-            tries += 1
-            may_help = error.what in ("away", "busy") or (error.what == "unreadable" and tries == 1)
-            if not may_help or time.monotonic() + pause_s > end_s:
+            is_away, away_s = error.what in ("away", "busy"), 0.0
+            if is_away:
+                away_s = OUTAGES.failed(location, error.why)
+            elif error.what != "cut":
+                OUTAGES.worked(location)
+            tries[error.what] += 1
+            so_far_s = max(away_s, time.monotonic() - begun_s)
+            if tries[error.what] > _AGAIN.get(error.what, 0):
                 raise
+            if so_far_s + pause_s > (AWAY_S if patient else AGAIN_WITHIN_S):
+                raise Failed(error.what, f"{error.why}, for {so_far_s:.0f} s" if is_away else error.why) from None
+        else:
+            OUTAGES.worked(location)
+            return data
         time.sleep(random.uniform(0.5, 1.0) * pause_s)  # readers do not come back all at once
         pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
@@ -214,9 +241,12 @@ def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
             raise Failed("changed", "it has another object")
         if found["size"] != nbytes:
             raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
-        data = got.bytes()
     except (BaseError, OSError) as error:
         raise _failed(error) from None
+    try:
+        data = got.bytes()
+    except (BaseError, OSError) as error:
+        raise Failed("cut", _shown(error)) from None
     if len(data) != nbytes:
         raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
     return data

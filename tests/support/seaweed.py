@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,14 +41,40 @@ class Seaweed:
         endpoint: where it listens.
     """
 
-    def __init__(self, endpoint: str, filer: str) -> None:
+    def __init__(self, endpoint: str, filer: str, command: list[str], folder: Path) -> None:
         self.endpoint = endpoint
         self._filer = filer
+        self._command, self._folder = command, folder
+
+    def start(self) -> None:
+        """Have it listen, with what it had before; returns when it does."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        _until_ready(self, self._process)
+
+    def kill(self) -> None:
+        """End it, with all of its connections."""
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """Stop it in its tracks; connections stay open, and more are taken."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `pause`."""
+        self._process.send_signal(signal.SIGCONT)
 
     def bucket(self, name: str) -> None:
-        """Make a bucket."""
+        """Make a bucket, unless it is there."""
         request = urllib.request.Request(f"{self._filer}/buckets/{name}/", method="POST")
-        urllib.request.urlopen(request, timeout=10).close()
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
 
     def put(self, bucket: str, key: str, data: bytes) -> None:
         """Write an object."""
@@ -105,15 +133,12 @@ def for_tests(folder: Path) -> Iterator[Seaweed]:
         *("-master.telemetry=false", "-volume.max=100", f"-s3.config={config}", "-s3.port.iceberg=0"),
         *("-s3.port.lance=0", "-master.volumeSizeLimitMB=64", *http.values(), *grpc),
     ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        try:
-            server = Seaweed(f"http://127.0.0.1:{ports['s3'][0]}", f"http://127.0.0.1:{ports['filer'][0]}")
-            _until_ready(server, process)
-            yield server
-        finally:
-            process.kill()
-            process.wait()
+    server = Seaweed(f"http://127.0.0.1:{ports['s3'][0]}", f"http://127.0.0.1:{ports['filer'][0]}", command, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 def _free_ports(count: int) -> list[tuple[int, int]]:
@@ -148,6 +173,7 @@ class Proxy:
         listings: how many have come for lists of objects.
         headers: of each request, their names in small letters, and values.
         most: how many of them there were at once at most.
+        gone: the bucket whose requests find nobody: their connections are closed; "" for none.
 
     Example:
         >>> with Proxy(server.endpoint) as proxy:
@@ -156,6 +182,7 @@ class Proxy:
 
     def __init__(self, endpoint: str) -> None:
         self.delay_s = 0.0
+        self.gone = ""
         self.requests = self.listings = self.most = self._now = 0
         self.headers: list[dict[str, str]] = []
         self._lock = threading.Lock()
@@ -195,6 +222,9 @@ class Proxy:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                if proxy.gone and self.path.startswith(f"/{proxy.gone}/"):
+                    self.close_connection = True
+                    return
                 proxy.headers.append({name.lower(): value for name, value in self.headers.items()})
                 is_listing = "list-type" in self.path
                 is_object = self.command == "GET" and not is_listing

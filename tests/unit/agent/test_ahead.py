@@ -15,14 +15,14 @@ from storage_agent.stores import Exports
 
 
 class FarExports:
-    """Exports of which "far" is far, and gives what it is asked for once it may."""
+    """Exports of which "far" and "farther" are far, and give what it is asked for once it may."""
 
     def __init__(self) -> None:
         self.asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.may = threading.Semaphore(0)
 
     def is_far(self, export: str) -> bool:
-        return export == "far"
+        return export.startswith("far")
 
     def fetch(self, export: str, key: str) -> None:
         self.asked.put(key)
@@ -82,6 +82,18 @@ def test_many_at_once_and_no_more_than_that() -> None:
     assert len(owner.done) == 10 and owner.ahead.of(b"a") == IN_FLIGHT
     owner.go_on(IN_FLIGHT)
     assert sorted(owner.done) == [*range(IN_FLIGHT + 10)] and owner.ahead.of(b"a") == 0
+    owner.ahead.stop()
+
+
+def test_an_export_that_waits_for_its_store_leaves_room_to_others() -> None:
+    owner = Owner()
+    owner.take(_jobs(0, IN_FLIGHT + 10))
+    owner.asked(IN_FLIGHT)
+    owner.take(_jobs(0, 5, client=b"b", export="farther"))
+    owner.asked(5)
+    owner.ahead.drop(b"a")
+    owner.go_on(IN_FLIGHT + 5)
+    assert sorted(owner.done) == [*range(5)]
     owner.ahead.stop()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -15,13 +15,15 @@ class Store:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.patient: list[bool] = []
         self.error: Exception | None = None
         self.may = threading.Event()
         self.may.set()
         self.now_s = 0.0
 
-    def read(self, location: str, key: str, nbytes: int, etag: str) -> bytes:
+    def read(self, location: str, key: str, nbytes: int, etag: str, *, patient: bool = False) -> bytes:
         self.asked.append(key)
+        self.patient.append(patient)
         assert self.may.wait(10)
         if self.error is not None:
             raise self.error
@@ -43,6 +45,28 @@ def test_an_object_is_read_once_and_held_for_one_reader() -> None:
     assert store.asked == ["a"] and held.nbytes == 10
     assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a"] and held.nbytes == 0
     assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"] and held.nbytes == 0
+
+
+def test_only_a_fetch_waits_for_a_store_that_is_away() -> None:
+    store = Store()
+    held = Held(store.read)
+    held.fetch(*_what("a"))
+    held.read(*_what("b"))
+    held.expect("s3://photos", [_what("c")[1:]])
+    held.read(*_what("c"))
+    assert dict(zip(store.asked, store.patient, strict=True)) == {"a": True, "b": False, "c": False}
+
+
+def test_a_fetch_of_what_is_on_its_way_waits_for_it() -> None:
+    """A worker that read it instead would wait, and jobs of other exports for the worker."""
+    store = Store()
+    store.may.clear()
+    held = Held(store.read)
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(held.fetch, *_what("a")) for _ in range(2)]
+        assert not wait(found, 0.2, FIRST_COMPLETED).done
+        store.may.set()
+    assert store.asked == ["a"]
 
 
 def test_another_version_is_another_object() -> None:

@@ -14,7 +14,7 @@ IDLE: dict[str, Any] = {
     "cpu_s": 0.0, "instance": "c0ffee", "exports": {"imagenet": "/data/imagenet"}, "keys": True, "keys_refused": 0,
     "workers": 0, "worker_pids": [], "worker_deaths": 0, "pipelines": 0, "loaders": 0, "clients": 0, "queued": 0,
     "outstanding": 0, "dropped_replies": 0, "hung_up": 0, "unread_requests_mb": 0.0, "unread_replies_mb": 0.0,
-    "sent_mb": 0.0, "limit_mbit": None, "store_slow_downs": 0, "store_cpu_s": 0.0,
+    "sent_mb": 0.0, "limit_mbit": None, "store_slow_downs": 0, "store_cpu_s": 0.0, "stores_away": 0,
 }  # fmt: skip
 BUSY: dict[str, Any] = {
     **IDLE, "uptime_s": 11_520.0, "workers": 2, "worker_pids": [4712, 4713], "loaders": 3, "clients": 2,
@@ -22,7 +22,7 @@ BUSY: dict[str, Any] = {
     "answers": {"file": 2345, "pixels": 10_000, "Failed": 9}, "refusals": {"busy": 2, "missing": 7, "novel": 1},
     "keys": False, "keys_refused": 1, "worker_deaths": 1, "hung_up": 4, "dropped_replies": 5,
     "unread_replies_mb": 3.5, "encodings_missing": {"jxl": "imagecodecs is not installed"},
-    "store_slow_downs": 11, "store_cpu_s": 3.2,
+    "store_slow_downs": 11, "store_cpu_s": 3.2, "stores_away": 2,
 }  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def test_an_agent_with_much_to_tell() -> None:
         ("sent", "12.3 GB"),
         ("CPU time spent", "35 min 0 s"),
         ("CPU time for buckets", "3.2 s"),
+        ("buckets away", "2"),
         ("buckets asked for less", "11"),
         ("sends at most", "100 Mbit/s"),
         ("replies not read yet", "3.5 MB"),

@@ -6,6 +6,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.encodings.catalogue import ANY_PART
-from sophon_loader.errors import MalformedMessage
+from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import pack, unpack
 from sophon_loader.wire.messages import (
+    AT_WORK,
     AskListing,
     AskSizes,
+    AskStatus,
     Fetch,
     Hello,
     Listing,
@@ -38,10 +41,11 @@ from sophon_loader.wire.messages import (
     Registered,
     Sample,
     Sizes,
+    Status,
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from tests.support.loaders import said, samples_of
+from tests.support.loaders import said, sample_message, samples_of
 from tests.support.pictures import folder, make_tree
 
 Frames = list[bytes]
@@ -130,8 +134,28 @@ def test_what_was_asked_again_gets_no_answer_to_what_was_asked_before(liar: Liar
     liar.answer = lambda _: [pack(Sizes("/data", [next(counts)] * 3))]
     connection._begin(AskSizes("d", KEYS), None)
     connection._put()  # the connection was lost, and came back
-    assert connection._answer(WAIT_S, WAIT_S)[0] == Sizes("/data", [0, 0, 0])
+    assert (connection._answered(WAIT_S) or [None])[0] == Sizes("/data", [0, 0, 0])
     assert connection.sizes(KEYS, WAIT_S).nbytes == [2, 2, 2]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_a_file_is_waited_for_while_the_agent_is_at_work_on_it(liar: Liar, at_work: bool) -> None:
+    words = iter(range(4))
+    sample = replace(sample_message(1), cut=0, encoding="file", file_nbytes=4)
+
+    def answer(message: Message) -> Frames:
+        if not isinstance(message, AskStatus):
+            return [pack(Pong("i"))]
+        return [pack(Status({AT_WORK: int(at_work)}))] if next(words, None) is not None else _frames(sample, b"file")
+
+    liar.answer = answer
+    options = OffloadOptions(heartbeat_s=0.1, dead_after_s=2.0)
+    with closing(Connection(liar.address, window=1, options=options)) as connection:
+        if at_work:
+            assert connection.file("a", 0.6) == b"file"
+        else:
+            with pytest.raises(AgentUnreachable, match=r"got nothing within 0\.6 s"):
+                connection.file("a", 0.6)
 
 
 @pytest.mark.parametrize("nbytes", [[], [1], [1, 2], [1, 2, 3, 4], [1] * 9999], ids=len)
