@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,10 +40,12 @@ class Held:
         self._held: OrderedDict[tuple[Any, ...], tuple[float, Any]] = OrderedDict()
         """What was asked for -> since when it is here, and the bytes or the error."""
         self._reading: set[tuple[Any, ...]] = set()
+        self._reads: Counter[tuple[Any, ...]] = Counter()
+        """Of what is held or on its way: by how many reads it is wanted."""
         self.nbytes = 0
 
     def fetch(self, *what: Any) -> bytes:
-        """Hold an object for the next `read` of it, or the error that it ended in; nothing if there is no room.
+        """Hold an object for a `read` of it, or the error that it ended in; nothing if there is no room.
 
         One that is on its way is waited for here: whoever reads it next may be a worker, which others need.
         """
@@ -72,7 +74,11 @@ class Held:
         nbytes: int = what[2]
         with self._changed:
             self._forget_old()
-            if what in self._held or what in self._reading or self.nbytes + nbytes > MAX_NBYTES:
+            is_known = what in self._held or what in self._reading
+            if not is_known and self.nbytes + nbytes > MAX_NBYTES:
+                return False
+            self._reads[what] += 1
+            if is_known:
                 return False
             self._reading.add(what)
             self.nbytes += nbytes
@@ -90,7 +96,8 @@ class Held:
             self._changed.notify_all()
 
     def read(self, *what: Any) -> Any:
-        """The object's bytes, which are not held any more. One that is on its way is waited for.
+        """The object's bytes, held no longer than for as many reads as it was to be held for. One that is on its way is
+        waited for.
 
         Raises:
             Failed: it cannot be read.
@@ -98,9 +105,11 @@ class Held:
         with self._changed:
             while what in self._reading:
                 self._changed.wait()
-            _, found = self._held.pop(what, (0.0, None))
+            _, found = self._held.get(what, (0.0, None))
             if found is not None:
-                self.nbytes -= what[2]
+                self._reads[what] -= 1
+                if self._reads[what] <= 0:
+                    self._forget(what)
         if found is None:
             return self._read(*what)
         if isinstance(found, Exception):
@@ -110,5 +119,8 @@ class Held:
     def _forget_old(self) -> None:
         before_s = self._now_s() - OLD_S
         while self._held and next(iter(self._held.values()))[0] < before_s:
-            what, _ = self._held.popitem(last=False)
-            self.nbytes -= what[2]
+            self._forget(next(iter(self._held)))
+
+    def _forget(self, what: tuple[Any, ...]) -> None:
+        del self._held[what], self._reads[what]
+        self.nbytes -= what[2]
