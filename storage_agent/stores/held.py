@@ -74,6 +74,8 @@ class Held:
         nbytes: int = what[2]
         with self._changed:
             self._forget_old()
+            if isinstance(self._held.get(what, (0.0, None))[1], Exception):
+                self._forget(what)  # of an earlier try
             is_known = what in self._held or what in self._reading
             if not is_known and self.nbytes + nbytes > MAX_NBYTES:
                 return False
@@ -108,7 +110,7 @@ class Held:
             _, found = self._held.get(what, (0.0, None))
             if found is not None:
                 self._reads[what] -= 1
-                if self._reads[what] <= 0:
+                if self._reads[what] <= 0 or isinstance(found, Exception):
                     self._forget(what)
         if found is None:
             return self._read(*what)

@@ -90,6 +90,24 @@ def test_an_error_is_told_to_whoever_reads() -> None:
     assert held.read(*_what("a")) == b"." * 10 and store.asked == ["a", "a"]
 
 
+def test_an_error_is_of_one_try() -> None:
+    """Whoever had it fetched may be gone: nobody else is told of a store that was away, once it is back."""
+    store = Store()
+    held = Held(store.read)
+    for _ in range(2):
+        store.error = ValueError("no")
+        held.fetch(*_what("a"))
+        store.error = None
+        held.fetch(*_what("a"))
+        assert held.read(*_what("a")) == b"." * 10
+    store.error = ValueError("no")
+    held.expect("s3://photos", [_what("b")[1:]])
+    with pytest.raises(ValueError, match="no"):
+        held.read(*_what("b"))
+    store.error = None
+    assert held.read(*_what("b")) == b"." * 10
+
+
 def test_whoever_reads_what_is_on_its_way_waits_for_it() -> None:
     store = Store()
     store.may.clear()
