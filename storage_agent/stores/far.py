@@ -91,7 +91,7 @@ class Far(Archive):
             ConfigError: they cannot be served.
         """
         self._check_location()
-        self._listings = Listings(self._location, self._index_folder)
+        self._listings = self._kept()
         if kept := self._listings.take():
             seconds = time.time() - kept.stat().st_mtime
             self._use(kept, kept=True)
@@ -113,10 +113,14 @@ class Far(Archive):
             ConfigError: they cannot be listed.
         """
         self._check_location()
-        listings = Listings(self._location, self._index_folder)
+        listings = self._kept()
         self._list(new := listings.new())
         listings.remove_older(new)
         return new
+
+    def _kept(self) -> Listings:
+        assert self._fetcher is not None, "the agent's main process has one"
+        return Listings(self._location, self._index_folder, self._fetcher.environment)
 
     def _check_location(self) -> None:
         scheme = self._location.partition("://")[0]

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.figures import duration
@@ -89,6 +89,11 @@ class Fetcher:
         with self._counting:
             before, before_s = self._counted.get(pid, (0, 0.0))
             self._counted[pid] = max(before, slow_downs), max(before_s, cpu_s)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What it reads with: this process's environment, as it was at the start."""
+        return self._environment or os.environ
 
     @property
     def slow_downs(self) -> int:

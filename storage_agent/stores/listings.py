@@ -7,11 +7,31 @@ import fcntl
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from storage_agent.stores.indexing import is_whole, private_index_folder, remove_unfinished
 
 _SUFFIX = ".listing"
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
+_ACCOUNTS = ("AZURE_STORAGE_ACCOUNT_NAME",)
+"""Names of containers are those of an account; names of buckets are everybody's at Amazon and Google."""
+
+
+def endpoint_of(location: str, environment: Mapping[str, str]) -> str:
+    """The URL of the server that the environment names for a location; "" for the provider's own."""
+    names = _ENDPOINTS[location.partition("://")[0]]
+    return next((environment[name] for name in names if environment.get(name)), "").rstrip("/")
+
+
+def _server_of(location: str, environment: Mapping[str, str]) -> str:
+    """What tells the servers and accounts apart where a location is another one's; "" for the provider's own."""
+    accounts = [environment.get(name, "") for name in _ACCOUNTS] if location.startswith("az:") else []
+    return "\0".join(filter(None, [endpoint_of(location, environment), *accounts]))
 
 
 class Listings:
@@ -22,21 +42,24 @@ class Listings:
     Args:
         location: `s3://bucket/prefix`, `gs://` or `az://container/prefix`.
         folder: where indexes are kept; None for the usual one.
+        environment: names the server, unless it is the provider's own.
 
     Raises:
         ConfigError: there is no such folder.
 
     Example:
-        >>> listings = Listings("s3://photos/train", None)
+        >>> listings = Listings("s3://photos/train", None, os.environ)
         >>> listings.take()
         PosixPath('/home/ann/.cache/sophon/indexes/5f0c...-01795776000000000000.listing')
     """
 
-    def __init__(self, location: str, folder: Path | None) -> None:
+    def __init__(self, location: str, folder: Path | None, environment: Mapping[str, str]) -> None:
         self._lock = -1
         """Descriptor of the listing that is served."""
         self._folder = private_index_folder(folder)
-        self._which = hashlib.sha256(location.rstrip("/").encode()).hexdigest()[:24]
+        server = _server_of(location, environment)
+        named = f"{location.rstrip('/')}\0{server}" if server else location.rstrip("/")
+        self._which = hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
     def of_this_start(self) -> Path:
         """Where an agent's start lists to, if it takes no listing that is kept."""

@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
+from storage_agent.stores.listings import endpoint_of
 from storage_agent.stores.members import LeftOut, Refused
 from storage_agent.stores.outages import AWAY_S, Outages
 from storage_agent.stores.profiles import NoBoto3, NoProfile, profile
@@ -58,7 +59,6 @@ _RETRIES = {
 """Of lists and looks. Reads are begun again here: obstore does not tell how often it has been asked to slow down, and
 goes on with a body that was cut, instead of reading it whole."""
 _NO_RETRIES = {**_RETRIES, "max_retries": 0}
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
 _NBYTES = struct.Struct(">I")
@@ -116,8 +116,7 @@ def _store(location: str, *, again: bool = True) -> Any:
     scheme, _, path = location.partition("://")
     bucket, _, prefix = path.partition("/")
     made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
-    endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
-    client = {**_CLIENT, "allow_http": scheme == "s3" and endpoint.startswith("http://")}
+    client = {**_CLIENT, "allow_http": endpoint_of(location, os.environ).startswith("http://")}
     more: dict[str, Any] = {"retry_config": _RETRIES if again else _NO_RETRIES}
     try:
         if scheme == "s3" and (found := profile(os.environ)) is not None:

@@ -13,6 +13,7 @@ from sophon_loader.errors import SampleMissing
 from sophon_loader.wire.samples import SamplesAsked
 from storage_agent.samples import Samples
 from storage_agent.stores.far import Far
+from storage_agent.stores.listings import Listings
 from tests.support import seaweed
 from tests.support.agents import Agent, run_command
 from tests.support.far import far_store
@@ -80,12 +81,31 @@ def test_a_start_takes_the_kept_listing_and_says_its_age(
 def test_nothing_is_listed_where_a_listing_is_kept(
     server: Seaweed, environment: None, indexes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept(indexes)
+    with Proxy(server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        kept(indexes)
+        before = proxy.listings
+        with far_store(f"s3://{BUCKET}", indexes) as store:
+            assert len(names(store)) == FILES
+        assert proxy.listings == before
+
+
+def test_a_listing_is_of_one_server(
+    server: Seaweed, environment: None, indexes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers may each have a bucket of a name; however the same one is written, it is the same."""
+    listing = kept(indexes)
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, f"{server.endpoint}/")
+        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+        assert Listings(f"s3://{BUCKET}", indexes, os.environ).take() == listing
+        monkeypatch.delenv(name)
     with Proxy(server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with far_store(f"s3://{BUCKET}", indexes) as store:
             assert len(names(store)) == FILES
-        assert proxy.listings == 0
+        assert proxy.listings == 1
+        assert kept(indexes) != listing and listing.exists()
 
 
 def test_labels_are_read_many_at_once_and_each_once(
