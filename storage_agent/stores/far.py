@@ -239,6 +239,8 @@ class Far(Archive):
                 f"objects must stay as they were when they were listed, got {key!r} of export {self._export!r}, which "
                 f"has changed in {self._location}; {self._relist}"
             )
+        if what in ("denied", "unset", "profile", "region"):
+            why += f"; {self._remedy(self._location.partition('://')[0], what)}, and restart the agent"
         raise refusals.unreadable(self._export, key, f"{self._location}: {why}")
 
     def _asked(self, within_s: float | None, *question: object) -> list[Any]:

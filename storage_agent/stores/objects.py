@@ -38,7 +38,7 @@ from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_
 from storage_agent.stores.listings import endpoint_of
 from storage_agent.stores.members import LeftOut, Refused
 from storage_agent.stores.outages import AWAY_S, Outages
-from storage_agent.stores.profiles import NoBoto3, NoProfile, profile
+from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
 
 AGAIN_WITHIN_S = 8.0
 """A read that a worker or reader thread waits for is begun again within so many seconds: others need the thread. A
@@ -58,6 +58,8 @@ _RETRIES = {
 }
 """Of lists and looks. Reads are begun again here: obstore does not tell how often it has been asked to slow down, and
 goes on with a body that was cut, instead of reading it whole."""
+_RENEWED_PAUSE_S = 0.2
+"""Obstore does not ask for credentials again within 0.1 s."""
 _NO_RETRIES = {**_RETRIES, "max_retries": 0}
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
@@ -106,6 +108,12 @@ OUTAGES = Outages(_tell)
 
 
 @functools.cache
+def _profile() -> Profile | None:
+    """The profile of this process's environment, for all locations; see `profiles.py`."""
+    return profile(os.environ)
+
+
+@functools.cache
 def _store(location: str, *, again: bool = True) -> Any:
     """The store of a location, made once, in this process: its connections are threads' of its own.
 
@@ -119,7 +127,7 @@ def _store(location: str, *, again: bool = True) -> Any:
     client = {**_CLIENT, "allow_http": endpoint_of(location, os.environ).startswith("http://")}
     more: dict[str, Any] = {"retry_config": _RETRIES if again else _NO_RETRIES}
     try:
-        if scheme == "s3" and (found := profile(os.environ)) is not None:
+        if scheme == "s3" and (found := _profile()) is not None:
             more |= {"credential_provider": found, **found.settings}
         return made(bucket, prefix=prefix.strip("/") or None, client_options=client, **more)
     except NoProfile as error:
@@ -218,6 +226,10 @@ def read(location: str, key: str, nbytes: int, etag: str, *, patient: bool = Fal
             elif error.what != "cut":
                 OUTAGES.worked(location)
             tries[error.what] += 1
+            if error.what == "denied" and tries["denied"] == 1 and location.startswith("s3:") and (one := _profile()):
+                one.renew()
+                time.sleep(_RENEWED_PAUSE_S)
+                continue
             so_far_s = max(away_s, time.monotonic() - begun_s)
             if tries[error.what] > _AGAIN.get(error.what, 0):
                 raise
@@ -272,6 +284,8 @@ def _failed(error: Exception) -> Failed:
         return Failed("unset", "no credentials are found")
     if "PermanentRedirect" in text or code == "AuthorizationHeaderMalformed" or "status code: 301" in text:
         return Failed("region", shown)
+    if code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired"):  # with 400
+        return Failed("denied", shown)
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.search(r"status code: 40[13]", text):
         return Failed("denied", shown)
     status = match.group(1) if (match := _STATUS.search(text)) else ""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import math
+import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,6 +15,8 @@ from typing import Any
 _FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
 _VALID_S = 300.0
 """How long credentials are used before boto3 is asked again, which has them renewed 10 minutes before they expire."""
+_RENEWED_S = 10.0
+"""Profiles are not read again more often: each object that may not be read is refused, whatever the keys are."""
 _YES = ("1", "true", "on", "yes", "y", "t")
 
 
@@ -48,6 +54,19 @@ class Profile:
         has_region = any(name in environment for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
         region = None if has_region else session.region_name
         self.settings = {"region": region} if region else {}
+
+        self._renewed_s = -math.inf
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """A store has refused the credentials: read the profile anew, since boto3 keeps them until they expire."""
+        import boto3
+
+        with self._lock:
+            if time.monotonic() - self._renewed_s > _RENEWED_S:
+                with contextlib.suppress(Exception):  # likewise; the old ones stay
+                    self._credentials = boto3.Session().get_credentials() or self._credentials
+                self._renewed_s = time.monotonic()
 
     def __call__(self) -> dict[str, Any]:
         """The credentials for the next requests."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sophon_loader.errors import SampleUnreadable
+from storage_agent.stores.far import Far
 from tests.support import seaweed
-from tests.support.agents import ROOT
+from tests.support.agents import ROOT, until
 from tests.support.far import far_store
 from tests.support.seaweed import PUBLIC, READER, READER_SECRET, Proxy, Seaweed
 
@@ -129,3 +133,57 @@ def test_the_reader_pays(server: Seaweed, home: Path, indexes: Path, monkeypatch
             assert store.read(KEY) == DATA
         assert len(proxy.headers) >= 3, "a list, a look, a read"
         assert all(one.get("x-amz-request-payer") == "requester" for one in proxy.headers), proxy.headers
+
+
+CHANGED = "a-changed-secret-that-nobody-may-see"
+
+
+def test_keys_that_no_longer_go(server: Seaweed, home: Path, indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    with far_store("s3://private", indexes) as store:
+        assert store.read(KEY) == DATA
+        server.change_reader_secret(CHANGED)
+        try:
+            said = until(lambda: refused(store), "the server has taken the keys in")
+            assert "s3://private: it answers 403" in said and "set AWS_ACCESS_KEY_ID and" in said, said
+            assert said.endswith("and restart the agent") and READER_SECRET not in said
+        finally:
+            server.change_reader_secret(READER_SECRET)
+        until(lambda: refused(store) is None, "they go again: nothing is remembered")
+
+
+@pytest.mark.parametrize("valid_s", [5, 3600])
+def test_a_profile_that_gives_new_keys_goes_on(server: Seaweed, home: Path, indexes: Path, valid_s: int) -> None:
+    """Those that have expired, and those that the server no longer takes before they have."""
+    pytest.importorskip("boto3")
+    (home / ".aws").mkdir()
+    (home / ".aws" / "credentials").write_text(f"[default]\ncredential_process = /bin/cat {home / 'keys'}\n")
+    write_keys(home, READER_SECRET, valid_s)
+    with far_store("s3://private", indexes) as store:
+        assert store.read(KEY) == DATA
+        write_keys(home, CHANGED, 3600)
+        server.change_reader_secret(CHANGED)
+        try:
+            time.sleep(1.0)
+            for _ in range(20):
+                assert store.read(KEY) == DATA
+                time.sleep(0.05)
+        finally:
+            server.change_reader_secret(READER_SECRET)
+
+
+def write_keys(home: Path, secret: str, valid_s: int) -> None:
+    """What a profile's command prints."""
+    until_utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + valid_s))
+    keys = {"Version": 1, "AccessKeyId": READER, "SecretAccessKey": secret, "SessionToken": "", "Expiration": until_utc}
+    (home / "keys").write_text(json.dumps(keys))
+
+
+def refused(store: Far) -> str | None:
+    """What a read ends in."""
+    try:
+        store.read(KEY)
+    except SampleUnreadable as error:
+        return str(error)
+    return None

@@ -59,6 +59,16 @@ class Seaweed:
         self._process.kill()
         self._process.wait()
 
+    def change_reader_secret(self, secret: str) -> None:
+        """Have the reader's keys no longer go, and others go from now on."""
+        path = self._folder / "s3.json"
+        config = json.loads(path.read_text())
+        for one in config["identities"]:
+            if one["name"] == READER:
+                one["credentials"] = [{"accessKey": READER, "secretKey": secret}]
+        path.write_text(json.dumps(config))
+        self._process.send_signal(signal.SIGHUP)
+
     def pause(self) -> None:
         """Stop it in its tracks; connections stay open, and more are taken."""
         self._process.send_signal(signal.SIGSTOP)
