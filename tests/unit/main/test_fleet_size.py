@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from sophon_loader.decide.agent_cores import wanted_agent_cores
 from sophon_loader.main import fleet_size
 from sophon_loader.main.fleet_size import EVERY_S, AgentCores, WantedFile
+from sophon_loader.pipeline.randomness import threads_beside
 from sophon_loader.wire.wanted_cores import WantedCores
 from tests.support.agents import until
 from tests.unit.main.test_live import KNOWN, Driven, totals_of
@@ -112,3 +115,15 @@ def test_another_folder_takes_the_place_of_the_first(tmp_path: Path) -> None:
     assert not list(first.iterdir())
     file.close()
     assert not list(second.iterdir())
+
+
+def test_its_thread_draws_no_random_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a loader with `num_workers=0` would begin an epoch with a worker, and others would get other numbers."""
+    monkeypatch.setattr(fleet_size, "REWRITTEN_S", 0.001)
+    before, file = random.getstate(), WantedFile()
+    file.say(str(tmp_path), WantedCores(1.0, 1.0))
+    end_s = time.monotonic() + 1.0
+    while time.monotonic() < end_s:
+        assert threads_beside() == []
+    assert list(tmp_path.iterdir()) and random.getstate() == before
+    file.close()
