@@ -18,7 +18,7 @@ ALONE = ["unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up &
 
 @pytest.mark.long
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("program", ["under_ray", "sized_under_ray"])
+@pytest.mark.parametrize("program", ["under_ray", "sized_under_ray", "headless_under_ray"])
 def test_agents_under_ray(program: str, tmp_path: Path) -> None:
     has_ray = [sys.executable, "-c", "import ray.dashboard.optional_deps"]  # not into this process
     if subprocess.run(has_ray, capture_output=True, timeout=60).returncode:
