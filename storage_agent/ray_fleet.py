@@ -177,11 +177,13 @@ def _await_sizer(ray: Any, parsed: argparse.Namespace, end_s: float) -> int:
 def _sizing(ray: Any, listed: Kept, agents: Sequence[Kept]) -> Sizing:
     resource = listed.name.removesuffix(sizer_name(""))
     present = sum(one.state == _SERVES for one in _of(agents, resource))
+    state = listed.state
     try:
         said = Sizes(*ray.get(ray.get_actor(listed.name, namespace=NAMESPACE).said.remote(), timeout=ANSWER_S))
+        state = _SERVES  # the list is some time behind
     except (ray.exceptions.RayError, ValueError) as error:
         said = Sizes(None, None, None, f"it does not answer: {str(error).partition(chr(10))[0]}")
-    return Sizing(listed.name, listed.state, listed.restarts, said.wanted, present, said.least, said.most, said.trouble)
+    return Sizing(listed.name, state, listed.restarts, said.wanted, present, said.least, said.most, said.trouble)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
