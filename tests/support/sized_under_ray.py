@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -46,8 +47,9 @@ class Training:
         path = self._folder / file_name("training", 0)
         while not self._ending.wait(0.5):
             made = path.with_name(".wanted-in-the-making")
-            made.write_text(WantedCores(self.wanted, 1.0).text())
-            os.replace(made, path)
+            with contextlib.suppress(FileNotFoundError):  # the folder is away
+                made.write_text(WantedCores(self.wanted, 1.0).text())
+                os.replace(made, path)
 
     def close(self) -> None:
         self._ending.set()
@@ -96,6 +98,14 @@ def train(cluster: Cluster, root: Path, announced: Path, training: Training) -> 
             sizer.kill()
             epoch.until(lambda: not sizer.is_running() and sizing(cluster)["restarts"] == 1, "it is back", 60.0)
             epoch.until(lambda: sizing(cluster)["wanted"] == 3, "it answers", 30.0)
+        away = announced.with_name("away")
+        announced.rename(away)
+        epoch.until(
+            lambda: "cannot be read on this node: No such file" in sizing(cluster)["trouble"], "it says so", 60.0
+        )
+        away.rename(announced)
+        epoch.until(lambda: not sizing(cluster)["trouble"] and entries(announced) == 3, "all is well again", 60.0)
+        assert sizing(cluster)["wanted"] == sizing(cluster)["present"] == 3
         with timed("one agent is left"):
             agents = [serving(one) for one in listed() if one != first]
             training.wanted = 1.0
