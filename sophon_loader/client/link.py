@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
@@ -236,6 +237,12 @@ class Link:
     def arrived_nbytes(self) -> int:
         """What has come by the TCP connection of now, parts of messages too; 0 where that cannot be told."""
         return 0 if self._descriptor is None else received_nbytes(self._descriptor) or 0
+
+    def current(self) -> int:
+        """Which connection this is now: `reconnects`, with all counted of which news has come."""
+        with contextlib.suppress(zmq.ZMQError):  # closed, at the end of this process
+            self._watch()
+        return self.reconnects
 
     def _watch(self) -> None:
         """Take the monitor's events. A handshake that "fails" later than the first is of bytes that cannot be read."""

@@ -48,7 +48,8 @@ class OffloadOptions:
             False, Pillow and torchvision make the same values, which takes more CPU time.
         cache: a folder on a disk of this host in which whole files are kept that an agent has sent, or that were read
             over a mount; later epochs and jobs read them from there. The files must be mounted here too, since a copy
-            is served only while the mounted file has the size and times of change that it had. None for no cache.
+            is served only while the mounted file has the size and times of change that it had; or lie in archives or
+            a far store, of whose content the agent tells a digest. None for no cache.
         cache_gb: room that the cache may take on that disk, in 10^9 bytes.
         log: path of a file to which each second of training adds a line, for `sophon-report`. `{rank}` and `{loader}`
             in it are filled in, else added where they are not 0, so that no two loaders share a file. None: no log.

@@ -95,6 +95,7 @@ class Session:
         malformed: messages so far that break the protocol.
         gave_up_s: when the agent was given up last, by the clock of `now_s`; 0 if it never was.
         stopping: whether the agent has said that it takes no more requests, because it ends.
+        asks_beside: whether it is asked something else than samples, which it may refuse for the moment.
 
     Example:
         >>> session.keep([batch])
@@ -119,6 +120,7 @@ class Session:
         self.shortest_net_s = math.inf
         self.corrupt = self.malformed = 0
         self.stopping = False
+        self.asks_beside = False
         self._agains = itertools.count()
 
     @property
@@ -306,12 +308,17 @@ class Session:
         with contextlib.suppress(SophonError):  # of no use in any other way
             self.connection.send(Ping())
             while (left_s := end_s - now_s()) > 0:
-                received = self._receive(left_s)
-                if received is not None:
-                    self._take(*received)
-                    if isinstance(received[0], Pong):
-                        return received[0].instance
+                if isinstance(heard := self.hear(left_s), Pong):
+                    return heard.instance
         return ""
+
+    def hear(self, timeout_s: float) -> Message | None:
+        """The next message, which has its effect here, too; None after `timeout_s`, or if it cannot be used."""
+        received = self._receive(timeout_s)
+        if received is None:
+            return None
+        self._take(*received)
+        return received[0]
 
     def _in_part(self) -> int:
         """Bytes that have come since this was asked last, of a message that is not whole."""
@@ -389,6 +396,8 @@ class Session:
         """A message of ours was refused."""
         if failed.failure == Failure.BAD_PIPELINE and failed.digest in self._digests:
             self._requests.refused(self._digests.index(failed.digest), now_s())
+        if self.asks_beside and failed.failure in (Failure.BUSY, Failure.STOPPING):
+            return
         if failed.digest:
             return  # a pipeline could not be registered again: the answer to its samples decides
         self._give_up(error_of(failed.failure, f"{failed.text} (agent {self.terms.address})"))

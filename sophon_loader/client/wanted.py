@@ -29,8 +29,9 @@ class Wanted:
         occurrence: how often this iteration has met the sample before.
         prices: of wire, agent and loader, and for which cores, if the agent is to choose; see `Fetch`.
         here: it is read on this host, and no agent is asked.
-        before: what tells the mounted file from one that takes its place, as it was before an agent was asked for it;
-            None where no copy is to be kept.
+        before: what tells the mounted file from one that takes its place, as it was before an agent was asked for it,
+            or, where it is not mounted, what tells the agents' connections from later ones; None where no copy is to be
+            kept.
         in_cache: whether there is a copy in the cache on this host.
     """
 
@@ -42,7 +43,7 @@ class Wanted:
     occurrence: int = 0
     prices: tuple[float, float, float, float] | None = None
     here: bool = False
-    before: tuple[int, int, int] | None = None
+    before: tuple[int, int, int] | tuple[tuple[int, int], ...] | None = None
     in_cache: bool = False
 
 

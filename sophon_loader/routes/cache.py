@@ -45,6 +45,7 @@ class Cache:
         folder: the user's; the cache is a folder of this user's in it.
         nbytes: that it may take, shared by all that use the folder.
         set_nbytes: bytes of all files, as well as they are known; 0 for unknown: what there is room for is kept then.
+        content: what agents say of the content of an export whose files are not mounted here; "" where they are.
 
     Attributes:
         share: of all keys, that is to be kept; 0 while it is not used.
@@ -57,8 +58,8 @@ class Cache:
         True
     """
 
-    def __init__(self, folder: str, nbytes: int, set_nbytes: int = 0) -> None:
-        self.folder, self._nbytes = own_folder(folder), nbytes
+    def __init__(self, folder: str, nbytes: int, set_nbytes: int = 0, content: str = "") -> None:
+        self.folder, self._nbytes, self.content = own_folder(folder), nbytes, content
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
@@ -67,11 +68,16 @@ class Cache:
 
     def has(self, key: str) -> bool:
         """Whether a version of a file is kept, whichever."""
+        return self.version(key) is not None
+
+    def version(self, key: str) -> Version | None:
+        """In which version a file is kept; None if it is not."""
         digest = _digest(key)
         with contextlib.suppress(OSError):
             segment = self._segment(digest)
-            return segment is not None and segment.find(digest) is not None
-        return False
+            entry = None if segment is None else segment.find(digest)
+            return None if entry is None else entry.version
+        return None
 
     def admits(self, key: str) -> bool:
         """Whether a file is one of those to keep, and there is time to write it."""

@@ -10,9 +10,8 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
-from sophon_loader.routes.segments import Version
 from sophon_loader.wire.messages import CHEAPEST
-from sophon_loader.workers.kept import Kept
+from sophon_loader.workers.kept import Before, Kept
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.tariff import Dealer, SharedTariff
@@ -82,11 +81,11 @@ class Chooser:
             return self._file(source, index, occurrence, *self._look(index))
         return Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
 
-    def _look(self, index: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Version | None]:
+    def _look(self, index: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Before | None]:
         """See `Kept.look`."""
         return (False, None) if self._kept is None else self._kept.look(index, fill, epoch)
 
-    def _file(self, source: int, index: int, occurrence: int, in_cache: bool, before: Version | None) -> Wanted:
+    def _file(self, source: int, index: int, occurrence: int, in_cache: bool, before: Before | None) -> Wanted:
         """A sample as its file."""
         key, here = self._locations.key_in_export(index), in_cache or self._files_here
         cut, encoding = FILE.cut, FILE.encoding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -10,11 +11,11 @@ from typing import Any
 
 from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
-from sophon_loader.client.wanted import Reply
+from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import MalformedMessage, add_note, note_foreign
+from sophon_loader.errors import MalformedMessage, SophonError, add_note, note_foreign
 from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
@@ -88,7 +89,7 @@ class Finisher:
 
     def talk(self, session: Session | Fleet) -> None:
         """Replies come by this connection from now on."""
-        self._instead.session = session
+        self._instead.session = self._kept.contents.session = session
 
     def close(self) -> None:
         """Close this process's connections, if it has any."""
@@ -148,7 +149,9 @@ class Finisher:
         """The file, in place of an answer."""
         wanted, terms, cached = reply.wanted, self._terms, False
         data: bytes | None
-        if reply.failed is None and not reply.unusable:
+        if wanted.in_cache and wanted.here and self._locations.path_here(wanted.sample) is None:
+            data, cached = self._copy(wanted)
+        elif reply.failed is None and not reply.unusable:
             try:
                 data, cached = read_here(wanted, self._locations, terms, self._kept, reply.why)
             except OSError:
@@ -165,6 +168,21 @@ class Finisher:
             row.add(fallbacks=1, refused=reply.failed is not None)  # it was meant to come from the agent
         row.count_file(len(data))
         return data
+
+    def _copy(self, wanted: Wanted) -> tuple[bytes | None, bool]:
+        """A file that is not mounted, and whether it is from the cache; else it is from the agent, and is there from
+        now on, if it can be. None if that agent does not send it.
+        """
+        if (data := self._kept.copy(wanted.sample)) is not None:
+            return data, True
+        asked = replace(wanted, cut=0, encoding="file", prices=None, before=self._kept.contents.looked())
+        with contextlib.suppress(SophonError):
+            sample, payload = self._instead.again(asked, epoch=0)
+            value = decode(sample.encoding, sample.meta, payload)
+            if not sample.cut and not isinstance(value, PartOfFile):
+                self._kept.keep(asked, value)
+                return bytes(value), False
+        return None, False
 
     def _read_instead(self, reply: Reply) -> bytes | None:
         """The file from this host, in place of an answer of no use; None if this host does not have it."""
@@ -188,6 +206,7 @@ class Finisher:
         sample = reply.sample
         assert sample is not None
         since_s = time.thread_time()
+        self._kept.contents.looked()  # an agent that was started anew may have other files than the copies
         try:
             stage, value = self._received(reply, steps, draw)
         except MalformedMessage as error:

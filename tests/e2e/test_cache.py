@@ -236,7 +236,9 @@ def test_a_mounted_file_that_is_lost_comes_from_the_agent(tree: Path, make: Make
 
 
 def test_without_a_mount_it_is_refused(agent: Agent, make: Make) -> None:
-    with pytest.raises(ConfigError, match=r"a cache must be of mounted files, got tcp://.*; mount the folder here"):
+    with pytest.raises(
+        ConfigError, match=r"a cache must be of mounted files, or of archives .*, got tcp://.*; mount the folder here"
+    ):
         samples_of(make(dataset=RemoteImageFolder(agent.address(), transform=eval_transform())))
 
 
