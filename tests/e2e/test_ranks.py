@@ -103,6 +103,20 @@ def test_two_ranks_with_two_agents_of_which_one_dies(root: Path, agent: Agent, t
     assert all((told["all"]["ranks"], told["all"]["samples"]) == (2, PICTURES) for told in two)
 
 
+@pytest.mark.timeout(300)
+def test_two_ranks_share_a_cache(root: Path, agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "address").write_text(agent.address())
+    two = run(2, "cached", root, tmp_path)
+    without, expected = sharded(root, seed=1), []
+    for epoch in range(3):
+        without.set_epoch(epoch)
+        expected.append(sorted(seen(without)))
+    found = [sorted(one + other) for one, other in zip(*(told["seen"] for told in two), strict=True)]
+    assert found == expected * 3
+    cached = [sum(both) for both in zip(*(told["cached"] for told in two), strict=True)]
+    assert cached[0] == 0 and cached[6] > 0
+
+
 def test_copies_of_a_picture_at_several_ranks(root: Path, tmp_path: Path) -> None:
     found = run(2, "copies", root, tmp_path)
     for kind in ("drawn", "given", "expected", "foreign"):

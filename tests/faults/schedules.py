@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tests.support.cache_harm import CACHE_HARM, CLOCK_JUMP
+
 MOST_FILES = 64
 """Of the tree that all loaders read from."""
 EPOCHS = 2
@@ -20,6 +22,9 @@ STRIKES = ("drop", "double", "reorder", "truncate", "flip", "flip header")
 LASTING = ("stop", "stall", "delay", "slow", "slow disk", "away")
 """Faults that are undone some batches later."""
 MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
+OF_CACHE = tuple(f"cache {what}" for what in CACHE_HARM)
+CACHE_SHARE = 0.5
+"""Of the schedules, in which files are kept; what is kept outlives them."""
 ENCODINGS: tuple[Any, ...] = ("auto", "paper", ["webp"], ["pixels", "roi-jpeg"], ["file"])
 POLICIES = ("no-off", "all-off", "resize-off", "sophon", "auto")
 
@@ -30,7 +35,7 @@ class Fault:
 
     Args:
         at: before which batch of the run, from 0; `BEFORE` for before the loader is made.
-        kind: one of `LASTING`, `MOMENTARY`, or a strike.
+        kind: one of `LASTING`, `MOMENTARY`, `OF_CACHE`, a clock jump, or a strike.
         amount: batches that it lasts, messages or files that it concerns, or workers of the newer agent; from 1.
         to_agent: of a strike: messages to the agent, and not those from it.
     """
@@ -52,6 +57,7 @@ class Schedule:
         profile: whether there is one to write, to a disk that is full.
         faults: in the order in which they come.
         fused: whether C of our own may decode.
+        cache: whether files are kept on this host.
 
     Example:
         >>> Schedule.from_line(drawn(7).line()) == drawn(7)
@@ -64,6 +70,7 @@ class Schedule:
     profile: bool = False
     faults: list[Fault] = field(default_factory=list)
     fused: bool = True
+    cache: bool = False
 
     def line(self) -> str:
         """As a line of text, to be kept."""
@@ -96,7 +103,12 @@ def drawn(seed: int) -> Schedule:
     if first.random() < MISSING_SHARE:
         faults.append(Fault(BEFORE, "away", first.randint(2, 1 + batches // 2)))
     fused = random.Random(f"{seed} decodes").random() < 0.5
-    return Schedule(seed, files, loader, draw.random() < 0.2, sorted(faults, key=lambda fault: fault.at), fused)
+    keeps = random.Random(f"{seed} keeps")
+    if cache := keeps.random() < CACHE_SHARE:
+        kinds = [keeps.choice((*OF_CACHE, CLOCK_JUMP)) for _ in range(keeps.randint(0, MOST_FAULTS))]
+        faults += [Fault(keeps.randrange(batches), kind, keeps.randint(1, 16)) for kind in kinds]
+    profile = draw.random() < 0.2
+    return Schedule(seed, files, loader, profile, sorted(faults, key=lambda fault: fault.at), fused, cache)
 
 
 def _fault(draw: random.Random, batches: int) -> Fault:

@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import torch
@@ -33,8 +34,21 @@ from tqdm import tqdm
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import OffloadWarning
-from tests.faults.schedules import BEFORE, EPOCHS, LASTING, MOST_FILES, STRIKES, Fault, Schedule, drawn, shrunk
+from sophon_loader.workers import kept
+from tests.faults.schedules import (
+    BEFORE,
+    EPOCHS,
+    LASTING,
+    MOST_FILES,
+    OF_CACHE,
+    STRIKES,
+    Fault,
+    Schedule,
+    drawn,
+    shrunk,
+)
 from tests.support.agents import EXPORT, Agent, agent_for, until
+from tests.support.cache_harm import CLOCK_JUMP, harm_cache, jump
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, make_tree
 from tests.support.relay import SpoiltRelay
@@ -61,6 +75,8 @@ os.open = _slowly
 SLOW_DISK_S = 0.1
 DELAY_S = 0.05
 SLOW_MBIT = 5.0
+CACHE_GB = 0.004
+"""Room for nearly all of the files."""
 PATIENCE_S = 150.0
 """For an agent whose workers still import torch, on a machine that does much else."""
 MOST_S = 400.0
@@ -77,6 +93,9 @@ class Scene:
         relay: to the agent.
         slow_disk: a file with which the agent's disk is slow.
         full_disk: a folder in which nothing can be written.
+
+    Attributes:
+        cache: a folder for files that are kept, by one schedule after the other.
     """
 
     def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay, slow_disk: Path, full_disk: Path) -> None:
@@ -85,6 +104,8 @@ class Scene:
         self.full_disk = full_disk
         self.agent = agent
         self.relay = relay
+        self.cache = root.with_name("cache")
+        self._draw = random.Random(str(root.name))
         self._stopped = False
 
     @property
@@ -116,6 +137,10 @@ class Scene:
             self.slow_disk.touch()
         elif fault.kind == "replace":
             self._replace(fault.amount)
+        elif fault.kind in OF_CACHE:
+            harm_cache(self.cache, fault.kind.removeprefix("cache "), fault.amount, self._draw)
+        elif fault.kind == CLOCK_JUMP:
+            jump(self.root, fault.amount, self._draw)
         elif self.alive:
             self._harm(fault)
 
@@ -185,6 +210,8 @@ def scene() -> Iterator[Scene]:
         agent = stack.enter_context(agent_for(root, workers=2, warm=warm))
         agent.arguments = ("--end-with-stdin",)
         relay = stack.enter_context(SpoiltRelay(agent.endpoint))
+        for name in ("YOUNG_S", "BEHIND_S"):  # the tree's files are new
+            stack.enter_context(patch.object(kept, name, 0.0))
         found = Scene(root, agent, relay, slow_disk, stack.enter_context(_full_disk(above / "full")))
         until(found.complete, "all workers are ready", PATIENCE_S)
         stack.callback(found.heal)  # a stopped agent would not end
@@ -259,11 +286,13 @@ def _epochs(
     random.seed(schedule.seed)
     generator = torch.Generator().manual_seed(schedule.seed)
     arguments = {**schedule.loader, "profile": at.full_disk / "profile.npz" if schedule.profile else None}
+    keeps = address is not None and schedule.cache
+    cache: dict[str, Any] = {"cache": str(at.cache), "cache_gb": CACHE_GB} if keeps else {}
     loader = OffloadingDataLoader(
         Subset(folder(at.root), range(schedule.files)),
         agent=address,
         seed=schedule.seed,
-        options=replace(OPTIONS, fused=schedule.fused),
+        options=replace(OPTIONS, fused=schedule.fused, **cache),
         generator=generator,
         **arguments,
     )
@@ -344,8 +373,8 @@ def main() -> int:
     for schedule in failed:
         smaller = shrunk(schedule, lambda one: bool(failure(one)))
         print(f"seed {schedule.seed} is kept as {smaller.line()}", file=sys.stderr)
-        with KEPT.open("a") as kept:
-            kept.write(smaller.line() + "\n")
+        with KEPT.open("a") as lines:
+            lines.write(smaller.line() + "\n")
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -19,6 +20,8 @@ from torch import distributed
 from torch.utils.data import DistributedSampler, Subset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.workers import kept
+from tests.support.cache_harm import harm_cache
 from tests.support.loaders import PlainPictures, digest_of
 from tests.support.pictures import train_transform
 
@@ -95,6 +98,29 @@ def replicas(root: Path, folder: Path) -> dict[str, Any]:
     own, both = loader.report().as_dict(), loader.report(all_ranks=True).as_dict()
     loader.close()
     return {"seen": found, "own": own, "all": both}
+
+
+def cached(root: Path, folder: Path) -> dict[str, Any]:
+    """One cache of both, by two policies; the second time all that rank 0 has kept is damaged in mid-epoch."""
+    kept.YOUNG_S = kept.BEHIND_S = 0.0  # the tree's files are new
+    options = OffloadOptions(connect_timeout_s=20.0, cache=str(folder / "cache"), cache_gb=0.01)
+    found: dict[str, Any] = {"seen": [], "cached": []}
+    for policy in ("no-off", "auto", "no-off"):
+        loader = sharded(
+            root, seed=1, agent=(folder / "address").read_text(), policy=policy, num_workers=1, options=options
+        )
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            its = []
+            for number, batch in enumerate(loader):
+                its += seen([batch])
+                if number == epoch == 1 and distributed.get_rank() == 0:
+                    for what in ("flip", "truncate", "remove files"):
+                        harm_cache(folder / "cache", what, 4, random.Random(what))
+            found["seen"].append(its)
+            found["cached"].append(loader.report().as_dict()["cached"])
+        loader.close()
+    return found
 
 
 def go_on(root: Path, folder: Path) -> dict[str, Any]:
@@ -205,6 +231,7 @@ def _runs(pid: int) -> bool:
 
 DOES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "begin": begin,
+    "cached": cached,
     "go_on": go_on,
     "late": late,
     "replicas": replicas,
