@@ -312,6 +312,16 @@ BENCHES = (
         "first",
     ),
     Bench(
+        "fleet",
+        "bench.fleet",
+        "What do our rule for the number of agents and three published ones cost while trainings come and go?",
+        "",
+        9,
+        (),
+        ("--parts", "predicted"),
+        "last",
+    ),
+    Bench(
         "workers",
         "bench.workers",
         'Is `num_workers="auto"` as fast as the best fixed number?',

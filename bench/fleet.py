@@ -8,7 +8,16 @@ loaders say that they could use; Cachew's and Pecan's, which try an agent more o
 tf.data service's, by rates. Figures: seconds that trainings have stalled, agent-seconds, changes of the number, and
 what the first two cost at Pecan's prices, $4.96 an hour for a training and $0.427 for an agent. No bar.
 
-`predicted`: a simulation (bench/fleet_simulated.py), at its length and at `--time-scale`, over seeds of its noise.
+`predicted`: a simulation (bench/fleet_simulated.py), at its length and at `--time-scale`, over seeds of its noise. With
+`measured` too, the second takes the rates and the start of an agent from what is measured.
+
+`measured`: agents and trainings in processes of their own (bench/fleet_measured.py). Pictures should be large photos:
+of these, a loader with as little CPU as here makes less than half of what its training takes, so that agents are of
+use. All trainings have the policy `auto` under all rules, since under no other does a loader say what it could use.
+With an agent for itself a training would get 1 / `--share` times what it takes. Rates for the tf.data service's rule
+are all images by CPU seconds of agents, so that what loaders make counts in its favour. The queue is the share of
+batches that waited for their training. A stall is all the time from a training's begin in which no step runs: also that
+to its first batch, some seconds, which no fleet would spare it.
 
 In both, phases and what rules wait for (our minute, Cachew's 20 metrics) are multiplied by `--time-scale`. The start of
 an agent is not, nor is the period of 2 s, so that a short run is harder on all rules.
@@ -17,33 +26,56 @@ an agent is not, nor is the period of 2 s, so that a short run is harder on all 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from statistics import median
 from typing import Any
 
+from tqdm import tqdm
+
 from bench import arguments, record
+from bench.bed import why_no_quota
+from bench.fleet_measured import Calibration, calibrated, measured, place
 from bench.fleet_rules import RULES, score
 from bench.fleet_simulated import Load, Outcome, simulated
+from bench.loading import quiet
 
-PARTS = ("predicted",)
+PARTS = ("predicted", "measured")
 SEEDS = 20
-DEMAND, CAPACITY, START_S = 18.0, 20.0, 4.0
-"""Images/s of a training and of an agent, and the start of one, in the simulation."""
+PLAIN = Calibration(images_per_s=20.0, alone=0.0, start_s=4.0)
+"""What is simulated where nothing is measured."""
+LEAST_ADDED = 0.2
+"""Share of what a training gets with an agent that is the agent's; with less, no rule has anything to size."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Predict, measure, print a line per rule, write the results."""
-    options = arguments.parsed(parser(), argv)
-    if len(options.trainings) != len(options.phases_s):
-        remedy = "give a length for each number"
-        parser().refuse("--phases-s", f"{len(options.trainings)} numbers", len(options.phases_s), remedy)
-    summary = []
+    options = checked(parser(), argv)
+    quiet()
+    found: dict[str, Any] = {"left_out": {}}
+    rows: list[dict[str, Any]] = []
     if "predicted" in options.parts:
-        for scale in dict.fromkeys((1.0, options.time_scale)):
-            summary += [predicted(name, options, scale) for name in options.rules]
-    for row in summary:
-        print(line(row))
-    settings = {name: getattr(options, name) for name in ("trainings", "phases_s", "time_scale")}
-    record.write(options.output, {"settings": settings, "summary": summary})
+        rows += [predicted(name, options, 1.0, PLAIN) for name in options.rules]
+    known = PLAIN
+    if "measured" in options.parts:
+        if reason := why_no_quota():
+            found["left_out"]["measured"] = reason
+        else:
+            known, later = measure(options)
+            rows += later
+            found["calibration"] = {name: round(value, 2) for name, value in asdict(known).items()}
+            if known.adds < LEAST_ADDED * known.images_per_s:
+                found["left_out"]["measured"] = "an agent adds too little to what a loader makes itself"
+                known = PLAIN
+    if "predicted" in options.parts:
+        rows += [predicted(name, options, options.time_scale, known) for name in options.rules]
+    for one in rows:
+        print(line(one))
+    names = ("trainings", "phases_s", "time_scale", "share", "agent_cores", "loader_cores", "rounds")
+    record.write(
+        options.output, {"settings": {name: getattr(options, name) for name in names}, "summary": rows, **found}
+    )
     return 0
 
 
@@ -59,35 +91,81 @@ def parser() -> arguments.Parser:
     what = "Seconds of each phase, before `--time-scale`."
     add("--phases-s", type=arguments.above_zero, nargs="+", default=[60.0, 120.0, 120.0], metavar="S", help=what)
     what = "What the phases and the rules' waiting times are multiplied by."
-    add("--time-scale", type=arguments.above_zero, default=0.33, help=what)
+    add("--time-scale", type=arguments.above_zero, default=0.4, help=what)
     add("--most", type=arguments.count(), default=6, help="Agents that there may be; at least one there always is.")
+    what = "What a training takes, by what it gets with an agent for itself."
+    add("--share", type=arguments.above_zero, default=0.95, help=what)
+    add("--agent-cores", type=arguments.quota, default=0.12, help="CPU quota of an agent, in cores.")
+    add("--loader-cores", type=arguments.quota, default=0.05, help="CPU quota of a training with its loader, in cores.")
+    add("--rounds", type=arguments.count(), default=1)
     return parser
 
 
-def load_of(options: Any, scale: float, demand: float, capacity: float, start_s: float) -> Load:
+def checked(parser: arguments.Parser, argv: Sequence[str] | None) -> Namespace:
+    """The arguments, with a length for each phase.
+
+    Args:
+        parser: of this bench.
+        argv: the command line.
+    """
+    options = arguments.parsed(parser, argv)
+    if len(options.trainings) != len(options.phases_s):
+        remedy = "give a length for each number of --trainings"
+        parser.refuse("--phases-s", f"{len(options.trainings)} numbers", len(options.phases_s), remedy)
+    return options
+
+
+def load_of(options: Namespace, scale: float, known: Calibration) -> Load:
     """What is simulated, and measured.
 
     Args:
         options: of the command line.
         scale: of the phases.
-        demand: images/s of a training.
-        capacity: images/s of an agent.
-        start_s: of an agent.
+        known: of agents and loaders.
     """
     phases_s = [scale * length_s for length_s in options.phases_s]
-    return Load(options.trainings, phases_s, demand, capacity, start_s, most=options.most)
+    demand = options.share * known.images_per_s
+    return Load(options.trainings, phases_s, demand, known.adds, known.start_s, most=options.most, alone=known.alone)
 
 
-def predicted(name: str, options: Any, scale: float) -> dict[str, Any]:
+def predicted(name: str, options: Namespace, scale: float, known: Calibration) -> dict[str, Any]:
     """What a rule costs by the simulation.
 
     Args:
         name: of the rule.
         options: of the command line.
         scale: of all lengths of time.
+        known: of agents and loaders.
     """
-    load = load_of(options, scale, DEMAND, CAPACITY, START_S)
+    load = load_of(options, scale, known)
     return row("predicted", name, scale, [simulated(name, load, scale, seed) for seed in range(SEEDS)])
+
+
+def measure(options: Namespace) -> tuple[Calibration, list[dict[str, Any]]]:
+    """What is known before any rule is asked, with the usual start of an agent, and a row for each rule.
+
+    None of these where an agent adds less than `LEAST_ADDED`.
+
+    Args:
+        options: of the command line.
+    """
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in options.rules}
+    starts_s: list[float] = []
+    quotas = options.agent_cores, options.loader_cores
+    progress = tqdm(total=options.rounds * len(outcomes), desc="fleet", file=sys.stderr)
+    with place(options.data, max(options.trainings), options.most, *quotas) as where, progress:
+        known = calibrated(where)
+        if known.adds < LEAST_ADDED * known.images_per_s:
+            return known, []
+        load = load_of(options, options.time_scale, known)
+        for number in range(options.rounds):
+            for name in record.in_turns(options.rules, number):
+                outcome, starts = measured(where, name, load, options.time_scale)
+                outcomes[name].append(outcome)
+                starts_s += starts
+                progress.update()
+    rows = [row("measured", name, options.time_scale, outcomes[name]) for name in options.rules]
+    return replace(known, start_s=median(starts_s)), rows
 
 
 def row(part: str, name: str, scale: float, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ KNOWN_S = 6.0
 """How long after its begin a training's demand is known."""
 AHEAD = 2.0
 """Batches that a training holds."""
-BATCH = 8
+BATCH = 4
 NOISE = 0.02
 """Standard deviation of a period's mean batch time, by itself."""
 
@@ -35,9 +35,10 @@ class Load:
         trainings: how many run, phase by phase.
         phases_s: length of each phase.
         demand: images/s of a training that never waits.
-        capacity: images/s of an agent.
+        capacity: images/s that an agent adds.
         start_s: from an agent's start until it serves.
         least, most: agents.
+        alone: images/s of a training's loader without agents.
     """
 
     trainings: Sequence[int]
@@ -47,6 +48,7 @@ class Load:
     start_s: float
     least: int = 1
     most: int = 8
+    alone: float = 0.0
 
     def at(self, now_s: float) -> int:
         """How many trainings run; 0 after the end."""
@@ -121,14 +123,14 @@ class Simulation:
         return self._outcome
 
     def _tick(self, now_s: float) -> None:
-        most = self._load.demand / BATCH * TICK_S
+        most, alone = (rate / BATCH * TICK_S for rate in (self._load.demand, self._load.alone))
         left = sum(at_s <= now_s for at_s in self._ready_at_s) * self._load.capacity / BATCH * TICK_S
         # Those that are full first: what they leave is for those that are not.
         for index, one in enumerate(sorted(self._trainings, key=lambda one: -one.ahead)):
             share = left / (len(self._trainings) - index)
-            given = min(share, AHEAD - one.ahead + most)
+            given = min(share, max(0.0, AHEAD - one.ahead + most - alone))
             left -= given
-            self._outcome.stall_s += one.step(given, most) * TICK_S
+            self._outcome.stall_s += one.step(given + alone, most) * TICK_S
         self._outcome.agent_s += len(self._ready_at_s) * TICK_S
 
     def _look(self, now_s: float) -> None:
@@ -146,7 +148,8 @@ class Simulation:
             batch_s = LOOK_S * len(self._trainings) / batches * (1 + self._random.gauss(0, NOISE))
         for one in self._trainings:
             one.batches = 0.0
-        cores = WantedCores(self._load.demand / NEARLY / self._load.capacity, 1.0)
+        lacks = max(0.0, self._load.demand / NEARLY - self._load.alone)
+        cores = WantedCores(lacks / self._load.capacity, 1.0)
         return Seen(
             now_s=now_s,
             present=len(self._ready_at_s),
@@ -155,7 +158,7 @@ class Simulation:
             queue=sum(one.ahead for one in self._trainings) / max(1, len(self._trainings)),
             trainings=len(self._trainings),
             demanded=[self._load.demand] * len(known),
-            agents=[self._load.capacity] * ready,
+            agents=[self._load.capacity + self._load.alone] * ready,
             wanted={
                 f"wanted-{one.begun_s:g}-{index}.json": WantedFile((int(now_s // REWRITTEN_S), index, b""), cores)
                 for index, one in enumerate(known)

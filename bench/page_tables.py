@@ -492,6 +492,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "cache": far_tables.cache,
     "replicas": replica_tables.replicas,
     "replicas-workers": replica_tables.workers,
+    "fleet": replica_tables.fleet,
     "costs": costs,
     "encodings": encodings,
     "study": study,

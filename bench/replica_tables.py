@@ -37,3 +37,26 @@ def workers(results: Results) -> str:
         for one in result.rows["workers"]
     ]  # fmt: skip
     return table(("agents", "descriptors", "threads", "PSS, MB", "private, MB"), rows)
+
+
+@of_file("fleet")
+def fleet(result: Result) -> str:
+    """What each rule for the size of a fleet costs, predicted and measured."""
+    settings = result.rows["settings"]
+    rows = [
+        (
+            f"{entry['part']}, {_length(settings['phases_s'], entry['scale'])}",
+            entry["rule"],
+            *(spread(entry[name], 0) for name in ("stall_s", "agent_s", "changes")),
+            spread(entry["cents"], 1),
+            " -> ".join(map(str, entry["agents"])),
+        )
+        for entry in result.rows["summary"]
+    ]
+    columns = ("how", "rule", "stalls, s", "agent-seconds", "changes", "cents", "agents")
+    missing = [f"`{name}` was left out: {reason}." for name, reason in result.rows["left_out"].items()]
+    return "\n\n".join([table(columns, rows), *missing])
+
+
+def _length(phases_s: list[float], scale: float) -> str:
+    return f"{scale * sum(phases_s):.0f} s"
