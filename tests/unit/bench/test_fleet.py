@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from bench import fleet, replica_tables
 from bench.fleet_rules import RULES, Cachew, Ours, Pecan, Rule, Seen, TfDataService, score
 from bench.fleet_simulated import Load, simulated
+from bench.markdown import Results
 from sophon_loader.wire.wanted_cores import WantedCores
 from storage_agent.fleet_size import WantedFile
 
@@ -134,3 +139,21 @@ def test_a_fleet_that_never_grows_stalls_by_what_lacks() -> None:
 
 def test_the_score_is_in_dollars() -> None:
     assert score(3600.0, 7200.0) == pytest.approx(4.96 + 2 * 0.427)
+
+
+def test_what_loaders_make_themselves_needs_no_agent() -> None:
+    outcome = simulated("ours", replace(LOAD, alone=9.0, capacity=11.0), 1.0, seed=1)
+    assert outcome.agents == [1, 3, 1]
+    without = simulated("ours", replace(LOAD, alone=18.0), 1.0, seed=1)
+    assert without.agents == [1, 1, 1] and without.stall_s < 1.0
+
+
+def test_results_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pictures" / "class").mkdir(parents=True)
+    (tmp_path / "pictures" / "class" / "one.jpg").touch()
+    command = ["--data", str(tmp_path / "pictures"), "--parts", "predicted", "--rules", "ours"]
+    command += ["--summary", str(tmp_path / "fleet.json")]
+    assert fleet.main(command) == 0
+    assert "1 -> 4 -> 1 agents" in capsys.readouterr().out
+    table = replica_tables.fleet(Results(tmp_path))
+    assert "| predicted, 300 s | ours |" in table and "| predicted, 120 s | ours |" in table
