@@ -304,8 +304,8 @@ BENCHES = (
     Bench(
         "replicas",
         "bench.replicas",
-        "What do two agents with the same files bring, alike and unlike, and what does a worker hold for 1, 2 and 8?",
-        "0.95 of the sum of their links (1.9 times one's); 0.9 of the sum of their CPUs, 0.95 where they are unlike",
+        "What do two and four agents with the same files bring, alike and unlike, and what does a worker hold?",
+        "0.95 of the sum of their links (1.9 times one's); 0.9 of that of their CPUs, 0.95 where they are unlike",
         5,
         (),
         ("--cases", "wire", "--policies", "no-off", "--rounds", "1", "--link-mbit", "50"),

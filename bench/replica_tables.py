@@ -7,7 +7,7 @@ from bench.markdown import MISSING, Result, Results, of_file, spread, table
 
 @of_file("replicas")
 def replicas(result: Result) -> str:
-    """Images per second with two agents, by the sum of what each would deliver."""
+    """Images per second with several agents, by the sum of what each would deliver."""
     settings = result.rows["settings"]
     limits = {"wire": f"{settings['link_mbit']:g} Mbit/s", "cpu": f"{settings['agent_cores']:g} cores"}
     rows = [

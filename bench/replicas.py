@@ -1,14 +1,15 @@
-"""What more agents with the same files bring: throughput with two of them, alike and unlike, against one.
+"""What more agents with the same files bring: throughput with two and four of them, alike and unlike, against one.
 
     python -m bench.replicas --data PATH --json replicas.json
     python -m bench.replicas --data PATH --cases workers      what a loader's worker holds for 1, 2 and 8 agents
 
 Agents of one worker each serve the same pictures over loopback. In `wire`, each paces its replies to `--link-mbit`; in
 `cpu`, each has a CPU quota of `--agent-cores`, and all ops run there; a third agent has a quarter of either. A loader
-with `one` agent, with `two`, and with the `unlike` pair take turns, epoch by epoch, and which goes first changes
-every round. A figure is images per second by the sum of what its agents would deliver, each by its rate or quota and by
-what `one` has delivered in the same round. Bars: 0.95 for `wire` (1.9 times one agent's with two), 0.95 for the unlike,
-and 0.9 for two whose CPU limits. Two cores are few for all these processes: nothing else should run.
+with `one` agent, with `two`, with the `unlike` pair, and in `cpu` with `four`, take turns, epoch by epoch, and which
+goes first changes every round. A figure is images per second by the sum of what its agents would deliver, each by its
+rate or quota and by what `one` has delivered in the same round. Bars: 0.95 for `wire` (1.9 times one agent's with two),
+0.95 for the unlike, and 0.9 for two and four whose CPU limits. Two cores are few for all these processes: nothing else
+should run.
 
 `auto` is left out of `cpu`: it would run ops at the loader too, so that one agent's rate is no measure of two.
 
@@ -40,9 +41,17 @@ CASES = ("wire", "cpu", "workers")
 POLICIES = ("no-off", "auto")
 UNLIKE = 0.25
 """Share of the others' link, or cores, that the third agent has."""
-SUMS = {"one": 1.0, "two": 2.0, "unlike": 1.0 + UNLIKE}
+SHARES = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "weak": UNLIKE}
+"""Each agent's rate or quota, by what is given."""
+LOADERS = {"one": ("a",), "two": ("a", "b"), "unlike": ("a", "weak"), "four": ("a", "b", "c", "d")}
+"""The agents of each loader."""
+SUMS = {name: sum(SHARES[agent] for agent in agents) for name, agents in LOADERS.items()}
 """What the agents of each loader would deliver, by one agent."""
-BARS = {("wire", "two"): 0.95, ("wire", "unlike"): 0.95, ("cpu", "two"): 0.9, ("cpu", "unlike"): 0.95}
+BARS = {
+    "wire": {"two": 0.95, "unlike": 0.95},
+    "cpu": {"two": 0.9, "unlike": 0.95, "four": 0.9},
+}
+"""Minimum images per second by the sum: per case, the loaders compared with `one`."""
 NUMBERS = (1, 2, 8)
 """Agents of the loaders whose workers are looked at."""
 
@@ -87,7 +96,8 @@ def parser() -> arguments.Parser:
         "--policies", type=arguments.policy(), nargs="+", default=list(POLICIES), action=arguments.Distinct, metavar="P"
     )
     add("--link-mbit", type=arguments.above_zero, default=20.0, help="Rate of an agent's replies in Mbit/s, in `wire`.")
-    add("--agent-cores", type=arguments.quota, default=0.3, help="CPU quota of an agent in cores, in `cpu`.")
+    # Four agents of 0.3 cores and the loader that takes what they send would be more than the two cores of the bed.
+    add("--agent-cores", type=arguments.quota, default=0.15, help="CPU quota of an agent in cores, in `cpu`.")
     add("--rounds", type=arguments.count(), default=3)
     return parser
 
@@ -121,14 +131,19 @@ def loaders(
         case: of `CASES`.
         policy: of all loaders.
         rounds: epochs of each loader that count.
-        mbit: that two agents pace their replies to; None for no limit.
-        cores: quota of these two; None for no limit.
+        mbit: that an agent with a share of 1 paces its replies to; None for no limit.
+        cores: quota of such an agent; None for no limit.
     """
+    names = ("one", *BARS[case])
     with ExitStack() as stack:
-        shares = (1.0, 1.0, UNLIKE)
-        a, b, c = (stack.enter_context(agent(data, mbit and mbit * share, cores and cores * share)) for share in shares)
+        started = {
+            name: stack.enter_context(agent(data, mbit and mbit * share, cores and cores * share))
+            for name, share in SHARES.items()
+            if any(name in LOADERS[loader] for loader in names)
+        }
         every = {}
-        for name, addresses in {"one": [a], "two": [a, b], "unlike": [a, c]}.items():
+        for name in names:
+            addresses = [started[each] for each in LOADERS[name]]
             dataset = RemoteImageFolder(addresses[0], training_pipeline())
             every[name] = our_loader(dataset, 1, agent=addresses, policy=policy)
             stack.callback(every[name].close)
@@ -145,8 +160,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     summary = []
     for case, policy in dict.fromkeys((row["case"], row["policy"]) for row in rows):
         its = [row for row in rows if (row["case"], row["policy"]) == (case, policy)]
-        for agents in ("two", "unlike"):
-            about = {"case": case, "policy": policy, "agents": agents, "bar": BARS[case, agents]}
+        for agents, bar in BARS[case].items():
+            about = {"case": case, "policy": policy, "agents": agents, "bar": bar}
             rates = {
                 "one_images_per_s": record.spread([row["one"] for row in its]),
                 "images_per_s": record.spread([row[agents] for row in its]),
