@@ -17,6 +17,8 @@ _RESOURCES = {
     "io": "the network",
 }
 """By their names in a report; the last two are those of its `throughput`."""
+RESOURCES = ("gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk")
+"""Those that an epoch uses up."""
 _DOUBLED = {"gpu": "a training step twice as fast"}
 LEAST_GAIN = 0.005
 """A smaller one would read as 0 %."""
@@ -70,7 +72,7 @@ def what_more_brings(would_bring: Mapping[str, float]) -> str:
     """A sentence on what twice of each resource would bring, those that bring something; empty while nothing is known.
 
     Args:
-        would_bring: how many times as many samples per second twice of each gives.
+        would_bring: how many times as many samples per second twice of each gives, in the order to tell.
 
     Example:
         >>> what_more_brings({"gpu": 1.0, "wire": 1.6, "loader-cpu": 1.04})
@@ -78,8 +80,7 @@ def what_more_brings(would_bring: Mapping[str, float]) -> str:
     """
     if not would_bring:
         return ""
-    gains = sorted(((times - 1, name) for name, times in would_bring.items()), key=lambda gain: -gain[0])
-    told = [(doubled(name), gain) for gain, name in gains if gain >= LEAST_GAIN]
+    told = [(doubled(name), times - 1) for name, times in would_bring.items() if times - 1 >= LEAST_GAIN]
     if not told:
         return "Twice of any single resource would bring nothing."
     (first, most), *others = told

@@ -436,6 +436,7 @@ class Engine:
             weighed={} if live is None else live.weighed(),
             notes=(*said, *(one.note for one in agents), *of_agents, *note_on(self._cache, self._settings.policy)),
             agents=tuple(agents),
+            agent_address="" if self._contact.agent is None else str(self._contact.agent),
             group_bytes=self._contact.group_bytes(),
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
 from sophon_loader.figures import percent
+from sophon_loader.report.agents import IN_USE, LEFT, REFUSED
 
 HARDLY, MUCH = 0.05, 0.25
 """Shares of the time for which the training waits. Below the first one it limits, whatever the model says; above the
@@ -25,17 +26,21 @@ _AGENT_CORES = "Give the agent more cores: it then compresses and prepares more.
 _CODECS = "Install the compressing encodings on both hosts: pip install 'sophon_loader[codecs]'."
 _OF_CODECS = ("lepton", "jxl", "jpegls", "htj2k")
 """What the names of encodings have in them that need those packages."""
-_ADVICE = {
-    "gpu": ("Nothing needs to be done about loading: it keeps up. Only a faster training step or GPU helps.",),
-    "wire": ("Use a faster network, or smaller crops.",),
+_FREE = {
     "loader-cpu": (
         'Let the loader choose the number of its workers: num_workers="auto".',
         'Move the last ops to the GPU: tail="device".',
-        "Otherwise use a host with more cores.",
     ),
-    "agent-cpu": (_AGENT_CORES,),
-    "agent-disk": ("Use a faster disk at the agent: no offloading helps there.",),
 }
+"""What takes something off a resource and costs nothing."""
+_MORE = {
+    "gpu": "Nothing needs to be done about loading: it keeps up. Only a faster training step or GPU helps.",
+    "wire": "Use a faster network, or smaller crops.",
+    "loader-cpu": "Use a host with more cores for the training.",
+    "agent-cpu": _AGENT_CORES,
+    "agent-disk": "Use a faster disk at the agent: no offloading helps there.",
+}
+"""What gives more of it."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,11 @@ class Verdict:
     Args:
         heading: what limits.
         lead: by how much.
-        advice: what to do, the cheapest first.
+        advice: what to do. First what takes something off the resource that limits, at no cost; then what is bought,
+            by what it brings.
         holds: whether the loader's model is of what happened, so that its figures can stand beside it.
-        would_bring: of the report; None where the training does not wait for what the model names.
+        would_bring: of the report, what limits first, then by what it brings; None where the training does not wait
+            for what the model names.
         knows: whether there is anything to say.
     """
 
@@ -96,8 +103,7 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
     limits = values["limits"] or ({} if first is None else {first: 1.0})
     if is_gone(samples, fallbacks):
         lead = f"{fallbacks:,} of {samples:,} samples were read on this host instead, so what limits is not known."
-        advice = "See that the agent runs, and what it says: sophon-agent status ADDRESS."
-        return Verdict("The agent sends nothing usable", lead, (advice,), holds=False)
+        return Verdict("The agent sends nothing usable", lead, (_ask_agent(values),), holds=False)
     if not limits:
         lead = "A verdict takes 20 training steps with an agent."
         return Verdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",), knows=False)
@@ -105,11 +111,11 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
     waited = min(1.0, values.get("awaited_s", 0.0) / values["seconds"]) if values["seconds"] else 0.0
     wait = f"The training waited for batches {percent(waited)} of the time."
     if first != "gpu" and waited < HARDLY:
-        return Verdict("The training step limits", f"{wait} Next is {resource(first)}.", _ADVICE["gpu"])
+        return Verdict("The training step limits", f"{wait} Next is {resource(first)}.", (_MORE["gpu"],))
     if first == "gpu" and waited > MUCH:
         lead = (
-            f"{wait} The loader's model names the training step, so much of that wait was for workers to start, or for "
-            "something else on this host."
+            f"{wait} By the loader's estimate the training step limits, so much of that wait was for workers to start, "
+            "or for something else on this host."
         )
         return Verdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
     by_how_much = capitalised(what_limits(limits).partition("; ")[2])
@@ -117,7 +123,7 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
         f"{capitalised(resource(first))} limits",
         f"{wait} {by_how_much}".strip(),
         _advice(first, values),
-        would_bring=values["would_bring"],
+        would_bring=dict(sorted(values["would_bring"].items(), key=lambda one: (one[0] != first, -one[1]))),
     )
 
 
@@ -130,15 +136,27 @@ def sent_share(wire_bytes: float, read_bytes: float) -> float | None:
 
 
 def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
-    told = list(_ADVICE.get(first, ()))
     if first not in ("wire", "loader-cpu"):
-        return tuple(told)
-    if values["would_bring"].get("agent-cpu", 1.0) >= _GAIN:
-        told.insert(len(told) - 1, _AGENT_CORES)  # cores are cheaper than the network or host that comes last
+        return (_MORE[first],) if first in _MORE else ()
+    told, bought, brings = list(_FREE.get(first, ())), [first], values["would_bring"]
     choices = (*values["weighed"], *values.get("choices", ()))
     if first == "wire" and not any(codec in name for name in choices for codec in _OF_CODECS):
-        told.insert(0, _CODECS)
+        told.append(_CODECS)
     if not values["offloading"]:
         why_not = values["summary"].partition(": ")[2] or values["summary"]
-        told.insert(0, f"See why nothing is offloaded: {why_not}.")
-    return tuple(told)
+        told.insert(0 if first == "wire" else len(told), f"See why nothing is offloaded: {why_not}.")
+    if brings.get("agent-cpu", 1.0) >= _GAIN:
+        bought.append("agent-cpu")
+    if told:  # else what limits is to come first
+        bought.sort(key=lambda name: -brings.get(name, 1.0))
+    return (*told, *(_MORE[name] for name in bought))
+
+
+def _ask_agent(values: Mapping[str, Any]) -> str:
+    """What to do about agents that send nothing: ask one of those that do not answer, or one of all."""
+    agents = [one for one in values.get("agents", ()) if one["state"] not in (LEFT, REFUSED)]
+    agents.sort(key=lambda one: one["state"] == IN_USE)
+    given = [*(one["agent"] for one in agents), values.get("agent_address", "")]
+    known = [address for address in given if address.startswith("tcp://")]
+    text = "See that the agent runs, and what it says"
+    return f"{text}: sophon-agent status {'/'.join(known[0].split('/')[:3])}." if known else f"{text} in its log."

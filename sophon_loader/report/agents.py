@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sophon_loader.figures import counted, percent, size
+from sophon_loader.figures import counted, number, percent, size
 
 IN_USE, SILENT, MISSING, LEFT, REFUSED = "in use", "does not answer", "yet to come", "has left", "not used"
 STATES = (IN_USE, SILENT, MISSING, LEFT, REFUSED)
@@ -47,6 +47,22 @@ class AgentShare:
         if self.state == MISSING:
             return f"{text}; it has yet to come, and the others do its part: {self.why}"
         return text + {SILENT: ", and does not answer now", LEFT: ", and has left"}.get(self.state, "")
+
+
+def agents_of_use(cores: float | None, agents: float | None, states: Sequence[str]) -> str:
+    """How many agents a loader could use, and how many it has, in a sentence; "" where that is not known.
+
+    Args:
+        cores, agents: of a report: `wanted_agent_cores` and `wanted_agents`.
+        states: of several agents; none where there is one.
+    """
+    if cores is None or agents is None:
+        return ""
+    if not (cores and agents):
+        return "No agent would be of use: an epoch takes hardly longer without any."
+    there = number(cores / agents * (states.count(IN_USE) if states else 1))
+    of_use = f"{counted(cores, 'core')} of agents would be of use, those of {counted(agents, 'agent')} like these"
+    return f"{of_use}; there {'is' if there == '1' else 'are'} {there}."
 
 
 def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:

@@ -25,6 +25,7 @@ OF_WORKERS = ("workers_waited_s", "workers_busy_s", "without_samples_s")
 VALUES = ("seconds", "samples", "wire_bytes", "file_bytes", "read_bytes")
 BY_NAME = ("limits", "would_bring", "throughput")
 PRICES = ("wire_bytes", "agent_s", "loader_s")
+OF_AGENTS = ("wanted_agent_cores", "wanted_agents")
 OF_FAULTS = ("awaited_s", *FAULTS)
 """What pages are made from. A line must say it, but for what is of workers and faults."""
 
@@ -167,6 +168,10 @@ def _check_values(said: dict[str, Any]) -> None:
         _check_numbers({name: one[name] for name in ("samples", "wire_bytes", "lacks")})
         if not all(isinstance(one[name], str) for name in ("agent", "group", "state", "why")):
             raise ValueError("an agent has an address and a state")
+    if not isinstance(said.get("agent_address", ""), str):
+        raise ValueError("an agent's address is a text")
+    wanted = {name: said.get(name) for name in OF_AGENTS}
+    _check_numbers({name: value for name, value in wanted.items() if value is not None})
     if not isinstance(said.get("bottleneck", ""), (str, type(None))):
         raise ValueError("what limits has a name")
     if not isinstance(said["offloading"], bool) or not isinstance(said["summary"], str):

@@ -10,9 +10,10 @@ from html import escape
 from typing import Any
 
 from sophon_loader import __version__
-from sophon_loader.decide.words import LEAST_GAIN, capitalised, doubled, resource, what_more_brings
+from sophon_loader.decide.words import LEAST_GAIN, RESOURCES, capitalised, doubled, resource, what_more_brings
 from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.report.advice import Verdict, sent_share, verdict_of
+from sophon_loader.report.agents import agents_of_use
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
 FAULTS = {
@@ -23,6 +24,12 @@ FAULTS = {
     "malformed": ("message", "against the protocol"),
 }
 """By the names of `Report.as_dict()`: of what, and what happened to it."""
+_WORDS = (
+    '<p class="dim"><b>Loader</b>: the part of the training program that gets samples and prepares them. '
+    "<b>Agent</b>: a program near the files that prepares samples for it. <b>Offloading</b>: having an agent prepare "
+    "them.</p>"
+)
+"""What the page speaks of, for a reader who has seen none of it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ def page_of(told: Told, course: str = "", scripts: str = "", faults: Mapping[str
     """
     verdict = verdict_of(told.values)
     lead = f'<p class="lead">{escape(verdict.lead)}</p><p class="dim">{escape(told.title)}</p>'
-    header = f"<header><h1>{escape(verdict.heading)}</h1>{lead}</header>"
+    header = f"<header><h1>{escape(verdict.heading)}</h1>{lead}{_WORDS}</header>"
     body = [
         header,
         _cards(told.values, verdict, faults),
@@ -97,7 +104,7 @@ def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
         return card(title, figure(number(ours)), sentence("How many would come without offloading is not known."))
     without = min(known)
     both = bars([("this epoch", ours, number(ours)), ("without offloading", without, number(without))])
-    told = f"{ours / without:.2g} times as many as could come without offloading, by the loader's model."
+    told = f"{ours / without:.2g} times as many as could come without offloading, by the loader's estimate."
     return card(title, figure(number(ours)), both, sentence(told))
 
 
@@ -117,11 +124,11 @@ def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
 
 
 def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
-    gains = sorted((verdict.would_bring or {}).items(), key=lambda one: -one[1])
+    gains = (verdict.would_bring or {}).items()
     told = [(doubled(name), times - 1, f"+{percent(times - 1)}") for name, times in gains]
     bought = [one for one in told if one[1] >= LEAST_GAIN]
     if bought:
-        drawn = sentence("More samples per second, by the loader's model, with") + bars(bought, whole=1.0)
+        drawn = sentence("More samples per second, by the loader's estimate, with") + bars(bought, whole=1.0)
     else:
         drawn = sentence(what_more_brings(verdict.would_bring or {}))
     return card("What to do", listed(verdict.advice), drawn)
@@ -129,12 +136,18 @@ def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
 
 def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
     title = "How busy each resource is"
-    rows = [(resource(name), share, percent(share)) for name, share in values["limits"].items()]
+    limits = values["limits"]
     if not verdict.holds:
         return card(title, figure("Not known"), sentence("The loader's estimates are from before the agent failed."))
-    if not rows:
+    if not limits:
         return card(title, figure("Not enough data"))
-    return card(title, bars(rows), sentence("Share of the time, by the loader's model."))
+    unseen = [name for name in RESOURCES if name not in limits]
+    shares = {**limits, **dict.fromkeys(unseen, 0.0)}
+    rows = [(resource(name), share, percent(share)) for name, share in shares.items()]
+    told = "Share of the time, by the loader's estimate."
+    for name in unseen:
+        told += f" {capitalised(resource(name))} has no share: nothing has waited for it."
+    return card(title, bars(rows), sentence(told))
 
 
 def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
@@ -146,8 +159,10 @@ def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
 
 def _agents(values: Mapping[str, Any]) -> str:
     agents = values.get("agents", ())
+    states = [one["state"] for one in agents]
+    of_use = sentence(agents_of_use(values.get("wanted_agent_cores"), values.get("wanted_agents"), states))
     if not agents:
-        return ""
+        return card("Agents", of_use) if of_use else ""
     groups, lacking = any(one["group"] for one in agents), any(one["lacks"] for one in agents)
     whole = sum(one["wire_bytes"] for one in agents) or 1
     head = ("agent", "group", "samples", "sent", "of all", "lacks at least", "state")
@@ -167,7 +182,7 @@ def _agents(values: Mapping[str, Any]) -> str:
     cells = [tuple(itertools.compress(row, shown)) for row in (head, *rows)]
     caption = "Since the loader was made, or its transforms have changed."
     return (
-        f"<section><h2>Agents side by side</h2>{table(cells[0], cells[1:], 'numbers words')}"
+        f"<section><h2>Agents side by side</h2>{of_use}{table(cells[0], cells[1:], 'numbers words')}"
         f'<p class="dim">{caption}</p></section>'
     )
 

@@ -12,6 +12,7 @@ from sophon_loader.decide.words import resource
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
 from sophon_loader.profiling.steps import VERDICT_STEPS
 from sophon_loader.report.advice import sent_share
+from sophon_loader.report.agents import agents_of_use
 from sophon_loader.report.values import ReportValues
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "predicted time", "" if predicted is None else duration(predicted) + (" per pass" if report.passes else "")
     yield "what limits", verdict.limits or _too_soon(report)
     yield "what would help", verdict.helps
-    yield "agents of use", _wanted(report.wanted_agent_cores, report.wanted_agents)
+    states = [one.state for one in report.agents]
+    yield "agents of use", agents_of_use(report.wanted_agent_cores, report.wanted_agents, states)
     yield "why this plan", report.plan_reason
     yield "speeds", _speeds(report.rates)
     yield "without offloading", _throughput(report.throughput)
@@ -60,12 +62,6 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "checked", _verified(totals.verified)
     yield "ranks", _ranks(report.ranks)
     yield "notes", "\n".join(report.notes)
-
-
-def _wanted(cores: float | None, agents: float | None) -> str:
-    if cores is None or agents is None:
-        return ""
-    return f"{counted(cores, 'core')}, those of {counted(agents, 'agent')} like these" if cores else "none"
 
 
 def _samples(report: ReportValues) -> str:

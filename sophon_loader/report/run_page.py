@@ -154,7 +154,8 @@ def _curves(bins: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     }
     yield {
         "title": "Choices, samples per second",
-        "caption": "In which form samples came. “file” is the file as it is; what else is prepared at the agent.",
+        "caption": "A choice is the form in which a sample comes: “file” is the file as it is, and all others are what "
+        "the agent has prepared.",
         "series": list(_choices(bins)),
     }
 

@@ -52,6 +52,8 @@ class ReportValues:
         group_bytes: where agents have groups, bytes that they have sent since the loader was made, or its transforms
             have changed: "rack-1 from rack-2" is what ranks of rack-1 got from agents of rack-2.
         agents: where a loader has several, what each has sent and how it stands.
+        agent_address: of the agent, or of what names the agents, as the user gave it; "local" for the loader's own, ""
+            for none.
         awaited_s: part of `seconds` for which the training loop has waited for batches.
         judged: whether the loader has seen the training steps without which nothing is said of what limits.
     """
@@ -79,6 +81,7 @@ class ReportValues:
     judged: bool = False
     group_bytes: dict[str, int] = field(default_factory=dict)
     agents: tuple[AgentShare, ...] = ()
+    agent_address: str = ""
 
     @property
     def prepared(self) -> int:
@@ -160,6 +163,7 @@ class ReportValues:
             "wanted_agents": self.wanted_agents,
             "group_bytes": dict(self.group_bytes),
             "agents": [asdict(one) for one in self.agents],
+            "agent_address": self.agent_address,
             "plan_reason": self.plan_reason,
             "notes": list(self.notes),
         }

@@ -39,7 +39,7 @@ def test_what_limits(limits: dict[str, float], says: str) -> None:
         ({"gpu": 1.0, "wire": 1.004}, "Twice of any single resource would bring nothing."),
         ({"gpu": 2.0}, "A training step twice as fast would bring 100 % more samples per second."),
         (
-            {"loader-cpu": 1.1, "gpu": 1.0, "wire": 1.3},
+            {"wire": 1.3, "gpu": 1.0, "loader-cpu": 1.1},
             "Twice the network would bring 30 % more samples per second; twice the loader's CPU 10 %.",
         ),
     ],

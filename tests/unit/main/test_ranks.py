@@ -84,7 +84,9 @@ def test_what_ranks_want_of_agents_adds_up() -> None:
     whole = summed([first, second, report(2)])
     assert (whole.wanted_agent_cores, whole.wanted_agents) == (3.0, 1.5)
     assert summed([report(0), report(1)]).wanted_agent_cores is None
-    assert "agents of use" in str(whole) and "none" in str(report(0, wanted_agent_cores=0.0, wanted_agents=0.0))
+    assert "agents of use" in str(whole) and "No agent would be of use" in str(
+        report(0, wanted_agent_cores=0.0, wanted_agents=0.0)
+    )
 
 
 def test_an_agent_of_several_ranks_is_told_once() -> None:

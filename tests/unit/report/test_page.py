@@ -103,7 +103,8 @@ def test_the_wait_that_the_training_sees_has_the_last_word() -> None:
 
 def test_an_agent_that_is_gone_is_the_verdict() -> None:
     """What the model says of the time before would send the user the wrong way."""
-    text = page(report(totals=replace(NO_TOTALS, samples=50, fallbacks=48, file_bytes=9, cuts={0: 50}))).text
+    of = report(totals=replace(NO_TOTALS, samples=50, fallbacks=48, file_bytes=9, cuts={0: 50}))
+    text = page(replace(of, agent_address="tcp://fileserver:5555/photos")).text
     assert "The agent sends nothing usable" in text and "48 of 50 samples were read on this host instead" in text
     assert "sophon-agent status" in text and "times the most that not offloading" not in text
 
@@ -155,10 +156,90 @@ def test_what_to_buy_and_what_was_lost_come_first_and_fit_a_phone_s_screen() -> 
     assert "a training step twice as fast" in page(report(would_bring={"gpu": 1.3})).texts
 
 
-def test_what_costs_nothing_is_advised_before_more_cores_at_the_agent() -> None:
-    values = report(limits={"loader-cpu": 1.0}, would_bring={"loader-cpu": 1.6, "agent-cpu": 1.1}).as_dict()
-    first, *_, cores, last = verdict_of(values).advice
-    assert "num_workers" in first and "Give the agent more cores" in cores and "a host with more cores" in last
+LOADER_BOUND = {"agent-cpu": 1.9, "loader-cpu": 1.4, "wire": 1.0}
+
+
+def test_what_removes_the_named_limit_is_told_first() -> None:
+    """More cores at the agent may bring more; but who reads that the loader's CPU limits looks for that one first."""
+    of = report(limits={"loader-cpu": 1.0, "agent-cpu": 0.9, "wire": 0.1}, would_bring=LOADER_BOUND)
+    verdict = verdict_of(of.as_dict())
+    assert verdict.heading == "The loader's CPU limits"
+    assert verdict.helps.startswith(
+        "Twice the loader's CPU would bring 40 % more samples per second; twice the agent's"
+    )
+    texts = page(of).texts
+    assert texts.index("twice the loader's CPU") < texts.index("twice the agent's CPU")
+    assert "num_workers" in verdict.advice[0] and "tail=" in verdict.advice[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "brings", "last"),
+    [
+        ("loader-cpu", {"loader-cpu": 1.6, "agent-cpu": 1.1}, ["a host with more cores", "Give the agent more cores"]),
+        ("loader-cpu", LOADER_BOUND, ["Give the agent more cores", "a host with more cores"]),
+        ("wire", {"wire": 2.0, "agent-cpu": 1.1}, ["a faster network", "Give the agent more cores"]),
+        ("wire", {"wire": 1.2, "agent-cpu": 1.3}, ["Give the agent more cores", "a faster network"]),
+        ("wire", {"wire": 2.0, "agent-cpu": 1.0}, ["Install the compressing encodings", "a faster network"]),
+    ],
+)
+def test_what_costs_nothing_is_advised_first_then_what_brings_most(
+    limits: str, brings: dict[str, float], last: list[str]
+) -> None:
+    advice = verdict_of(report(limits={limits: 1.0}, would_bring=brings).as_dict()).advice
+    assert [words in told for words, told in zip(last, advice[-2:], strict=True)] == [True, True], advice
+    assert ("num_workers" in advice[0]) == (limits == "loader-cpu")
+
+
+def test_every_resource_has_a_bar() -> None:
+    """Also one that nothing has waited for, of which the model says nothing."""
+    texts = page(report(limits={"loader-cpu": 1.0, "agent-cpu": 0.2, "gpu": 0.1, "agent-disk": 0.0})).texts
+    busy = texts[texts.index("How busy each resource is") :]
+    bars = ["the loader's CPU", "the agent's CPU", "the training step", "the agent's disk", "the network"]
+    assert [one for one in busy if one in bars][:5] == bars
+    assert busy[busy.index("the network") + 1] == "0 %"
+    assert any("The network has no share: nothing has waited for it" in one for one in texts)
+    assert "has no share" not in page(report(limits=dict.fromkeys(bars_of_all(), 0.5))).text
+
+
+def bars_of_all() -> tuple[str, ...]:
+    return ("gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk")
+
+
+def test_words_are_explained_before_the_first_figure() -> None:
+    text = page(report()).text
+    for word in ("loader", "agent", "offloading"):
+        assert re.search(rf"\b{word}\s*[:(]", text.partition("What to do")[0], re.IGNORECASE), word
+
+
+def test_no_command_has_a_placeholder() -> None:
+    silent = AgentShare("tcp://b:2/photos", 1, 1, "does not answer")
+    several = (AgentShare("tcp://a:1/photos", 9, 9), silent)
+    for more, command in (
+        ({"agent_address": "tcp://fileserver:5555/photos"}, "sophon-agent status tcp://fileserver:5555."),
+        ({"agent_address": "/shared/agents", "agents": several}, "sophon-agent status tcp://b:2."),
+        ({"agent_address": "local"}, "See that the agent runs"),
+        ({}, "See that the agent runs"),
+    ):
+        (told,) = verdict_of(report(totals=GONE, **more).as_dict()).advice
+        assert command in told and not re.search(r"\b[A-Z]{3,}\b", told), told
+    old = report(totals=GONE).as_dict()
+    del old["agent_address"]
+    assert verdict_of(old).advice, "a log of an earlier release"
+
+
+def test_agents_of_use_are_told_in_words() -> None:
+    two = (AgentShare("tcp://a:1/photos"), AgentShare("tcp://b:2/photos"), AgentShare("tcp://c:3/p", state="has left"))
+    twelve = "12 cores of agents would be of use, those of 3 agents like these; there are"
+    for cores, agents, of, says in (
+        (12.0, 3.0, (), f"{twelve} 4."),
+        (12.0, 3.0, two, f"{twelve} 8."),
+        (1.0, 1.0, (), "1 core of agents would be of use, those of 1 agent like these; there is 1."),
+        (0.0, 0.0, (), "No agent would be of use: an epoch takes hardly longer without any."),
+    ):
+        made = report(wanted_agent_cores=cores, wanted_agents=agents, agents=of)
+        texts = page(made).texts
+        assert says in texts[: texts.index("Details")] and dict(rows_of(made))["agents of use"] == says
+    assert "of agents would be of use" not in page(report(agents=two)).text
 
 
 def test_agents_stand_side_by_side() -> None:
@@ -208,7 +289,7 @@ LATE = replace(
     ("of", "limits", "helps", "never"),
     [
         (report(), "The network limits. The training waited", "Twice the network would bring", "Not enough"),
-        (report(totals=GONE), "The agent sends nothing usable. 50 of 50", "sophon-agent status", "etwork"),
+        (report(totals=GONE), "The agent sends nothing usable. 50 of 50", "See that the agent runs", "etwork"),
         (report(awaited_s=0.03), "The training step limits. ", "it keeps up", "wice"),
         (report(limits={"gpu": 1.0, "wire": 0.2}), "Not enough data to say what limits. ", "later epoch", "wice"),
         (report(limits={}, would_bring={}), "The network limits. ", "", "Not enough data to say"),
