@@ -90,7 +90,7 @@ def drawn(seed: int) -> Drawn:
 def agents(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Agent]]:
     with ExitStack() as stack:
         above = tmp_path_factory.mktemp("replicas")
-        exports = {EXPORT: root, "tar": location_of(root, above / "t", "tarfile-gnu")}
+        exports: dict[str, Path | str] = {EXPORT: root, "tar": location_of(root, above / "t", "tarfile-gnu")}
         found = []
         for number in range(MOST_AGENTS):
             folder_of_one = above / f"indexes {number}"
