@@ -21,7 +21,8 @@ from storage_agent.turns import Turns
 IN_FLIGHT = 64
 """Objects of an export that are fetched at once: 1280 a second from a store that answers after 50 ms."""
 MAX_WAITING = 64
-"""While as many jobs of a client wait for a worker, nothing more is fetched for it: the workers are slower."""
+"""While as many jobs of a client wait for a worker or reader, nothing more is fetched for it: those are slower, or its
+wire is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Ahead:
     Args:
         exports: the agent's.
         hand_in: called by its threads: has the owner's thread call a function with its arguments.
-        waiting_of: how many jobs of a client wait for a worker.
+        waiting_of: how many jobs of a client wait for a worker or reader.
 
     Example:
         >>> ahead = Ahead(exports, hand_in, admission.turns.waiting_of)

@@ -103,7 +103,7 @@ class Broker:
         self._lines = Lines(self._poller)
         self._notices: Notices[Callable[[], None]] = Notices()
         self._readers = Readers(settings.readers, self._hand_in)
-        self._ahead = Ahead(exports, self._hand_in, self._admission.turns.waiting_of)
+        self._ahead = Ahead(exports, self._hand_in, self._fetched_for)
         self._workers = Workers(
             settings,
             started=functools.partial(self._hand_in, self._lines.open),
@@ -255,6 +255,10 @@ class Broker:
             self._cores, self._cores_at_s = min(cores_available(), float(self._settings.workers)), now_s
             self._staff.per_worker = self._cores / self._settings.workers
         return self._cores
+
+    def _fetched_for(self, client: bytes) -> int:
+        """A client's jobs that wait for a worker or a reader."""
+        return self._admission.turns.waiting_of(client) + self._readers.turns.waiting_of(client)
 
     # --- instructions -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import torch
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import SampleMissing, SampleUnreadable
 from tests.support import seaweed
-from tests.support.agents import ROOT, Agent, agent_for, run_command
+from tests.support.agents import ROOT, Agent, agent_for, fetch, run_command
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import folder, make_tree, train_transform
 from tests.support.seaweed import READER_SECRET, Proxy, Seaweed
@@ -166,6 +166,24 @@ def test_what_the_processes_hold(environment: None, tmp_path: Path) -> None:
         libraries = {Path(one.path).name for one in psutil.Process(agent.pid).memory_maps()}
         assert "_obstore.abi3.so" not in libraries
     agent.assert_gone()
+
+
+def test_no_more_is_fetched_for_files_than_a_slow_wire_has_use_for(
+    server: Seaweed, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else slow loaders would fill what there is to hold objects, and those of others be read one by one."""
+    server.bucket("many")
+    count = 800
+    for number in range(count):
+        server.put("many", f"{number}.bin", bytes(40_000))
+    for name, value in server.environment(proxy.endpoint).items():
+        monkeypatch.setenv(name, value)
+    with agent_for({"d": "s3://many"}, "--index-folder", str(tmp_path / "indexes"), "--limit-mbit", "4") as agent:
+        client, before = agent.client(), proxy.requests
+        client.send(fetch([f"{number}.bin" for number in range(count)]))
+        client.samples(30)
+        assert proxy.requests - before < count / 2
+        client.close()
 
 
 def test_objects_that_change_or_go(
