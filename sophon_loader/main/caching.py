@@ -14,10 +14,16 @@ from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.errors import AgentError, ConfigError, warn_user
 from sophon_loader.routes.cache import Cache
+from sophon_loader.routes.stuck import STUCK_S
 from sophon_loader.wire.messages import Sizes
 
 _LOOKED_AT = 256
 """Files whose sizes stand for those of all: every rank and job looks at the same, and so keeps the same files."""
+_STUCK = (
+    f"a read in {{folder}} has taken more than {STUCK_S:g} s, so from now on files are read where they come from, and "
+    "not in the cache; a sample that still waits for that disk is had when it answers: if it does not, end the job, "
+    "and name a folder on another disk"
+)
 _UNCHANGING = re.compile(r"[a-z0-9]+://.+ \(index [0-9a-f]{32}\)", re.DOTALL)
 """What an agent says of archives and of a far store's listing: where they lie, and the digest of their index."""
 
@@ -55,6 +61,17 @@ def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
     return cache
 
 
+def see_reads(cache: Cache) -> None:
+    """See whether a read of the cache hangs.
+
+    Warns:
+        OffloadWarning: one does, or has; said once for each loader.
+    """
+    if not cache.told_stuck and cache.reads.look():
+        cache.told_stuck = True
+        warn_user(f"A disk hangs: {_STUCK.format(folder=cache.folder)}.")
+
+
 def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, ...]:
     """What a report says of a policy that plans as if there was no cache.
 
@@ -62,6 +79,8 @@ def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, .
         cache: of the loader; None for none.
         policy: of the loader; no-off, which offloads nothing, has no need to know.
     """
+    if cache is not None and cache.reads.stuck:
+        return (_STUCK.format(folder=cache.folder),)
     if cache is None or cache.why_not or isinstance(policy, PricingPolicy) or policy.name == "no-off":
         return ()
     return (

@@ -15,7 +15,7 @@ from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.logs import log_line
 from sophon_loader.main.account import Account, Findings
-from sophon_loader.main.caching import cache_of, note_on
+from sophon_loader.main.caching import cache_of, note_on, see_reads
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.exporting import CountedEpochs
 from sophon_loader.main.fleet_size import WantedFile
@@ -179,16 +179,27 @@ class Engine:
                 iteration starts it anew.
         """
         contact = self._contact
+        if self._cache is not None and self._cache.reads.stuck:
+            see_reads(self._cache)
         self._who.look()
         self._see(contact.look)
         if contact.agreed is not None and not (self._steering is not None and self._steering.planner.by_cost):
             self._join()
 
     def meanwhile(self, epoch: Epoch) -> Callable[[], None] | None:
-        """What to call while a batch of an epoch is waited for: of several agents, another may come meanwhile."""
-        if len(self._contact.routes) < 2:
+        """What to call while a batch of an epoch is waited for: of several agents, another may come meanwhile, and a
+        read of the cache may hang."""
+        several, cache = len(self._contact.routes) > 1, self._cache
+        if not several and cache is None:
             return None
-        return lambda: None if epoch.superseded else self.wanted()
+
+        def look() -> None:
+            if cache is not None:
+                see_reads(cache)
+            if several and not epoch.superseded:
+                self.wanted()
+
+        return look
 
     def _see(self, look: Callable[[], bool]) -> None:
         """See whether an agent has come."""

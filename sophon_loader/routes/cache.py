@@ -22,7 +22,8 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.logs import log_line
-from sophon_loader.routes.segments import Segment, Version
+from sophon_loader.routes.segments import Entry, Segment, Version
+from sophon_loader.routes.stuck import Reads
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class Cache:
     Attributes:
         share: of all keys, that is to be kept; 0 while it is not used.
         why_not: why it is not used; "" while it is.
+        reads: those of all processes of the loader; the cache is left alone once one has hung.
+        told_stuck: whether the user knows.
 
     Example:
         >>> cache = Cache("/nvme/sophon", 200 * 10**9, set_nbytes=140 * 10**9)
@@ -63,6 +66,7 @@ class Cache:
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
+        self.reads, self.told_stuck = Reads(), False
         self.why_not = make_private(self.folder)
         self.share = 0.0 if self.why_not else min(1.0, nbytes * _ROOM / max(1, set_nbytes))
 
@@ -72,16 +76,12 @@ class Cache:
 
     def version(self, key: str) -> Version | None:
         """In which version a file is kept; None if it is not."""
-        digest = _digest(key)
-        with contextlib.suppress(OSError):
-            segment = self._segment(digest)
-            entry = None if segment is None else segment.find(digest)
-            return None if entry is None else entry.version
-        return None
+        entry = self._looked_up(key, None)[0]
+        return None if entry is None else entry.version
 
     def admits(self, key: str) -> bool:
         """Whether a file is one of those to keep, and there is time to write it."""
-        if _place(_digest(key)) >= self.share:
+        if _place(_digest(key)) >= self.share or self.reads.stuck:
             return False
         now_s = time.monotonic()
         self._saved_s = min(_MOST_S, self._saved_s + (now_s - self._since_s) * _TIME_SHARE)
@@ -90,13 +90,22 @@ class Cache:
 
     def get(self, key: str, version: Version) -> bytes | None:
         """A file; None if it is not kept in this version, or not as it was written."""
-        digest = _digest(key)
-        with contextlib.suppress(OSError):
+        return self._looked_up(key, version)[1]
+
+    def _looked_up(self, key: str, version: Version | None) -> tuple[Entry | None, bytes | None]:
+        """What is kept of a file, and its bytes if that is a certain version of it."""
+        digest, data = _digest(key), None
+        began_s = self.reads.begin()
+        try:
             segment = self._segment(digest)
             entry = None if segment is None else segment.find(digest)
             if segment is not None and entry is not None and entry.version == version:
-                return segment.data(entry)
-        return None
+                data = segment.data(entry)
+        except OSError:
+            return None, None
+        finally:
+            self.reads.end(began_s)
+        return entry, data
 
     def put(self, key: str, version: Version, data: Payload, young_s: float = 0.0) -> bool:
         """Keep a file, if it is to be kept and that can be done; whether it is.
@@ -137,7 +146,7 @@ class Cache:
 
     def _segment(self, digest: bytes) -> Segment | None:
         """Where a key belongs; None if that cannot be opened."""
-        if self.why_not:
+        if self.why_not or self.reads.stuck:
             return None
         if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
             for one in self._opened[1].values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +17,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import ConfigError
+from sophon_loader.routes import stuck
 from sophon_loader.routes.cache import own_folder
+from sophon_loader.routes.segments import Entry, Segment
 from sophon_loader.workers import kept
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 40
+HANGS_S = 4.0
 SAFE = replace(QUICK, dead_after_s=20.0, verify=0.0)
 LOADER: dict[str, Any] = {"batch_size": 4, "policy": "no-off", "seed": 3, "num_workers": 2}
 Samples = list[tuple[str, Any]]
@@ -266,3 +271,37 @@ def test_a_dataset_that_cannot_be_taken_apart_is_told(make: Make) -> None:
     loader = make(dataset=Own())
     list(loader)
     assert "no file is kept on this host, because the dataset cannot be taken apart" in report(loader)["notes"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_read_that_hangs_is_told_and_the_cache_left_alone(
+    tree: Path, make: Make, monkeypatch: pytest.MonkeyPatch, workers: int, tmp_path: Path
+) -> None:
+    """The disk is stood for by a read that sleeps, once: none can be had here that stands still."""
+    samples_of(make())
+    data, slept = Segment.data, tmp_path / "slept"
+
+    def hanging(segment: Segment, entry: Entry) -> bytes | None:
+        if not slept.exists():
+            slept.touch()
+            time.sleep(HANGS_S)
+        return data(segment, entry)
+
+    monkeypatch.setattr(Segment, "data", hanging)
+    monkeypatch.setattr(stuck, "STUCK_S", 0.3)
+    loader, told_s = make(num_workers=workers), []
+
+    def showwarning(message: Any, *_: Any) -> None:
+        told_s.append(time.monotonic() - began_s)
+        assert "A disk hangs: a read in" in str(message) and str(tmp_path / "cache") in str(message)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", showwarning)
+        began_s = time.monotonic()
+        assert samples_of(loader) == by_torch(tree)
+        assert samples_of(loader) == by_torch(tree)
+    (at_s,) = told_s
+    assert (at_s < HANGS_S) == (workers > 0), "it is told while the read hangs, but for one of this process"
+    assert report(loader)["cached"] == 0
+    assert any("has taken more than" in note for note in report(loader)["notes"])

@@ -80,7 +80,7 @@ def drawn(seed: int) -> Drawn:
         at, one = draw.randrange(batches), draw.randrange(harmed)
         faults += [(at, draw.choice(("kill", "stop")), one), (at + draw.randint(1, MOST_BATCHES), AGAIN, one)]
     keeps, its_harm = random.Random(f"{seed} keeps"), None
-    if keeps.random() < 0.5:
+    if keeps.random() < 0.8:
         times = keeps.randint(0, 2)
         its_harm = [(keeps.randrange(batches), keeps.choice(CACHE_HARM), keeps.randint(1, 16)) for _ in range(times)]
     return Drawn(agents, mounted, loader, sorted(faults), its_harm)
