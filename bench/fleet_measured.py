@@ -13,12 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.bed import LoopbackHosts
-from bench.children import AGENT, EXPORT, START_S, Child, child
+from bench.children import AGENT, EXPORT, START_S, Child, ChildFailed, child
 from bench.fleet_rules import RULES, Rule, Seen
 from bench.fleet_simulated import BATCH, Load, Outcome
 from bench.live_runs import ENDLESS
@@ -172,8 +173,8 @@ class Training:
         self.log: list[tuple[float, int, float]] = []
         self._seen = 0
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="training", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, "training")
+        self._done = self._pool.submit(self._run)
 
     def end(self) -> None:
         """Have it stop, which `join` waits for."""
@@ -181,8 +182,13 @@ class Training:
         self._ending.set()
 
     def join(self) -> None:
-        """Until it has stopped."""
-        self._thread.join()
+        """Until it has stopped.
+
+        Raises:
+            ChildFailed: its process did.
+        """
+        self._pool.shutdown()
+        self._done.result()
 
     def stall_s(self) -> float:
         """Seconds from begin to end in which no step ran, those before the first batch included."""
@@ -238,6 +244,9 @@ class Place:
         fleet.resize(least)
         for one in fleet.agents:
             one.wait(START_S)
+            if not one.is_ready:
+                fleet.close()
+                raise ChildFailed(f"an agent must be ready within {START_S:g} s, got none")
         return fleet
 
 
