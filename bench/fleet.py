@@ -16,7 +16,7 @@ of these, a loader with as little CPU as here makes less than half of what its t
 use. All trainings have the policy `auto` under all rules, since under no other does a loader say what it could use.
 With an agent for itself a training would get 1 / `--share` times what it takes. Rates for the tf.data service's rule
 are all images by CPU seconds of agents, so that what loaders make counts in its favour. The queue is the share of
-batches that waited for their training. A stall is all the time from a training's begin in which no step runs: also that
+batches that waited for their training. Stalls are a training's time less its steps at their full speed: also the time
 to its first batch, some seconds, which no fleet would spare it.
 
 In both, phases and what rules wait for (our minute, Cachew's 20 metrics) are multiplied by `--time-scale`. The start of
@@ -95,8 +95,8 @@ def parser() -> arguments.Parser:
     add("--most", type=arguments.count(), default=6, help="Agents that there may be; at least one there always is.")
     what = "What a training takes, by what it gets with an agent for itself."
     add("--share", type=arguments.above_zero, default=0.95, help=what)
-    add("--agent-cores", type=arguments.quota, default=0.12, help="CPU quota of an agent, in cores.")
-    add("--loader-cores", type=arguments.quota, default=0.05, help="CPU quota of a training with its loader, in cores.")
+    add("--agent-cores", type=arguments.quota, default=0.15, help="CPU quota of an agent, in cores.")
+    add("--loader-cores", type=arguments.quota, default=0.06, help="CPU quota of a training with its loader, in cores.")
     add("--rounds", type=arguments.count(), default=1)
     return parser
 

@@ -191,11 +191,10 @@ class Training:
         self._done.result()
 
     def stall_s(self) -> float:
-        """Seconds from begin to end in which no step ran, those before the first batch included."""
-        rows = [row for row in self.log if row[0] <= self.ended_s]
-        if not rows:
-            return self.ended_s - self.begun_s
-        return self.ended_s - self.begun_s - rows[-1][2] - min(self._step_s, self.ended_s - rows[-1][0])
+        """Seconds from begin to end by which its steps would have been done sooner, had it never waited. A step that
+        takes longer because the process has used up its quota is a stall, too: loaders have taken that."""
+        steps = sum(row[0] <= self.ended_s - self._step_s for row in self.log)
+        return self.ended_s - self.begun_s - steps * self._step_s
 
     def news(self) -> list[tuple[float, float, int]]:
         """Of each batch since the last time: seconds from the one before, wait for it, and samples."""
@@ -206,8 +205,7 @@ class Training:
 
     def demanded(self) -> float | None:
         """Images/s that it would take; None before its second batch."""
-        rows = self.log
-        return rows[-2][1] / rows[-1][2] if len(rows) > 1 and rows[-1][2] else None
+        return BATCH / self._step_s if len(self.log) > 1 else None
 
     def _run(self) -> None:
         self._process.order("begin")

@@ -22,7 +22,7 @@ KNOWN_S = 6.0
 """How long after its begin a training's demand is known."""
 AHEAD = 2.0
 """Batches that a training holds."""
-BATCH = 4
+BATCH = 8
 NOISE = 0.02
 """Standard deviation of a period's mean batch time, by itself."""
 
