@@ -145,8 +145,10 @@ def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
     shares = {**limits, **dict.fromkeys(unseen, 0.0)}
     rows = [(resource(name), share, percent(share)) for name, share in shares.items()]
     told = "Share of the time, by the loader's estimate."
-    for name in unseen:
-        told += f" {capitalised(resource(name))} has no share: nothing has waited for it."
+    if "wire" in unseen:
+        told += " The network has no share: nothing has waited for it."
+    if verdict.would_bring is None and rows[0][0] != resource("gpu"):
+        told += f" The training hardly waits for {rows[0][0]}, so the training step limits all the same."
     return card(title, bars(rows), sentence(told))
 
 

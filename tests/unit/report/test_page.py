@@ -198,6 +198,8 @@ def test_every_resource_has_a_bar() -> None:
     assert [one for one in busy if one in bars][:5] == bars
     assert busy[busy.index("the network") + 1] == "0 %"
     assert any("The network has no share: nothing has waited for it" in one for one in texts)
+    assert "hardly waits" not in page(report()).text
+    assert any("The training hardly waits for the network, so" in one for one in page(report(awaited_s=0.03)).texts)
     assert "has no share" not in page(report(limits=dict.fromkeys(bars_of_all(), 0.5))).text
 
 
