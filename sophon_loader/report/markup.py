@@ -67,7 +67,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbe
     Args:
         head: names of the columns.
         rows: of the table.
-        kind: "numbers", or "numbers words" if the last column is text.
+        kind: "numbers"; with " words" if the last column is text, and " times" if the first one is dates with times.
     """
     top = "".join(f'<th scope="col">{escape(one)}</th>' for one in head)
     body = "".join(

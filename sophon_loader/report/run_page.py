@@ -222,4 +222,4 @@ def _faults(epochs: Sequence[EpochCourse]) -> str:
     left = len(found) - len(rows)
     more = f'<p class="dim">And {counted(left, "second")} more with faults.</p>' if left else ""
     head = ("when", "epoch", "into it", "what happened")
-    return f"<section><h2>Faults</h2>{table(head, rows, 'numbers words')}{more}</section>"
+    return f"<section><h2>Faults</h2>{table(head, rows, 'numbers words times')}{more}</section>"

@@ -114,6 +114,14 @@ def test_it_fits_the_screen_and_says_nothing_in_the_console(
     assert chromium.said == []
 
 
+def test_faults_fit_a_phone_s_screen(chromium: Browser, pages: dict[str, Path]) -> None:
+    """What happened is the last column, and nobody looks for it beyond the edge."""
+    chromium.open(pages["faulty"], NARROW)
+    heading = '[...document.querySelectorAll("h2")].find((one) => one.textContent == "Faults")'
+    table = f'{heading}.parentElement.querySelector(".scroll")'
+    assert chromium.run(f"{table}.scrollWidth") <= chromium.run(f"{table}.clientWidth")
+
+
 def at(chromium: Browser, share: float) -> tuple[float, float]:
     """A point of the first curve's area."""
     chromium.run('document.querySelector(".u-over").scrollIntoView({block: "center"})')

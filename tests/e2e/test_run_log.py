@@ -79,6 +79,7 @@ def test_seconds_add_up_to_what_the_reports_say(root: Path, server: Agent, tmp_p
         assert epoch.total("for_s") == pytest.approx(values["seconds"], abs=0.1)
         assert epoch.total("waited_s") == pytest.approx(values["awaited_s"], abs=0.1)
         assert sum(sum(one["choices"].values()) for one in epoch.seconds) == COUNT
+        assert values["agent_address"] == server.address(EXPORT)
     assert course.epochs[1].told == replace(report.told(), rows=course.epochs[1].told.rows, values=_plain(report))
     assert main([str(tmp_path / "run-0.jsonl")]) == 0
     with closing(loader_of(root, server, None)) as loader:

@@ -21,6 +21,8 @@
     const { ctx, bbox } = plot, ratio = devicePixelRatio;
     ctx.save();
     ctx.font = `${11 * ratio}px sans-serif`;
+    ctx.textAlign = "left";  // the axes leave their own
+    ctx.textBaseline = "alphabetic";
     ctx.fillStyle = ctx.strokeStyle = ink;
     ctx.setLineDash([2 * ratio, 3 * ratio]);
     let free = -Infinity;
