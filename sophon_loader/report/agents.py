@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sophon_loader.figures import counted, number, percent, size
+from sophon_loader.figures import counted, percent, size
 
 IN_USE, SILENT, MISSING, LEFT, REFUSED = "in use", "does not answer", "yet to come", "has left", "not used"
 STATES = (IN_USE, SILENT, MISSING, LEFT, REFUSED)
@@ -60,9 +61,10 @@ def agents_of_use(cores: float | None, agents: float | None, states: Sequence[st
         return ""
     if not (cores and agents):
         return "No agent would be of use: an epoch takes hardly longer without any."
-    there = number(cores / agents * (states.count(IN_USE) if states else 1))
-    of_use = f"{counted(cores, 'core')} of agents would be of use, those of {counted(agents, 'agent')} like these"
-    return f"{of_use}; there {'is' if there == '1' else 'are'} {there}."
+    there = counted(cores / agents * (states.count(IN_USE) if states else 1), "core")
+    whole = counted(math.ceil(round(agents, 2) or 1), "agent")
+    of_use = f"{counted(max(0.1, round(cores, 1)), 'core')} of agents would be of use, that is {whole} like these"
+    return f"{of_use}; there {'is' if there == '1 core' else 'are'} {there}."
 
 
 def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:

@@ -231,11 +231,14 @@ def test_no_command_has_a_placeholder() -> None:
 
 def test_agents_of_use_are_told_in_words() -> None:
     two = (AgentShare("tcp://a:1/photos"), AgentShare("tcp://b:2/photos"), AgentShare("tcp://c:3/p", state="has left"))
-    twelve = "12 cores of agents would be of use, those of 3 agents like these; there are"
+    twelve = "12 cores of agents would be of use, that is 3 agents like these; there are"
     for cores, agents, of, says in (
-        (12.0, 3.0, (), f"{twelve} 4."),
-        (12.0, 3.0, two, f"{twelve} 8."),
-        (1.0, 1.0, (), "1 core of agents would be of use, those of 1 agent like these; there is 1."),
+        (12.0, 3.0, (), f"{twelve} 4 cores."),
+        (12.0, 3.0, two, f"{twelve} 8 cores."),
+        (1.0, 1.0, (), "1 core of agents would be of use, that is 1 agent like these; there is 1 core."),
+        (0.1823, 0.0456, (), "0.2 cores of agents would be of use, that is 1 agent like these; there are 4 cores."),
+        (4.0004, 1.0001, (), "4 cores of agents would be of use, that is 1 agent like these; there are 4 cores."),
+        (0.0003, 0.0001, (), "0.1 cores of agents would be of use, that is 1 agent like these; there are 3 cores."),
         (0.0, 0.0, (), "No agent would be of use: an epoch takes hardly longer without any."),
     ):
         made = report(wanted_agent_cores=cores, wanted_agents=agents, agents=of)
