@@ -4,8 +4,9 @@
 
 Two network namespaces joined by a shaped link, as in bench.policies: servers on one core of one side, loaders on one
 core of the other. Every system has a server and a loader process with one worker; they take turns, epoch by epoch, in
-an order that rotates every round. Bytes are the interface's own counters (server to loader), CPU seconds those of all
-processes of a side while a system has its turn.
+an order that rotates every round. A system that uses CPU while it waits has its turns when the others have ended. Bytes
+are the interface's own counters (server to loader), CPU seconds those of all processes of a side while a system has its
+turn.
 
 The time to the first batch is that of a fresh process: from before the loader is constructed, libraries imported and
 server running, to the first batch; without the profiling pass that ours has before its epochs. Whether batches are the
@@ -48,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Unavailable as reason:
             entries[name]["unavailable"] = str(reason)
     with LinkedHosts(options.link_mbit or None).open() as bed:
-        rows = Comparison(bed, options.data, options.batch_size, entries).run(ready, options.epochs)
+        comparison, rows = Comparison(bed, options.data, options.batch_size, entries), []
+        for apart in (False, True):
+            rows += comparison.run([each for each in ready if each.system.apart is apart], options.epochs)
     summary = summarise(rows, entries)
     found = {
         "settings": {"data": options.data.name, "link_mbit": options.link_mbit, "batch_size": options.batch_size},

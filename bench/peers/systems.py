@@ -24,6 +24,7 @@ class System:
         programs: what it needs besides.
         serves: whether it has a server of its own; ours share an agent that serves the files.
         remote_workers: whether its workers are at the server, so that another number of them is another server.
+        apart: whether it is measured after the others have ended, because it uses CPU that is seen while it waits.
     """
 
     name: str
@@ -34,6 +35,7 @@ class System:
     programs: tuple[str, ...] = ()
     serves: bool = True
     remote_workers: bool = False
+    apart: bool = False
 
     @property
     def ours(self) -> bool:
@@ -64,6 +66,14 @@ SYSTEMS = {
             "whole batches from remote workers",
             packages=("rpcdataloader",),
             remote_workers=True,
+        ),
+        System(
+            "ray-data",
+            "ray_data",
+            "Ray Data, ops at the storage node",
+            packages=("ray[data]",),
+            remote_workers=True,
+            apart=True,
         ),
         System(
             "s3-torch",
