@@ -96,7 +96,7 @@ def parser() -> arguments.Parser:
         "--policies", type=arguments.policy(), nargs="+", default=list(POLICIES), action=arguments.Distinct, metavar="P"
     )
     add("--link-mbit", type=arguments.above_zero, default=20.0, help="Rate of an agent's replies in Mbit/s, in `wire`.")
-    # Four agents of 0.3 cores and the loader that takes what they send would be more than the two cores of the bed.
+    # With 0.3 cores each, four agents and the loader that takes what they send would need nearly all of two cores.
     add("--agent-cores", type=arguments.quota, default=0.15, help="CPU quota of an agent in cores, in `cpu`.")
     add("--rounds", type=arguments.count(), default=3)
     return parser
