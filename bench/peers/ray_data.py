@@ -108,7 +108,7 @@ class RayClient(Client):
         items = random.Random(epoch).sample(self.items, len(self.items))
         size = self.settings.batch_size
         dataset = ray.data.from_items(items, override_num_blocks=-(-len(items) // size))
-        dataset = dataset.map_batches(self.samples, batch_size=size)
+        dataset = dataset.map_batches(self.samples, batch_size=None)  # None: a task per block
         for batch in dataset.iter_torch_batches(batch_size=size, device="cpu", prefetch_batches=2):
             yield batch["image"], batch["label"]
 
