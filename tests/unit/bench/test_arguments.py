@@ -63,6 +63,7 @@ WRONG = {
         "--link-mbit -1",
         "--round-trips-ms -1",
         "--parts stream stream",
+        "--repeat 0",
         "--clients 0",
         "--policies nonsense",
     ),
