@@ -170,7 +170,7 @@ def loaders(agents: dict[str, str], policy: str, rounds: int, repeat: int) -> li
     """
     every = {}
     for name, address in agents.items():
-        pictures = ConcatDataset([RemoteImageFolder(address, training_pipeline())] * repeat)
+        pictures: Any = ConcatDataset([RemoteImageFolder(address, training_pipeline())] * repeat)
         every[name] = our_loader(pictures, 1, agent=address, policy=policy)
     try:
         for loader in every.values():
