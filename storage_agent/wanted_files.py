@@ -6,7 +6,7 @@ import itertools
 import os
 
 from sophon_loader.errors import MalformedMessage
-from sophon_loader.host.regular import check_regular, read_to_end
+from sophon_loader.host.regular import read_below
 from sophon_loader.wire.entry import SUFFIX
 from sophon_loader.wire.wanted_cores import MAX_NBYTES, PREFIX, WantedCores
 from storage_agent.fleet_size import WantedFile
@@ -36,15 +36,7 @@ def read_wanted(folder: str) -> dict[str, WantedFile]:
 def _file(folder: int, name: str) -> WantedFile | None:
     """A file of a folder; None for one that is gone, is no file, cannot be read or says something else."""
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        check_regular(status, name)
-        data = read_to_end(descriptor, min(status.st_size, MAX_NBYTES), at_most=MAX_NBYTES)
+        data, status = read_below(folder, name, MAX_NBYTES)
         return WantedFile((status.st_mtime_ns, status.st_ino, data), WantedCores.parse(data))
     except (OSError, MalformedMessage):  # also ESTALE, of one that has just been replaced
         return None
-    finally:
-        os.close(descriptor)

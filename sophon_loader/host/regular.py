@@ -56,6 +56,26 @@ def read_to_end(descriptor: int, nbytes: int, at_most: int | None = None) -> byt
     return parts[0] if total == len(parts[0]) else b"".join(parts)
 
 
+def read_below(folder: int, name: str, at_most: int) -> tuple[bytes, os.stat_result]:
+    """A file of a folder that anybody may write to, and what it was like: no link is followed, nobody is waited for.
+
+    Args:
+        folder: its descriptor.
+        name: of the file.
+        at_most: as of `read_to_end`.
+
+    Raises:
+        OSError: there is no file, it may not be read, or it is a link, folder, pipe, socket or device.
+    """
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        check_regular(status, name)
+        return read_to_end(descriptor, min(status.st_size, at_most), at_most=at_most), status
+    finally:
+        os.close(descriptor)
+
+
 def read_regular(path: str) -> bytes:
     """The bytes of a file.
 

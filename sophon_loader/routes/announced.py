@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sophon_loader.client.address import Address
 from sophon_loader.errors import ConfigError, MalformedMessage
-from sophon_loader.host.regular import check_regular, read_to_end
+from sophon_loader.host.regular import read_below
 from sophon_loader.logs import log_line
 from sophon_loader.routes.roster import LOOK_S, MAX_MEMBERS, Member, Question
 from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, Entry
@@ -236,22 +236,14 @@ def _parts(text: str) -> list[str]:
 def _file(folder: int, name: str) -> _File | None:
     """A file of a folder; None if there is none."""
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        data, status = read_below(folder, name, MAX_ENTRY_NBYTES)
+        return _File((status.st_mtime_ns, status.st_ino, data), Entry.parse(data), doubt=_doubt(status))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        return _File(reason="it is a link" if error.errno == errno.ELOOP else error.strerror or str(error))
-    try:
-        status = os.fstat(descriptor)
-        check_regular(status, name)
-        data = read_to_end(descriptor, min(status.st_size, MAX_ENTRY_NBYTES), at_most=MAX_ENTRY_NBYTES)
-        return _File((status.st_mtime_ns, status.st_ino, data), Entry.parse(data), doubt=_doubt(status))
     except MalformedMessage as error:
         return _File(reason=str(error))
     except OSError as error:  # also ESTALE, of one that has just been replaced
-        return _File(reason=error.strerror or str(error))
-    finally:
-        os.close(descriptor)
+        return _File(reason="it is a link" if error.errno == errno.ELOOP else error.strerror or str(error))
 
 
 def _doubt(status: os.stat_result) -> str:
