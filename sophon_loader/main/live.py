@@ -87,7 +87,7 @@ class LivePlan:
         shared: what the workers need.
         conditions: what the resources give.
         beside: what the agent's estimates are corrected by.
-        agent_cores: how many could be used.
+        wanted_cores: how many agent cores could be used.
         tariff: what requests go out at.
     """
 
@@ -116,7 +116,7 @@ class LivePlan:
         self.conditions = conditions
         self.tariff = at_first(conditions)
         self.beside = Beside()
-        self.agent_cores = AgentCores(files_from_agents=files_from_agents)
+        self.wanted_cores = AgentCores(files_from_agents=files_from_agents)
         self._mark: Moment | None = None
         self._latest: Moment | None = None
         self._carried = NOTHING_PASSED
@@ -166,7 +166,7 @@ class LivePlan:
             judging: whether enough steps have been seen to say what limits.
             of_one: cores of an agent on another host; None for none.
         """
-        cores = self.agent_cores.wanted
+        cores = self.wanted_cores.wanted
         rates, limits = self.conditions.rates.measured(), self.limits() if judging else {}
         if not self.conditions.wire_seen:
             del rates["wire_bytes_s"]
@@ -241,7 +241,7 @@ class LivePlan:
         if settled:
             rows = 0 if self._verdict is None else self._verdict.facts.samples
             if self._verdict is not None and rows >= MIN_OFFERS and revised:
-                self.agent_cores.after(window.seconds, self._verdict, self.conditions.agent_speed)
+                self.wanted_cores.after(window.seconds, self._verdict, self.conditions.agent_speed)
             self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 
@@ -416,7 +416,7 @@ def live_plan(
         shared=shared,
     )
     if before is not None:
-        live.agent_cores = before.agent_cores
+        live.wanted_cores = before.wanted_cores
     kept = run.profiler.reuse_live() if before is None else before.kept()
     if kept is not None:
         live.take_over(kept)
