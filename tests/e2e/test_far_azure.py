@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from tests.support import azurite
 from tests.support.agents import Agent, agent_for, run_command
 from tests.support.azurite import Azurite
-from tests.support.loaders import QUICK, samples_of
-from tests.support.pictures import folder, make_tree, train_transform
+from tests.support.far import see_same_samples
+from tests.support.pictures import make_tree
 
 FILES = 12
 
@@ -44,14 +43,7 @@ def agent(environment: None, tmp_path: Path) -> Iterator[Agent]:
 
 @pytest.mark.parametrize("policy", ["no-off", "all-off"])
 def test_same_samples(root: Path, agent: Agent, policy: str) -> None:
-    remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
-    here, there = (
-        OffloadingDataLoader(data, 5, agent=address, policy=policy, seed=3, options=QUICK)
-        for data, address in ((folder(root), None), (remote, agent.address("d")))
-    )
-    assert samples_of(there) == samples_of(here)
-    here.close()
-    there.close()
+    see_same_samples(root, agent, policy)
 
 
 @pytest.mark.parametrize(

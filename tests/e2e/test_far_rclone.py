@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+from sophon_loader import RemoteImageFolder
 from tests.support import rclone
 from tests.support.agents import Agent, agent_for
-from tests.support.loaders import QUICK, samples_of
-from tests.support.pictures import folder, make_tree, train_transform
+from tests.support.far import see_same_samples
+from tests.support.pictures import make_tree
 from tests.support.rclone import Rclone
 
 FILES = 12
@@ -42,14 +42,7 @@ def agent(server: Rclone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.parametrize("policy", ["no-off", "all-off"])
 def test_same_samples(root: Path, agent: Agent, policy: str) -> None:
-    remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
-    here, there = (
-        OffloadingDataLoader(data, 5, agent=address, policy=policy, seed=3, options=QUICK)
-        for data, address in ((folder(root), None), (remote, agent.address("d")))
-    )
-    assert samples_of(there) == samples_of(here)
-    here.close()
-    there.close()
+    see_same_samples(root, agent, policy)
 
 
 def test_a_store_that_goes_and_comes_back(agent: Agent, server: Rclone) -> None:
