@@ -19,6 +19,7 @@ import pytest
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.main import fleet_size
 from sophon_loader.wire.wanted_cores import WantedCores
+from storage_agent.wanted_files import read_wanted
 from tests.support.agents import EXPORT, ROOT, until, with_modules
 from tests.support.pictures import folder
 from tests.support.replicas import LOADER, PATIENT
@@ -62,6 +63,7 @@ def test_it_comes_says_what_the_report_says_stays_between_epochs_and_goes(
         assert name.endswith("-0.json") and f"-{os.getpid()}-" in name
         report = loader.report().as_dict()
         assert report["wanted_agent_cores"] is not None and 0 <= said.cores < 1e6
+        assert set(read_wanted(str(roster))) == {name}, "what sizes a fleet finds it, too"
         assert report["wanted_agents"] == pytest.approx(report["wanted_agent_cores"] / said.per_agent)
         assert loader.report().scalars()["wanted_agent_cores"] == report["wanted_agent_cores"]
         assert "agents of use" in str(loader.report())
