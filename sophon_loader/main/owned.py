@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.queues import Queue
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
@@ -144,7 +144,18 @@ def _break_circle(error: BaseException) -> None:
         frames.tb_frame.clear()
 
 
-class OwnedDataLoader(DataLoader[T_co]):
+if TYPE_CHECKING:
+
+    class _TorchDataLoader(DataLoader[T_co]):
+        """torch's class as type checkers know it."""
+
+else:
+    # Subscripted for type checkers alone: torch 2.15's DataLoader has one type variable, that of its main branch two.
+    class _TorchDataLoader(DataLoader, Generic[T_co]):
+        """torch's class with the one type variable that ours has, however many torch's has."""
+
+
+class OwnedDataLoader(_TorchDataLoader[T_co]):
     """torch's DataLoader, whose workers belong to the process which started them.
 
     Attributes:
