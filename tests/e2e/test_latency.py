@@ -161,8 +161,7 @@ def test_a_relay_to_nobody_and_one_that_is_closed_break_the_connection() -> None
         target = server.getsockname()
     with Relay(target, 0.0, 100.0) as relay, socket.create_connection(("127.0.0.1", relay.port)) as near:
         assert near.recv(10) == b""
-    threads = [thread for thread in threading.enumerate() if thread.name == "relay"]
-    assert not threads
+    until(lambda: not [one for one in threading.enumerate() if one.name == "relay"], "its threads end")
     with both_ends(0.0, 100.0) as (near, far):
         near.sendall(b"x")
         assert far.recv(1) == b"x"

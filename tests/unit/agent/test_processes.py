@@ -20,6 +20,7 @@ from bench.record import REPOSITORY
 from storage_agent.workers import processes
 from tests.conftest import PRELOADED
 from tests.support.agents import until
+from tests.support.held import settled_descriptors
 
 START = """
 import multiprocessing
@@ -52,7 +53,7 @@ def test_no_descriptor_is_left_of_a_forkserver_that_has_been_killed() -> None:
             processes._start(process)
             process.join()
             process.close()
-            counts.append(psutil.Process().num_fds())
+            counts.append(settled_descriptors())
             processes._end_forkserver()
             until(lambda: psutil.Process(server._forkserver_pid).status() == psutil.STATUS_ZOMBIE, "it has ended")
     finally:

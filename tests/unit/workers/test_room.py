@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from sophon_loader.errors import NoRoom
-from sophon_loader.workers import batches, collate
+from sophon_loader.workers import batches, collate, room
 from sophon_loader.workers.batches import LOOK_S, MAX_LARGE, SMALL_NBYTES, BatchMemory
 from sophon_loader.workers.room import Room, lowest_free, open_files
 
@@ -27,10 +29,17 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> BatchMemory:
 
 
 def test_descriptors_small_pieces_go_first() -> None:
-    room = Room(files=100)
-    assert room.keeps(24, small=True) and not room.keeps(25, small=True)
-    assert room.keeps(49, small=False) and not room.keeps(50, small=False)
-    assert room.lets_go(75) and not room.lets_go(74)
+    limits = Room(files=100)
+    assert limits.keeps(24, small=True) and not limits.keeps(25, small=True)
+    assert limits.keeps(49, small=False) and not limits.keeps(50, small=False)
+    assert limits.lets_go(75) and not limits.lets_go(74)
+
+
+def test_this_process_s_own_descriptors_are_counted() -> None:
+    gc.collect()  # else garbage of other tests may close some between two counts
+    number, count = lowest_free(), open_files()
+    with open(os.devnull, "rb") as file:
+        assert file.fileno() == number and open_files() == count + 1
 
 
 def test_a_worker_keeps_its_share_of_the_memory(memory: BatchMemory) -> None:
@@ -39,14 +48,14 @@ def test_a_worker_keeps_its_share_of_the_memory(memory: BatchMemory) -> None:
 
 
 @pytest.mark.parametrize(
-    "room",
+    "limits",
     [
         Room(files=1 << 20, shared=(64 * MIB, 32 * MIB)),
-        Room(files=lowest_free(), shared=(64 * MIB, 60 * MIB)),
+        Room(files=4, shared=(64 * MIB, 60 * MIB)),
     ],
 )
-def test_torchs_way_is_taken_before_a_limit(memory: BatchMemory, room: Room) -> None:
-    memory.room = room
+def test_torchs_way_is_taken_before_a_limit(memory: BatchMemory, limits: Room) -> None:
+    memory.room = limits
     assert memory.lend(LARGE) is None
     assert memory.lend(SMALL_NBYTES) is None
 
@@ -88,8 +97,11 @@ def test_memory_that_cannot_be_had_is_named(memory: BatchMemory) -> None:
         make([torch.zeros(8)])
 
 
-def test_a_batch_that_cannot_be_handed_over_is_refused(memory: BatchMemory) -> None:
-    memory.room = Room(files=open_files() + 4, shared=(64 * MIB, 60 * MIB))
+def test_a_batch_that_cannot_be_handed_over_is_refused(memory: BatchMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 descriptors, 96 are in use; this process's own have holes that other tests have left."""
+    for count in ("open_files", "lowest_free"):
+        monkeypatch.setattr(room, count, lambda: 96)
+    memory.room = Room(files=100, shared=(64 * MIB, 60 * MIB))
     make = collate.Collate(collate.default_collate, memory)
     with pytest.raises(NoRoom, match=r"must leave a worker 10 files for a batch, got a limit of \d+ with .*ulimit -n"):
         make([torch.zeros(8)])
