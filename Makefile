@@ -25,16 +25,18 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 .PHONY: test unit tests long demo bench bed soak fuzz lint lint-beside clean
 
 $(VENV)/.installed: pyproject.toml setup.py
-	$(PYTHON) -m venv $(VENV)
-	-$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --no-compile --editable '.[dev,bench]'
-	touch $@
+	@echo "Setting up $(VENV), once: torch, torchvision and what the tests need. With CUDA's libraries it takes 6.4 GB of disk;"
+	@echo "without a GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make ... spares 5 GB of that."
+	@$(PYTHON) -m venv $(VENV)
+	-@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python .ci/install.py --editable '.[dev,bench]'
+	@touch $@
 
 # A new pip finds out what to install in half the time. Most modules are never imported, so none is compiled beforehand.
 # The extension is built by the installation; a changed source needs a new build.
 $(VENV)/.built: $(VENV)/.installed $(wildcard sophon_loader/native/*.[ch])
-	$(BIN)/python setup.py --quiet build_ext --inplace
-	touch $@
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
 
 # `lint` takes one core, so it runs beside the tests, and says in one piece what it has to say.
 test: $(VENV)/.built

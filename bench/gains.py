@@ -1,4 +1,4 @@
-"""README's table: what the loader gains, and where it gains nothing or loses."""
+"""README's table: what the loader gains. Where it gains nothing stands in words below it, and in docs/results.md."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ LINES = (
     ("**100 Mbit/s, photographs**", "long-epochs-photos", "no-off", "auto"),
     ("**500 Mbit/s, {device}**", "training", "no-off", "auto"),
     ("**one loader core, no network limit**", "cpu-bound", "torch", "auto"),
-    ("the same, nothing offloaded", "cpu-bound", "torch", "no-off"),
-    ("100 Mbit/s, agent with 0.05 cores", "policies-0.05-imagenet", "no-off", "auto"),
 )
 """What limits, the result's name, and the policies before and after."""
 BEFORE = {"no-off": "whole files", "torch": "`DataLoader`"}
@@ -28,10 +26,6 @@ def gains(results: Results) -> str:
             device = str(result.rows["settings"].get("device", "")).removeprefix("NVIDIA ")
             rates = f"{middle(slow, 0)} → {middle(fast, 0)}"
             rows.append((what.format(device=device), BEFORE[before], rates, times(gain), f"`{name}.json`"))
-    if (result := results.named("overhead")) is not None:
-        found = result.rows["throughput"]
-        one = next(one for one in found if (one["policy"], one["workers"], one["limit"]) == ("auto", 1, "gpu"))
-        rows.append(("the training step", BEFORE["torch"], "", times(one["ratio"]["median"]), "`overhead.json`"))
     return table(("what limits", "instead of", "images/s", "gain", "file"), rows) if rows else MISSING
 
 

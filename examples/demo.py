@@ -34,6 +34,14 @@ SHARED = Path(__file__).parents[2] / "shared" / "data" / "imagenet"
 MORE_EPOCHS = 3
 """Most that a policy gets beyond `--epochs` while it tries plans out; they are not in the digest."""
 MADE = Path(__file__).parents[1] / "demo-data"
+NEXT = """
+Each line trained on the same batches, bit for bit: the last column is a digest of them. `no-off` sends whole files,
+as a mounted folder would; `auto` is the default, and decides for each image how much is done beside the files.
+
+What to do next, on your own data:
+  on the file server   .venv/bin/sophon-agent serve --export data=/path/to/an/ImageFolder --bind tcp://0.0.0.0:5555
+  in your program      OffloadingDataLoader(dataset, ..., agent="tcp://fileserver:5555/data")  in place of DataLoader
+README.md says how to install both and how your program gets the server's key; docs/guide.md answers the rest."""
 
 
 def main() -> None:
@@ -69,10 +77,12 @@ def main() -> None:
     table = Table("policy", "epoch s", "images/s", "MB on wire", "offloaded", "all batches")
     with agent(data, options.link_mbit) as process:
         address = announced(process).endpoint + "/demo"
-        for policy in options.policies:
+        for number, policy in enumerate(options.policies, 1):
+            tqdm.write(f"{number} of {len(options.policies)}: policy {policy}")
             table.add_row(policy, *run(policy, address, dataset, options))
         process.stdin.close()  # type: ignore[union-attr]
     Console().print(table)
+    print(NEXT)
 
 
 def run(policy: str, address: str, dataset: Any, options: argparse.Namespace) -> list[str]:
