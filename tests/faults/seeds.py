@@ -56,7 +56,7 @@ from tests.support.warm import Warm
 
 KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
-OPTIONS = OffloadOptions(connect_timeout_s=40.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
+OPTIONS = OffloadOptions(connect_timeout_s=5.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
 SLOW_DISK = """
 import os, time
 
