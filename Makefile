@@ -4,6 +4,7 @@
 # make bench  everything that is measured, about an hour; QUICK=1: the short form, under five minutes
 # make soak   random faults for MINUTES, and whether anything grows; make fuzz: each fuzz target for MINUTES
 # make bed    the tests of the benches' test bed, on real links and quotas, as root
+# make findings   whether surprises of other software are still as findings/README.md says; installs them from the web
 # Each alone is enough on a fresh machine with python3 and a compiler.
 PYTHON ?= python3
 VENV := .venv
@@ -11,6 +12,7 @@ BIN := $(VENV)/bin
 DATA ?=
 QUICK ?=
 MINUTES ?= 5
+FINDINGS ?= $(sort $(wildcard findings/*.sh))
 # Other releases of Pillow for which `make long` holds programs and our C to what Pillow does.
 PILLOWS ?= 11.0.0 11.3.0 12.1.1 12.3.0
 # Test processes: one more than cores, since much of what starts agents and workers waits for them.
@@ -22,7 +24,7 @@ WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: test unit tests long demo bench bed soak fuzz lint lint-beside clean
+.PHONY: test unit tests long demo bench bed soak fuzz findings lint lint-beside clean
 
 $(VENV)/.installed: pyproject.toml setup.py
 	@echo "Setting up $(VENV), once: torch, torchvision and what the tests need. With CUDA's libraries it takes 6.4 GB of disk;"
@@ -87,6 +89,12 @@ soak: $(VENV)/.built
 fuzz: $(VENV)/.built
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 	$(BIN)/python -m tests.native.fuzz --minutes $(MINUTES)
+
+# One after the other, so that only one environment takes space at a time; each script makes and removes its own.
+findings:
+	@changed=0; for one in $(FINDINGS); do \
+		if said=$$(PYTHON=$(PYTHON) sh $$one 2>&1); then echo "$$one: as described"; \
+		else changed=1; echo "$$one: changed, or could not run"; echo "$$said"; fi; done; exit $$changed
 
 clean:
 	rm -rf $(VENV) .venv-peers build *.egg-info demo-data

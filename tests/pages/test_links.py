@@ -14,7 +14,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for pattern in (
         "*.md",
-        *(f"{folder}/**/*.md" for folder in (".github", "bench", "deploy", "docs", "examples")),
+        *(f"{folder}/**/*.md" for folder in (".github", "bench", "deploy", "docs", "examples", "findings")),
         "tests/*.md",
     )
     for path in ROOT.glob(pattern)
