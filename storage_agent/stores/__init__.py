@@ -96,7 +96,7 @@ def make_index(location: str, folder: Path | None) -> str:
     scheme, slashes, _ = location.partition("://")
     made = STORES.get(scheme) if slashes else None
     if made is Archive:
-        return indexed("NAME", location, folder).index
+        return indexed("NAME", location, folder)[0].index
     if made is Far:
         fetcher = Fetcher()
         try:

@@ -76,7 +76,7 @@ class Archive:
         Raises:
             ConfigError: they cannot be served.
         """
-        self.found = indexed(self._export, self._location, self._index_folder)
+        self.found, self._opened = indexed(self._export, self._location, self._index_folder)
         if not len(self._index):
             raise ConfigError(
                 f"export {self._export!r} must be archives with something in them, got {self._location}, which has "

@@ -21,7 +21,7 @@ from storage_agent.settings import Indexed
 from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
-from storage_agent.stores.index import OBJECT, Entry
+from storage_agent.stores.index import OBJECT, BadIndex, Entry, Index
 from storage_agent.stores.indexing import tell_left_out
 from storage_agent.stores.listings import Listings
 from storage_agent.stores.outages import AWAY_S
@@ -79,8 +79,6 @@ class Far(Archive):
     ) -> None:
         super().__init__(export, location, max_file_nbytes, index_folder=index_folder, found=found)
         self._fetcher = fetcher
-        self._listings: Listings | None = None
-        """Has the listing locked that is served, in the process that checks."""
         self._free: list[_Line] = []
         """Connections to the fetching process that no thread uses at the moment."""
 
@@ -91,13 +89,16 @@ class Far(Archive):
             ConfigError: they cannot be served.
         """
         self._check_location()
-        self._listings = self._kept()
-        if kept := self._listings.take():
-            seconds = time.time() - kept.stat().st_mtime
-            self._use(kept, kept=True)
+        listings = self._kept()
+        if kept := listings.take():
+            path, self._opened = kept
+            seconds = time.time() - path.stat().st_mtime
+            self._use(path, kept=True)
             EventLog().info("listing taken", export=self._export, age=duration(seconds), objects=len(self._index))
         else:
-            self._list(self._listings.of_this_start())
+            self._list(made := listings.of_this_start())
+            path, self._opened = self._named(listings, made)
+            self._use(path, kept=False)
         if not len(self._index):
             raise ConfigError(
                 f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
@@ -117,6 +118,15 @@ class Far(Archive):
         self._list(new := listings.new())
         listings.remove_older(new)
         return new
+
+    def _named(self, listings: Listings, made: Path) -> tuple[Path, Index]:
+        try:
+            return listings.named(made)
+        except (OSError, BadIndex) as error:
+            raise ConfigError(
+                f"the listing of export {self._export!r} must stay in its folder once it is written, got {error}; see "
+                "that nothing else empties the folder, or give the agent another --index-folder"
+            ) from error
 
     def _kept(self) -> Listings:
         assert self._fetcher is not None, "the agent's main process has one"

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
+import fcntl
 import mmap
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -25,7 +28,10 @@ MAX_LENGTH = 0xFFFFFFFF
 """Of a member, in bytes."""
 UNFINISHED = ".making-"
 """How the name of a file that is being written begins."""
-_MAGIC = b"SOPHIDX\2"
+MAGIC = b"SOPHIDX\2"
+"""The form of an index."""
+UNFINISHED_S = 24 * 3600
+"""Age in seconds at which nobody writes a file any more, nor is about to open it."""
 _HEADER = struct.Struct("<8sIIQQ16s")
 """Magic, number of containers, whether there are links, number of records, bytes of names, digest of the rest."""
 _CONTAINER = struct.Struct("<Qq")
@@ -72,11 +78,14 @@ class Entry(NamedTuple):
 class Index:
     """An index in memory; safe under threads.
 
+    Its file is locked while this object lives, so that `remove_unused` leaves it: on NFS, a file that another host has
+    removed is gone for those who have it open, too.
+
     Args:
         path: its file.
 
     Raises:
-        BadIndex: it is none.
+        BadIndex: it is none, or is being removed.
         OSError: it cannot be read.
 
     Example:
@@ -87,13 +96,14 @@ class Index:
 
     def __init__(self, path: Path | str) -> None:
         with open(path, "rb") as file:
+            _lock_shared(file.fileno(), path)
             if os.fstat(file.fileno()).st_size < _HEADER.size:
                 raise BadIndex("it is too short")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # its copy of the descriptor has the lock
         magic, containers, links, self._count, names_nbytes, digest = _HEADER.unpack_from(self._map)
         self._records_at = _HEADER.size + containers * _CONTAINER.size
         self._names_at = self._records_at + (self._count + 1) * _RECORD.size
-        if magic != _MAGIC or self._names_at + names_nbytes != len(self._map):
+        if magic != MAGIC or self._names_at + names_nbytes != len(self._map):
             raise BadIndex("it has another form")
         self.has_links = bool(links)
         self.digest: bytes = digest
@@ -153,10 +163,10 @@ class Index:
 
 
 def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Entry]) -> None:
-    """Write an index, whole or not at all.
+    """Write an index, whole or not at all; one that is there and whole is kept, since processes may have it mapped.
 
     Args:
-        path: its file, in a folder that is there.
+        path: its file, in a folder that is there, by a name that says what it is the index of.
         containers: the archives, by number.
         entries: in the order of their names.
 
@@ -167,11 +177,73 @@ def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Ent
     try:
         with os.fdopen(descriptor, "w+b") as file, tempfile.TemporaryFile(dir=path.parent) as names:
             _write(file, names, containers, entries)
-        os.replace(made, path)
+        keep_as(Path(made), path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(made)
         raise
+
+
+def keep_as(made: Path, path: Path) -> Index:
+    """Give a new index its name, under which another process may have put an equal one; the one that is there then.
+
+    Args:
+        made: its file, which has no other name afterwards.
+        path: its name, in the same folder.
+
+    Raises:
+        BadIndex: it is none.
+        OSError: it cannot be named.
+    """
+    try:
+        os.link(made, path)  # unlike a replacement, it takes nothing away from those who have the other one open
+    except OSError:  # it is there, or this file system has no links
+        if (index := open_whole(path)) is not None:
+            os.unlink(made)
+            return index
+        os.replace(made, path)
+    else:
+        os.unlink(made)
+    return Index(path)
+
+
+def open_whole(path: Path) -> Index | None:
+    """An index whose bytes are those that were written; None if it is missing or damaged."""
+    try:
+        index = Index(path)
+        index.check()
+    except (OSError, BadIndex):
+        return None
+    return index
+
+
+def remove_unused(paths: Iterable[Path], *, older_than_s: float = UNFINISHED_S) -> None:
+    """Remove indexes that no process on any host has open.
+
+    Args:
+        paths: their files.
+        older_than_s: age that they have: a younger one may be about to be opened, or locks may not reach other hosts.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("r+b") as file:  # NFS locks only what is open for writing
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(file.fileno()).st_mtime >= older_than_s:
+                path.unlink()
+
+
+def _lock_shared(descriptor: int, path: Path | str) -> None:
+    """Have `remove_unused` leave a file, as far as its file system has locks.
+
+    Raises:
+        BadIndex: it is being removed.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            raise BadIndex("it is being removed") from error
+    if not os.path.exists(path):
+        raise BadIndex("it has been removed")
 
 
 def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], entries: Iterable[Entry]) -> None:
@@ -196,7 +268,7 @@ def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], ent
     file.seek(_HEADER.size)
     digest = _digest(iter(lambda: file.read(_STEP_NBYTES), b""))
     file.seek(0)
-    file.write(_HEADER.pack(_MAGIC, len(containers), links, count, at, digest))
+    file.write(_HEADER.pack(MAGIC, len(containers), links, count, at, digest))
 
 
 def _digest(steps: Iterable[bytes | memoryview]) -> bytes:

@@ -17,12 +17,10 @@ from typing import Any
 from sophon_loader.errors import ConfigError
 from storage_agent.log import EventLog
 from storage_agent.settings import Indexed
-from storage_agent.stores.index import UNFINISHED, BadIndex, Index, Version
+from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
 from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
-_UNFINISHED_S = 24 * 3600
-"""Age at which nobody writes a file any more."""
 
 
 def usual_index_folder() -> Path:
@@ -31,8 +29,8 @@ def usual_index_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "sophon" / "indexes"
 
 
-def indexed(export: str, location: str, folder: Path | None) -> Indexed:
-    """The index of a location's archives, made where there is none for them as they are.
+def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, Index]:
+    """Where the index of a location's archives is, made if there is none for them as they are; and it, opened.
 
     Args:
         export: its name, for the texts of errors.
@@ -47,9 +45,16 @@ def indexed(export: str, location: str, folder: Path | None) -> Indexed:
     versions = [Version.of(os.stat(path)) for path in paths]
     kind = location.partition("://")[0]
     whole = folder / _name(kind, paths, versions)
-    if not is_whole(whole):
+    index = open_whole(whole)
+    if index is None:
         _make(export, kind, paths, versions, folder, whole)
-    return Indexed(str(whole), tuple(paths))
+        index = open_whole(whole)
+    if index is None:
+        raise ConfigError(
+            f"the index of export {export!r} must stay in its folder once it is written, got none at {whole}; see that "
+            "nothing else empties the folder, or give the agent another --index-folder"
+        )
+    return Indexed(str(whole), tuple(paths)), index
 
 
 def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Version], folder: Path, whole: Path) -> None:
@@ -57,7 +62,7 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     for path, version in zip(paths, versions, strict=True):
         index = folder / _name(kind, [path], [version])
         part: dict[str, Any] = {"path": path, "nbytes": version.nbytes, "modified_ns": version.modified_ns}
-        parts.append({**part, "index": str(index), "wanted": not is_whole(index)})
+        parts.append({**part, "index": str(index), "wanted": not _is_reserved(index)})
     task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
     command = [sys.executable, "-m", "storage_agent.stores.index_child"]
     done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
@@ -81,34 +86,33 @@ def tell_left_out(export: str, left_out: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
-    """The name of the index of some archives: which they are, and how they are now."""
+    """The name of the index of some archives: which they are, how they are now, and the index's form."""
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [kind, *paths]))).hexdigest()[:24]
-    state = hashlib.sha256(repr([tuple(version) for version in versions]).encode()).hexdigest()[:24]
+    state = hashlib.sha256(repr([MAGIC, *map(tuple, versions)]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
 
-def is_whole(path: Path) -> bool:
-    """Whether an index is there and not damaged."""
-    try:
-        Index(path).check()
-    except (OSError, BadIndex):
-        return False
-    return True
+def _is_reserved(path: Path) -> bool:
+    """Whether an index is there and whole; it counts as new then, so that no other start removes it meanwhile."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return open_whole(path) is not None
 
 
 def _remove_older(path: Path) -> None:
-    """Remove the indexes of what the same archives were before."""
+    """Remove the indexes of what the same archives were before, unless agents use them.
+
+    They may be what other hosts have at these paths now.
+    """
     which = path.name.partition("-")[0]
-    for one in path.parent.glob(f"{which}-*{_SUFFIX}"):
-        if one != path:
-            one.unlink(missing_ok=True)
+    remove_unused(one for one in path.parent.glob(f"{which}-*{_SUFFIX}") if one != path)
 
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what processes that were killed have left."""
     for one in folder.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError):
-            if time.time() - one.stat().st_mtime > _UNFINISHED_S:
+            if time.time() - one.stat().st_mtime > UNFINISHED_S:
                 one.unlink()
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage_agent.stores.indexing import is_whole, private_index_folder, remove_unfinished
+from storage_agent.stores.index import UNFINISHED, Index, keep_as, open_whole, remove_unused
+from storage_agent.stores.indexing import private_index_folder, remove_unfinished
 
 _SUFFIX = ".listing"
 _ENDPOINTS = {
@@ -37,7 +37,8 @@ def _server_of(location: str, environment: Mapping[str, str]) -> str:
 class Listings:
     """The listings of one location, the newest last; owned by the agent's main process, or by `sophon-agent index`.
 
-    A listing that an agent serves stays locked, and so is not removed: the agent's workers may be started again.
+    A listing that an agent serves stays locked (see `Index`), and so is not removed: the agent's workers may be started
+    again.
 
     Args:
         location: `s3://bucket/prefix`, `gs://` or `az://container/prefix`.
@@ -49,50 +50,49 @@ class Listings:
 
     Example:
         >>> listings = Listings("s3://photos/train", None, os.environ)
-        >>> listings.take()
+        >>> path, index = listings.take()
+        >>> path
         PosixPath('/home/ann/.cache/sophon/indexes/5f0c...-01795776000000000000.listing')
     """
 
     def __init__(self, location: str, folder: Path | None, environment: Mapping[str, str]) -> None:
-        self._lock = -1
-        """Descriptor of the listing that is served."""
         self._folder = private_index_folder(folder)
         server = _server_of(location, environment)
         named = f"{location.rstrip('/')}\0{server}" if server else location.rstrip("/")
         self._which = hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
     def of_this_start(self) -> Path:
-        """Where an agent's start lists to, if it takes no listing that is kept."""
-        return self._folder / f"{self._which}-far.index"
+        """Where an agent's start lists to, if it takes no listing that is kept; for `named` then."""
+        return self._folder / f"{UNFINISHED}{self._which}-{os.getpid()}-{secrets.token_hex(8)}"
+
+    def named(self, made: Path) -> tuple[Path, Index]:
+        """The listing of this start by a name that says what is in it, and it, opened; unlike ones stay side by side.
+
+        Raises:
+            BadIndex: it is none.
+            OSError: it cannot be named.
+        """
+        path = self._folder / f"{self._which}-{Index(made).digest.hex()}.index"
+        index = keep_as(made, path)
+        remove_unused(one for one in self._folder.glob(f"{self._which}-*.index") if one != path)
+        remove_unfinished(self._folder)
+        return path, index
 
     def new(self) -> Path:
         """Where the next listing is to be written."""
         return self._folder / f"{self._which}-{time.time_ns():020}{_SUFFIX}"
 
-    def take(self) -> Path | None:
-        """The newest that is whole, locked; None if there is none."""
+    def take(self) -> tuple[Path, Index] | None:
+        """The newest that is whole, and it, opened; None if there is none."""
         for path in reversed(self._all()):
-            with contextlib.suppress(OSError):
-                descriptor = os.open(path, os.O_RDONLY)
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-                if is_whole(path):
-                    self._lock = descriptor
-                    return path
-                os.close(descriptor)
+            if (index := open_whole(path)) is not None:
+                return path, index
         return None
 
     def remove_older(self, than: Path) -> None:
         """Remove the others, unless an agent serves them, and what processes that were killed have left."""
-        for path in self._all():
-            if path < than:
-                with contextlib.suppress(OSError), path.open("rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+        remove_unused((path for path in self._all() if path < than), older_than_s=0)
         remove_unfinished(self._folder)
-
-    def __del__(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
 
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob(f"{self._which}-*{_SUFFIX}"))
