@@ -22,7 +22,6 @@ from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.index import OBJECT, BadIndex, Entry, Index
-from storage_agent.stores.indexing import tell_left_out
 from storage_agent.stores.listings import Listings
 from storage_agent.stores.outages import AWAY_S
 from storage_agent.workers.channel import Channel
@@ -99,6 +98,7 @@ class Far(Archive):
             self._list(made := listings.of_this_start())
             path, self._opened = self._named(listings, made)
             self._use(path, kept=False)
+        self._index.notes.tell(self._export)
         if not len(self._index):
             raise ConfigError(
                 f"export {self._export!r} must be objects that are there, got none at {self._location}; correct the "
@@ -116,6 +116,7 @@ class Far(Archive):
         self._check_location()
         listings = self._kept()
         self._list(new := listings.new())
+        Index(new).notes.tell(self._export)
         listings.remove_older(new)
         return new
 
@@ -151,8 +152,7 @@ class Far(Archive):
 
     def _list(self, index: Path) -> None:
         self._use(index, kept=False)
-        (left_out,) = self._at_start("list", self._location, str(index))
-        tell_left_out(self._export, msgpack.unpackb(left_out, unicode_errors="surrogateescape"))
+        self._at_start("list", self._location, str(index))
 
     def _at_start(self, *question: object, but: str = "") -> list[Any]:
         """What the fetching process answers; it may fail in one way, of which nothing is said.

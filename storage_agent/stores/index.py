@@ -2,7 +2,7 @@
 
 The form, little-endian: a header, (size, time of change) of each archive, a record of 24 bytes per name in the order of
 the names' bytes and one that ends them, the names. Behind a zero byte, a name that is a link has its target, and one of
-an object of a far store its ETag.
+an object of a far store its ETag. What follows the names is for the operator, see `notes.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import xxhash
+
+from storage_agent.stores.notes import Notes
 
 LINK, FOLDER, OTHER, OBJECT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFC
 """In place of a container's number: a symbolic link; a folder; a pipe or device; an object of a far store."""
@@ -103,8 +105,9 @@ class Index:
         magic, containers, links, self._count, names_nbytes, digest = _HEADER.unpack_from(self._map)
         self._records_at = _HEADER.size + containers * _CONTAINER.size
         self._names_at = self._records_at + (self._count + 1) * _RECORD.size
-        if magic != MAGIC or self._names_at + names_nbytes != len(self._map):
+        if magic != MAGIC or self._names_at + names_nbytes > len(self._map):
             raise BadIndex("it has another form")
+        self._notes_at = self._names_at + names_nbytes
         self.has_links = bool(links)
         self.digest: bytes = digest
         self.containers = [
@@ -128,6 +131,11 @@ class Index:
                 raise BadIndex("it is damaged")
         finally:
             view.release()
+
+    @property
+    def notes(self) -> Notes:
+        """What its making had to say."""
+        return Notes.unpack(self._map[self._notes_at :])
 
     def raw(self, position: int) -> bytes:
         """The name at a position, and what stands behind it."""
@@ -162,13 +170,16 @@ class Index:
         return map(self.entry, range(self._count))
 
 
-def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Entry]) -> None:
+def write_index(
+    path: Path, containers: Sequence[Version], entries: Iterable[Entry], notes: Callable[[], Notes] = Notes
+) -> None:
     """Write an index, whole or not at all; one that is there and whole is kept, since processes may have it mapped.
 
     Args:
         path: its file, in a folder that is there, by a name that says what it is the index of.
         containers: the archives, by number.
         entries: in the order of their names.
+        notes: called after the last entry.
 
     Raises:
         OSError: there is no room, say.
@@ -176,7 +187,7 @@ def write_index(path: Path, containers: Sequence[Version], entries: Iterable[Ent
     descriptor, made = tempfile.mkstemp(prefix=UNFINISHED, dir=path.parent)
     try:
         with os.fdopen(descriptor, "w+b") as file, tempfile.TemporaryFile(dir=path.parent) as names:
-            _write(file, names, containers, entries)
+            _write(file, names, containers, entries, notes)
         keep_as(Path(made), path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -246,7 +257,13 @@ def _lock_shared(descriptor: int, path: Path | str) -> None:
         raise BadIndex("it has been removed")
 
 
-def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], entries: Iterable[Entry]) -> None:
+def _write(
+    file: IO[bytes],
+    names: IO[bytes],
+    containers: Sequence[Version],
+    entries: Iterable[Entry],
+    notes: Callable[[], Notes],
+) -> None:
     file.write(bytes(_HEADER.size))
     for version in containers:
         file.write(_CONTAINER.pack(*version))
@@ -265,6 +282,7 @@ def _write(file: IO[bytes], names: IO[bytes], containers: Sequence[Version], ent
     names.seek(0)
     while step := names.read(_STEP_NBYTES):
         file.write(step)
+    file.write(notes().pack())
     file.seek(_HEADER.size)
     digest = _digest(iter(lambda: file.read(_STEP_NBYTES), b""))
     file.seek(0)

@@ -14,9 +14,9 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -27,12 +27,14 @@ from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.listing import IMAGE_SUFFIXES
 from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
 from storage_agent.stores.members import LeftOut, Members, Refused
+from storage_agent.stores.notes import Found, Notes
 from storage_agent.stores.tar import read_tar
 from storage_agent.stores.zip import read_zip
 
 MAX_MEMORY_NBYTES = 6 << 30
 """Of address space, while an archive is read: 2^24 members with their names."""
 _LOOK_EVERY_S = 0.5
+_PICTURES = tuple(suffix.encode() for suffix in IMAGE_SUFFIXES)
 READERS: dict[str, Callable[[IO[bytes], int, Callable[[int], None]], Members]] = {"tar": read_tar, "zip": read_zip}
 
 
@@ -68,11 +70,9 @@ class Outcome:
 
     Args:
         error: why there is no index; "" if there is one.
-        left_out: reason -> (how many members are not served, name of the first).
     """
 
     error: str = ""
-    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -81,7 +81,7 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(task["parent"],), name="watch-parent", daemon=True).start()
     outcome = Outcome()
     try:
-        _carry_out(Task(task["kind"], [Part(**part) for part in task["parts"]], task["whole"]), outcome)
+        _carry_out(Task(task["kind"], [Part(**part) for part in task["parts"]], task["whole"]))
     except Refused as refused:
         outcome.error = str(refused)
     except OSError as error:
@@ -97,7 +97,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _carry_out(task: Task, outcome: Outcome) -> None:
+def _carry_out(task: Task) -> None:
     wanted = [part for part in task.parts if part.wanted]
     total = sum(part.nbytes for part in wanted)
     with tqdm(total=total, desc="index", unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
@@ -108,7 +108,7 @@ def _carry_out(task: Task, outcome: Outcome) -> None:
                 bar.update(max(0, begin + at - bar.n))
 
             try:
-                _index(task.kind, part, seen, outcome.left_out)
+                _index(task.kind, part, seen)
             except Refused as refused:
                 raise Refused(f"{part.path} cannot be served: {refused}") from refused
             except MemoryError:
@@ -116,58 +116,76 @@ def _carry_out(task: Task, outcome: Outcome) -> None:
             begin += part.nbytes
             bar.update(max(0, begin - bar.n))
     if len(task.parts) > 1:
-        _merge(task, outcome.left_out)
+        _merge(task)
 
 
-def _index(kind: str, part: Part, seen: Callable[[int], None], left_out: dict[str, tuple[int, str]]) -> None:
+def _index(kind: str, part: Part, seen: Callable[[int], None]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_MEMORY_NBYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_NBYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         with os.fdopen(open_regular(part.path), "rb") as file:
             members = READERS[kind](file, part.nbytes, seen)
-            _count(members.left_out, left_out)
             version = Version.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
             raise Refused("it must not change while it is indexed; start the agent again once it is written")
-        write_index(Path(part.index), [version], members.entries())
+        write_index(Path(part.index), [version], members.entries(), lambda: Notes(members.left_out.reasons))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _merge(task: Task, left_out: dict[str, tuple[int, str]]) -> None:
+def _merge(task: Task) -> None:
     """One index of all archives."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # each index is a descriptor
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    twice = LeftOut()
     indexes = [Index(part.index) for part in task.parts]
+    outside, inside = _pictures(indexes)
+    flat = 0 < outside.count >= inside.count
+    left_out = LeftOut()
+    for index in indexes:
+        left_out.join(index.notes.left_out)
     paths = [part.path for part in task.parts]
-    above = _names_of(paths, task.kind) if any(map(_is_flat, indexes)) else [b""] * len(paths)
-    numbered = [_numbered(index, number, above[number], twice) for number, index in enumerate(indexes)]
+    above = _names_of(paths, task.kind) if flat else [b""] * len(paths)
+    numbered = [_numbered(index, number, above[number], left_out) for number, index in enumerate(indexes)]
     merged = heapq.merge(*numbered, key=operator.itemgetter(0))
     versions = [Version(part.nbytes, part.modified_ns) for part in task.parts]
-    write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, twice)))
-    _count(twice, left_out)
+
+    def notes() -> Notes:
+        if outside.count and inside.count:
+            return Notes(left_out.reasons, outside, inside, flat)
+        return Notes(left_out.reasons)
+
+    write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, left_out)), notes)
 
 
-def _is_flat(index: Index) -> bool:
-    """Whether a picture lies outside of all folders, as in WebDataset's shards, whose names may be those of others."""
-    position = 0
-    while position < len(index):
-        name, slash, _ = index.entry(position).name.partition(b"/")
-        if not slash and name.decode("utf-8", "surrogateescape").lower().endswith(IMAGE_SUFFIXES):
-            return True
-        position = index.first(name + b"0", position) if slash else position + 1  # "0" follows "/"
-    return False
+def _pictures(indexes: Sequence[Index]) -> tuple[Found, Found]:
+    """The pictures outside of all folders, and those in folders.
+
+    What most are decides how all are served. WebDataset's shards are flat and their names may be those of others; but
+    one preview beside the folders of classes must not make each archive a class.
+    """
+    counts, firsts = [0, 0], ["", ""]
+    for index in indexes:
+        for position in range(len(index)):
+            name = index.raw(position).partition(b"\0")[0]
+            if name.lower().endswith(_PICTURES):
+                inside = b"/" in name
+                firsts[inside] = firsts[inside] or name.decode("utf-8", "surrogateescape")
+                counts[inside] += 1
+    return Found(counts[False], firsts[False]), Found(counts[True], firsts[True])
 
 
 def _names_of(paths: list[str], kind: str) -> list[bytes]:
-    """The folder in which each archive's members are served: its path from the folder of all, without its suffix."""
+    """The folder in which each archive's members are served: its path from the folder of all, without its suffix.
+
+    One keeps its suffix where another archive has the name without it.
+    """
     top = os.path.commonpath([os.path.dirname(path) for path in paths])
     names = [os.path.relpath(path, top) for path in paths]
+    taken = {*names}
     bare = [name.removesuffix(f".{kind}") for name in names]
-    return [os.fsencode(name) + b"/" for name in (bare if len({*bare}) == len(bare) else names)]
+    return [os.fsencode(full if short in taken else short) + b"/" for full, short in zip(names, bare, strict=True)]
 
 
 def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Iterator[tuple[bytes, int, Entry]]:
@@ -180,26 +198,25 @@ def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Ite
         yield name, number, entry._replace(name=name, container=where)
 
 
-def _once(merged: Iterator[tuple[bytes, int, Entry]], paths: list[str], twice: LeftOut) -> Iterator[tuple[int, Entry]]:
+def _once(
+    merged: Iterator[tuple[bytes, int, Entry]], paths: list[str], left_out: LeftOut
+) -> Iterator[tuple[int, Entry]]:
     """Each name once: no archive is before another, so no file's name may be in two."""
     before: tuple[int, Entry] | None = None
     for _, number, entry in merged:
         if before is not None and entry.name == before[1].name:
             if entry.container == before[1].container == FOLDER:
                 continue
-            twice.add(entry.name, f"in both {paths[before[0]]} and {paths[number]}", "export these archives apart")
+            why = f"in both {paths[before[0]]} and {paths[number]}"
+            if b"/" not in entry.name:
+                why += ", outside of all folders"
+            left_out.add(entry.name, why, "export these archives apart")
             continue
         if before is not None:
             yield before
         before = number, entry
     if before is not None:
         yield before
-
-
-def _count(more: LeftOut, left_out: dict[str, tuple[int, str]]) -> None:
-    for why, (count, first) in more.reasons.items():
-        before, name = left_out.get(why, (0, first))
-        left_out[why] = before + count, name
 
 
 if __name__ == "__main__":

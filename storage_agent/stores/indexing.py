@@ -10,17 +10,18 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sophon_loader.errors import ConfigError
-from storage_agent.log import EventLog
 from storage_agent.settings import Indexed
 from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
 from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
+_RULES = 2
+"""By which members get their names in an export of several archives; another number makes all indexes anew."""
 
 
 def usual_index_folder() -> Path:
@@ -54,6 +55,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
             f"the index of export {export!r} must stay in its folder once it is written, got none at {whole}; see that "
             "nothing else empties the folder, or give the agent another --index-folder"
         )
+    index.notes.tell(export)
     return Indexed(str(whole), tuple(paths)), index
 
 
@@ -72,23 +74,16 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     error = outcome.get("error", f"the process that reads the archives ended with status {done.returncode}")
     if error:
         raise ConfigError(f"export {export!r}: {error}")
-    tell_left_out(export, outcome["left_out"])
     for part in parts:
         _remove_older(Path(part["index"]))
     _remove_older(whole)
     remove_unfinished(folder)
 
 
-def tell_left_out(export: str, left_out: Mapping[str, Sequence[Any]]) -> None:
-    """Log what is not served: reason -> (how many, name of the first)."""
-    for why, (count, first) in left_out.items():
-        EventLog().warning("members left out", export=export, reason=why, count=count, first=first)
-
-
 def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
-    """The name of the index of some archives: which they are, how they are now, and the index's form."""
+    """The name of the index of some archives: which they are, how they are now, and what an index is."""
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [kind, *paths]))).hexdigest()[:24]
-    state = hashlib.sha256(repr([MAGIC, *map(tuple, versions)]).encode()).hexdigest()[:24]
+    state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, versions)]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
 

@@ -5,7 +5,7 @@ Runs in the process that indexes, never in one that holds keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.listing import IMAGE_SUFFIXES
@@ -139,8 +139,13 @@ class LeftOut:
         name = key.decode("utf-8", "surrogateescape")
         if name.lower().endswith(IMAGE_SUFFIXES):
             raise Refused(f"its picture {_shown(name)} cannot be served ({why}); {remedy}")
-        count, first = self.reasons.get(why, (0, name))
-        self.reasons[why] = count + 1, first
+        self.join({why: (1, name)})
+
+    def join(self, others: Mapping[str, tuple[int, str]]) -> None:
+        """Count those of another one."""
+        for why, (more, name) in others.items():
+            count, first = self.reasons.get(why, (0, name))
+            self.reasons[why] = count + more, first
 
 
 def _encoded(name: str) -> bytes:

@@ -21,7 +21,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import obstore
 from obstore.exceptions import (
     BaseError,
@@ -37,6 +36,7 @@ from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
 from storage_agent.stores.listings import endpoint_of
 from storage_agent.stores.members import LeftOut, Refused
+from storage_agent.stores.notes import Notes
 from storage_agent.stores.outages import AWAY_S, Outages
 from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
 
@@ -139,7 +139,7 @@ def _store(location: str, *, again: bool = True) -> Any:
 
 
 def write_listing(location: str, index: str) -> bytes:
-    """List all objects of a location into an index; what is left out, by reason.
+    """List all objects of a location into an index, which also says what is left out; nothing.
 
     Raises:
         Failed: they cannot be listed.
@@ -147,15 +147,14 @@ def write_listing(location: str, index: str) -> bytes:
     left_out = LeftOut()
     try:
         rows = sorted(_listed(location, left_out))
-        write_index(Path(index), [], _entries(rows))
+        write_index(Path(index), [], _entries(rows), lambda: Notes(left_out.reasons))
     except Refused as error:
         raise Failed("names", str(error)) from None
     except (ValueError, InvalidPathError):
         raise Failed("names", "an object's name has '//', '.' or '..' for a folder, or control characters") from None
     except (BaseError, OSError) as error:
         raise _failed(error) from None
-    packed: bytes = msgpack.packb(left_out.reasons, unicode_errors="surrogateescape")
-    return packed
+    return b""
 
 
 def look(location: str, key: str) -> bytes:

@@ -353,3 +353,41 @@ def test_a_name_that_gets_too_long_below_its_archives(tmp_path: Path, opened: Op
     store = opened(f"tar://{tmp_path}/*.tar")
     assert store.read("0/x.jpg") == b"x"
     assert [folders for _, folders, _ in store.walk("0")] == [[]]
+
+
+def _of_two_kinds(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [one.__dict__["details"] for one in caplog.records if one.message == "archives of two kinds"]
+
+
+def test_one_picture_outside_of_folders_renames_no_other(
+    tmp_path: Path, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(2):
+        stray = [("preview.jpg", b"p")] if number else []
+        tar_of(tmp_path / f"{number}.tar", (f"cat/{number}.jpg", b"x"), (f"dog/{number}.jpg", b"x"), *stray)
+    for _ in range(2):  # the second takes the index of the first
+        store = opened(f"tar://{tmp_path}/*.tar")
+        assert next(store.walk("")) == ("", ["cat", "dog"], ["preview.jpg"]) and store.read("preview.jpg") == b"p"
+    told, again = _of_two_kinds(caplog)
+    assert told == again and told["first"] == "preview.jpg"
+    assert (told["pictures_outside_of_folders"], told["pictures_in_folders"]) == (1, 4)
+    tar_of(tmp_path / "0.tar", ("cat/0.jpg", b"x"), ("dog/0.jpg", b"x"), ("preview.jpg", b"q"))
+    refused(opened, f"tar://{tmp_path}/*.tar", "'preview.jpg'", "1.tar, outside of all folders); export these archives")
+
+
+def test_one_picture_in_a_folder_leaves_flat_archives_flat(
+    tmp_path: Path, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(2):
+        odd = [("d/y.jpg", b"y")] if number else []
+        tar_of(tmp_path / f"{number}.tar", ("0.jpg", b"x"), ("1.jpg", b"x"), *odd)
+    assert opened(f"tar://{tmp_path}/*.tar").read("1/d/y.jpg") == b"y"
+    (told,) = _of_two_kinds(caplog)
+    assert told["first"] == "d/y.jpg" and told["served_as"] == "a folder per archive"
+
+
+def test_an_archive_without_a_suffix_renames_no_other(tmp_path: Path, opened: Opened) -> None:
+    for name in ("a", "a.tar", "b.tar"):
+        tar_of(tmp_path / name, ("x.jpg", name.encode()))
+    store = opened(f"tar://{tmp_path}/*")
+    assert [store.read(f"{folder}/x.jpg") for folder in ("a", "a.tar", "b")] == [b"a", b"a.tar", b"b.tar"]

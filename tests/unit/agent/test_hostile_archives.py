@@ -116,7 +116,7 @@ def test_more_members_than_there_is_memory_for(tmp_path: Path, monkeypatch: pyte
     part = index_child.Part(str(path), path.stat().st_size, path.stat().st_mtime_ns, str(tmp_path / "x.index"), True)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(Refused, match=r"x\.tar needs more memory than there is to index it; make several of it"):
-        index_child._carry_out(index_child.Task("tar", [part], part.index), index_child.Outcome())
+        index_child._carry_out(index_child.Task("tar", [part], part.index))
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 

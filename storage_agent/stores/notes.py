@@ -1,0 +1,68 @@
+"""What an index's making has to say to the operator: stands in the index, so that each start says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from storage_agent.log import EventLog
+
+
+@dataclass(frozen=True)
+class Found:
+    """Pictures of one kind: how many, and the name of the first."""
+
+    count: int = 0
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is not served, and how several archives are served of which some pictures lie in folders and some do not.
+
+    Args:
+        left_out: reason -> (how many members are not served, name of the first).
+        outside, inside: pictures outside of all folders, and in folders; none where all archives agree.
+        flat: whether each archive is a folder of its own.
+
+    Example:
+        >>> Notes.unpack(Notes({"compressed": (2, "notes.txt")}).pack()).left_out
+        {'compressed': (2, 'notes.txt')}
+    """
+
+    left_out: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    outside: Found = Found()
+    inside: Found = Found()
+    flat: bool = False
+
+    def pack(self) -> bytes:
+        """Its bytes, for an index; none if there is nothing to say."""
+        return b"" if self == Notes() else json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def unpack(packed: bytes) -> Notes:
+        """What stands in an index."""
+        if not packed:
+            return Notes()
+        found = json.loads(packed)
+        left_out = {why: (count, first) for why, (count, first) in found["left_out"].items()}
+        return Notes(left_out, Found(**found["outside"]), Found(**found["inside"]), found["flat"])
+
+    def tell(self, export: str) -> None:
+        """Log them."""
+        log = EventLog()
+        for why, (count, first) in self.left_out.items():
+            log.warning("members left out", export=export, reason=why, count=count, first=first)
+        if self.outside.count and self.inside.count:
+            odd, served = self.outside, "one folder; pictures outside of its folders are in no class"
+            if self.flat:
+                odd, served = self.inside, "a folder per archive"
+            log.warning(
+                "archives of two kinds",
+                export=export,
+                pictures_outside_of_folders=self.outside.count,
+                pictures_in_folders=self.inside.count,
+                first=odd.first,
+                served_as=served,
+            )
