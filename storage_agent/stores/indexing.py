@@ -12,16 +12,29 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.regular import open_regular
 from storage_agent.settings import Indexed
 from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
 from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
+_EDGE_NBYTES = 16 << 10
 _RULES = 2
 """By which members get their names in an export of several archives; another number makes all indexes anew."""
+
+
+class _State(NamedTuple):
+    """An archive's size in bytes and time of change, and a digest of its first and last bytes.
+
+    Shards that are made to one size have few sizes, and images of containers set all times of change to one.
+    """
+
+    nbytes: int
+    modified_ns: int
+    edges: str
 
 
 def usual_index_folder() -> Path:
@@ -43,12 +56,12 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     """
     paths = containers_of(export, location)
     folder = private_index_folder(folder)
-    versions = [Version.of(os.stat(path)) for path in paths]
     kind = location.partition("://")[0]
-    whole = folder / _name(kind, paths, versions)
+    states = [_state(export, path) for path in paths]
+    whole = folder / _name(kind, paths, states)
     index = open_whole(whole)
     if index is None:
-        _make(export, kind, paths, versions, folder, whole)
+        _make(export, kind, paths, states, folder, whole)
         index = open_whole(whole)
     if index is None:
         raise ConfigError(
@@ -59,11 +72,11 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
     return Indexed(str(whole), tuple(paths)), index
 
 
-def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Version], folder: Path, whole: Path) -> None:
+def _make(export: str, kind: str, paths: Sequence[str], states: Sequence[_State], folder: Path, whole: Path) -> None:
     parts: list[dict[str, Any]] = []  # see `index_child.Part`
-    for path, version in zip(paths, versions, strict=True):
-        index = folder / _name(kind, [path], [version])
-        part: dict[str, Any] = {"path": path, "nbytes": version.nbytes, "modified_ns": version.modified_ns}
+    for path, state in zip(paths, states, strict=True):
+        index = folder / _name(kind, [path], [state])
+        part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}
         parts.append({**part, "index": str(index), "wanted": not _is_reserved(index)})
     task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
     command = [sys.executable, "-m", "storage_agent.stores.index_child"]
@@ -80,10 +93,28 @@ def _make(export: str, kind: str, paths: Sequence[str], versions: Sequence[Versi
     remove_unfinished(folder)
 
 
-def _name(kind: str, paths: Sequence[str], versions: Sequence[Version]) -> str:
+def _state(export: str, path: str) -> _State:
+    """What tells an archive from others that are at its path on other hosts, or were there before.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            version = Version.of(os.fstat(file.fileno()))
+            edges = [os.pread(file.fileno(), _EDGE_NBYTES, at) for at in (0, max(0, version.nbytes - _EDGE_NBYTES))]
+    except OSError as error:
+        raise ConfigError(
+            f"export {export!r} must be archives that the agent may read, got {path}: {error.strerror}; give the "
+            "agent's user the right to read it"
+        ) from None
+    return _State(*version, hashlib.sha256(b"".join(edges)).hexdigest())
+
+
+def _name(kind: str, paths: Sequence[str], states: Sequence[_State]) -> str:
     """The name of the index of some archives: which they are, how they are now, and what an index is."""
     which = hashlib.sha256(b"\0".join(map(os.fsencode, [kind, *paths]))).hexdigest()[:24]
-    state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, versions)]).encode()).hexdigest()[:24]
+    state = hashlib.sha256(repr([MAGIC, _RULES, *map(tuple, states)]).encode()).hexdigest()[:24]
     return f"{which}-{state}{_SUFFIX}"
 
 

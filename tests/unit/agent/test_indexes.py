@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 
+import pytest
+
 from storage_agent.stores.index import OBJECT, OTHER, Entry, Index, open_whole, write_index
 from storage_agent.stores.listings import Listings
-from tests.unit.agent.archives import Opened, tar_of
+from tests.unit.agent.archives import Opened, refused, tar_of
 
 
 def _age(*paths: Path) -> None:
@@ -30,6 +33,22 @@ def test_unlike_archives_at_one_path_have_an_index_each(tmp_path: Path, opened: 
     del first
     opened(tar_of(tmp_path / "x.tar", ("x.jpg", b"1111")))
     assert len([*used.parent.iterdir()]) == 1
+
+
+def test_archives_of_one_size_and_time_have_an_index_each(tmp_path: Path, opened: Opened) -> None:
+    """As in images of containers, whose files all have one time."""
+    for members in ((("a.jpg", b"1"), ("b.jpg", b"2")), (("b.jpg", b"1"), ("a.jpg", b"2"))):
+        os.utime(tar_of(tmp_path / "x.tar", *members), (1, 1))
+        store = opened(tmp_path / "x.tar")
+        assert [(name, store.read(name)) for name, _ in members] == [*members]
+
+
+def test_an_archive_that_may_not_be_read(tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: str) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("storage_agent.stores.indexing.open_regular", denied)
+    refused(opened, tar_of(tmp_path / "x.tar", ("x.jpg", b"1")), "x.tar: Permission denied; give the agent's user")
 
 
 def test_an_index_that_is_made_twice_is_kept_for_those_who_have_it_open(tmp_path: Path) -> None:
