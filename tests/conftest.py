@@ -10,6 +10,7 @@ import multiprocessing.util
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
 from multiprocessing import context
@@ -99,6 +100,20 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """What has been imported stays: to walk torch's modules takes 0.3 s a collection, and some tests ask for 20."""
     ready_to_fork()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the time of a run of several folders went: tests, and their seconds in all processes together."""
+    tests, seconds = Counter[str](), Counter[str]()
+    for reports in terminalreporter.stats.values():
+        for report in (one for one in reports if isinstance(one, pytest.TestReport)):
+            folder = report.nodeid.split("/")[1]
+            tests[folder] += report.when == "call"
+            seconds[folder] += report.duration  # type: ignore[assignment]
+    if len(seconds) > 1:
+        terminalreporter.section("seconds by folder")
+        for folder, spent_s in seconds.most_common():
+            terminalreporter.write_line(f"{folder:9}{tests[folder]:7,} tests {spent_s:7.1f} s")
 
 
 def pytest_unconfigure() -> None:
