@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.private import ALL_ACCESS
 
 PREFIX = "sophon1_"
 ENVIRONMENT = "SOPHON_KEY"
@@ -120,22 +122,32 @@ def config_folder() -> Path | None:
     return Path(base) / "sophon" if os.path.isabs(base) else None
 
 
-def read_private(path: Path) -> str:
+def read_private(path: Path, owners: Collection[int] | None = None) -> str:
     """The text of a file that nobody but its owner can read.
 
+    Args:
+        path: of the file.
+        owners: users one of whom must own it; None for any. Nobody but root can read another's, and in a container
+            root may well use the keys of the user who has started it.
+
     Raises:
-        ConfigError: it cannot be read, or others can.
+        ConfigError: it cannot be read, others can, or it is another user's.
     """
     try:
         with open(path, encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
             text = file.read(_MAX_FILE_NBYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"a key file must be readable, got {path}: {error}") from error
-    if mode & 0o077:
+    mode = status.st_mode & 0o777
+    if mode & ALL_ACCESS:
         raise ConfigError(
-            f"a key file must be readable by its owner alone, got {path} with mode {mode & 0o777:o}; "
-            f"run `chmod 600 {path}`"
+            f"a key file must be readable by its owner alone, got {path} with mode {mode:o}; run `chmod 600 {path}`"
+        )
+    if owners is not None and status.st_uid not in owners:
+        raise ConfigError(
+            f"a key file must belong to the agent's user, to root, or to the owner of the folder of keys, got {path} "
+            f"of uid {status.st_uid}; see who may write to the folders above it"
         )
     return text
 

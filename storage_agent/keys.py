@@ -24,6 +24,7 @@ import zmq
 from zmq.utils import z85
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.private import NotPrivate, open_private_folder
 from sophon_loader.keys import KEY_NBYTES, Token, config_folder, read_private
 from storage_agent.log import EventLog
 
@@ -91,17 +92,21 @@ class KeyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._own, self._clients, self._tokens = path / "server.key", path / "clients", path / "tokens"
+        self._owners = [0, os.geteuid()]
+        """Users whose files say who is let in: also the folder's owner now, whose keys an agent of root's may use."""
         for folder in (path, self._clients, self._tokens):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                mode = folder.stat().st_mode & 0o777
+                if folder == path:
+                    self._owners.append(path.stat().st_uid)
+                os.close(open_private_folder(folder, follow=True, owners=self._owners))
+            except NotPrivate as error:
+                raise ConfigError(
+                    f"keys must be a folder that its owner alone can look into: {error}; chmod 700 {folder}, or name "
+                    "another"
+                ) from error
             except OSError as error:
                 raise ConfigError(f"keys must be a folder that can be made or used, got {folder}: {error}") from error
-            if mode & 0o077:
-                raise ConfigError(
-                    f"keys must be a folder that its owner alone can look into, got {folder} with mode {mode:o}; "
-                    f"chmod 700 {folder}"
-                )
 
     @staticmethod
     def usual() -> Path:
@@ -130,7 +135,7 @@ class KeyFolder:
         if self.is_new:
             pair = Pair.new()
             _write_new(self._own, {"public": pair.public.hex(), "secret": pair.secret.hex()})  # or another was faster
-        values = _read(self._own)
+        values = _read(self._own, self._owners)
         return Pair(_key(values, "public", self._own), _key(values, "secret", self._own))
 
     # --- those that are let in --------------------------------------------------------------------------------
@@ -211,7 +216,7 @@ class KeyFolder:
             ConfigError: the file is none of `add`.
         """
         path = self._clients / name
-        values = _read(path)
+        values = _read(path, self._owners)
         exports = values.get("exports")
         if exports is not None and not (isinstance(exports, list) and all(isinstance(one, str) for one in exports)):
             raise ConfigError(f"exports must be a list of names or null, got {exports!r} in {path}")
@@ -291,9 +296,9 @@ def _write_new(path: Path, what: dict[str, Any] | str) -> bool:
     return True
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, owners: Collection[int]) -> dict[str, Any]:
     try:
-        values = json.loads(read_private(path))
+        values = json.loads(read_private(path, owners))
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise

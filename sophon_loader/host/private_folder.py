@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sophon_loader.errors import AgentError
+from sophon_loader.host.private import open_private_folder
 
 MAX_SOCKET_NBYTES = 107
 """Longest path of a Unix socket."""
@@ -39,8 +40,8 @@ class PrivateFolder:
 
     def remove(self) -> None:
         """Remove it and the socket. Safe to call twice."""
-        _remove(self.path)
         if self._lock >= 0:
+            _remove(self.path, self._lock)
             os.close(self._lock)
             self._lock = -1
 
@@ -50,21 +51,24 @@ def sweep() -> None:
     for base in _bases():
         for path in base.glob(_PREFIX + _RANDOM_NBYTES * "?"):
             with contextlib.suppress(OSError):
-                about = path.lstat()
-                if about.st_uid != os.getuid() or about.st_mode & 0o777 != 0o700:
-                    continue
-                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                lock = open_private_folder(path)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(path)
+                    _remove(path, lock)
                 finally:
                     os.close(lock)
 
 
-def _remove(path: Path) -> None:
-    """Remove a folder if there is nothing in it but the socket: another's of a like name may hold anything."""
+def _remove(path: Path, folder: int) -> None:
+    """Remove a folder if there is nothing in it but the socket: another's of a like name may hold anything.
+
+    Args:
+        path: of the folder, where another may lie by now.
+        folder: its descriptor.
+    """
     with contextlib.suppress(OSError):
-        (path / _NAME).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_NAME, dir_fd=folder)
         path.rmdir()
 
 
@@ -74,7 +78,7 @@ def _made() -> tuple[Path, int]:
         with contextlib.suppress(OSError):
             for _ in range(9):  # another process may sweep it before it is locked
                 path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                lock = open_private_folder(path)
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.path.samestat(os.stat(path), os.fstat(lock)):

@@ -24,6 +24,11 @@ _STUCK = (
     "not in the cache; a sample that still waits for that disk is had when it answers: if it does not, end the job, "
     "and name a folder on another disk"
 )
+_EXCHANGED = (
+    "{folder} is not a folder of this user alone any more, so from now on files are read where they come from, and not "
+    "in the cache; see who may write to the folder above it, remove {folder}, and start anew with cache= in a folder "
+    "into which no other user may write"
+)
 _UNCHANGING = re.compile(r"[a-z0-9]+://.+ \(index [0-9a-f]{32}\)", re.DOTALL)
 """What an agent says of archives and of a far store's listing: where they lie, and the digest of their index."""
 
@@ -62,14 +67,19 @@ def cache_of(data: Offloadable, options: OffloadOptions) -> Cache | None:
 
 
 def see_reads(cache: Cache) -> None:
-    """See whether a read of the cache hangs.
+    """See whether a read of the cache hangs, or its folder is another one.
 
     Warns:
-        OffloadWarning: one does, or has; said once for each loader.
+        OffloadWarning: the cache is left alone from now on; said once for each loader.
     """
-    if not cache.told_stuck and cache.reads.look():
-        cache.told_stuck = True
+    if cache.told:
+        return
+    if cache.reads.look():
+        cache.told = True
         warn_user(f"A disk hangs: {_STUCK.format(folder=cache.folder)}.")
+    elif cache.reads.exchanged:
+        cache.told = True
+        warn_user(f"The cache is left alone: {_EXCHANGED.format(folder=cache.folder)}.")
 
 
 def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, ...]:
@@ -79,8 +89,8 @@ def note_on(cache: Cache | None, policy: Policy | PricingPolicy) -> tuple[str, .
         cache: of the loader; None for none.
         policy: of the loader; no-off, which offloads nothing, has no need to know.
     """
-    if cache is not None and cache.reads.stuck:
-        return (_STUCK.format(folder=cache.folder),)
+    if cache is not None and cache.reads.left_alone:
+        return ((_STUCK if cache.reads.stuck else _EXCHANGED).format(folder=cache.folder),)
     if cache is None or cache.why_not or isinstance(policy, PricingPolicy) or policy.name == "no-off":
         return ()
     return (

@@ -179,7 +179,7 @@ class Engine:
                 iteration starts it anew.
         """
         contact = self._contact
-        if self._cache is not None and self._cache.reads.stuck:
+        if self._cache is not None and self._cache.reads.left_alone:
             see_reads(self._cache)
         self._who.look()
         self._see(contact.look)
@@ -188,7 +188,7 @@ class Engine:
 
     def meanwhile(self, epoch: Epoch) -> Callable[[], None] | None:
         """What to call while a batch of an epoch is waited for: of several agents, another may come meanwhile, and a
-        read of the cache may hang."""
+        read of the cache may hang, or its folder be another one."""
         several, cache = len(self._contact.routes) > 1, self._cache
         if not several and cache is None:
             return None

@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 import time
 from typing import Any
 
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.host.private import NotPrivate, open_private_folder
 from sophon_loader.logs import log_line
 from sophon_loader.routes.segments import Entry, Segment, Version
 from sophon_loader.routes.stuck import Reads
@@ -51,8 +51,8 @@ class Cache:
     Attributes:
         share: of all keys, that is to be kept; 0 while it is not used.
         why_not: why it is not used; "" while it is.
-        reads: those of all processes of the loader; the cache is left alone once one has hung.
-        told_stuck: whether the user knows.
+        reads: those of all processes of the loader; say whether the cache is left alone from now on.
+        told: whether the user knows that it is.
 
     Example:
         >>> cache = Cache("/nvme/sophon", 200 * 10**9, set_nbytes=140 * 10**9)
@@ -66,7 +66,7 @@ class Cache:
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
-        self.reads, self.told_stuck = Reads(), False
+        self.reads, self.told = Reads(), False
         self.why_not = make_private(self.folder)
         self.share = 0.0 if self.why_not else min(1.0, nbytes * _ROOM / max(1, set_nbytes))
 
@@ -81,7 +81,7 @@ class Cache:
 
     def admits(self, key: str) -> bool:
         """Whether a file is one of those to keep, and there is time to write it."""
-        if _place(_digest(key)) >= self.share or self.reads.stuck:
+        if _place(_digest(key)) >= self.share or self.reads.left_alone:
             return False
         now_s = time.monotonic()
         self._saved_s = min(_MOST_S, self._saved_s + (now_s - self._since_s) * _TIME_SHARE)
@@ -146,7 +146,7 @@ class Cache:
 
     def _segment(self, digest: bytes) -> Segment | None:
         """Where a key belongs; None if that cannot be opened."""
-        if self.why_not or self.reads.stuck:
+        if self.why_not or self.reads.left_alone:
             return None
         if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
             for one in self._opened[1].values():
@@ -159,6 +159,9 @@ class Cache:
             segments[number] = None
             try:
                 segments[number] = Segment(self.folder, number)
+            except NotPrivate as error:
+                self.reads.note_exchanged()
+                log.warning(log_line("cache left alone", folder=self.folder, reason=str(error)))
             except OSError as error:
                 self._pause(str(error))
         return segments[number]
@@ -185,11 +188,11 @@ def make_private(folder: str) -> str:
         for one in (above, folder):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(one, 0o700)
-        about = os.lstat(folder)
+        os.close(open_private_folder(folder))
+    except NotPrivate:
+        return f"{folder} must be a folder that this user alone can reach; remove it, or name another place"
     except OSError as error:
         return f"{folder} cannot be made ({error.strerror}); name a folder on a disk of this host that you may write to"
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        return f"{folder} must be a folder that this user alone can reach; remove it, or name another place"
     return ""
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fnmatch
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
 
 from sophon_loader.figures import counted, size
+from sophon_loader.host.private import open_private_folder
 from sophon_loader.routes.cache import SEGMENTS, own_folder
 from sophon_loader.routes.segments import Segment
 
@@ -75,10 +77,15 @@ def _clear(given: str) -> int:
     for folder in found:
         if os.path.islink(folder):
             continue
-        for path in glob(os.path.join(escape(folder), "[0-9]*.*")):
-            if path.endswith((".data", ".table")):
-                freed += os.stat(path, follow_symlinks=False).st_blocks * 512
-                os.remove(path)
+        # By descriptor: another user may exchange the folder meanwhile. One whose mode is too wide is removed, too.
+        within = open_private_folder(folder, kept_from_others=0)
+        try:
+            for name in fnmatch.filter(os.listdir(within), "[0-9]*.*"):
+                if name.endswith((".data", ".table")):
+                    freed += os.stat(name, dir_fd=within, follow_symlinks=False).st_blocks * 512
+                    os.remove(name, dir_fd=within)
+        finally:
+            os.close(within)
         os.rmdir(folder)
     print(f"{size(freed)} freed" if found else f"nothing to remove in {above}")
     return 0

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from sophon_loader.encodings.encoding import Payload
+from sophon_loader.host.private import NotPrivate, open_private_file, open_private_folder
 
 _MAGIC = b"sophon.1"
 _END = struct.Struct("<8sQQ")
@@ -75,6 +76,7 @@ class Segment:
         for_reading: it is neither made nor written to.
 
     Raises:
+        NotPrivate: folder or file belong to another user, or others may reach them.
         OSError: it is not there and cannot be made.
 
     Example:
@@ -86,15 +88,20 @@ class Segment:
     """
 
     def __init__(self, folder: str, number: int, *, for_reading: bool = False) -> None:
-        paths = [os.path.join(folder, f"{number}.{what}") for what in ("data", "table")]
+        names = [f"{number}.{what}" for what in ("data", "table")]
         self.writable = not for_reading
+        within = open_private_folder(folder)
         try:
-            self._data, self._table = _opened(paths, os.O_RDONLY if for_reading else os.O_RDWR | os.O_CREAT)
+            self._data, self._table = _opened(within, names, os.O_RDONLY if for_reading else os.O_RDWR | os.O_CREAT)
+        except NotPrivate:
+            raise
         except OSError:
             if for_reading:
                 raise
             self.writable = False  # a disk that has become read-only
-            self._data, self._table = _opened(paths, os.O_RDONLY)
+            self._data, self._table = _opened(within, names, os.O_RDONLY)
+        finally:
+            os.close(within)
 
     def close(self) -> None:
         """Close its files."""
@@ -243,11 +250,11 @@ class Segment:
         return False
 
 
-def _opened(paths: list[str], flags: int) -> list[int]:
+def _opened(folder: int, names: list[str], flags: int) -> list[int]:
     found: list[int] = []
     try:
-        for path in paths:
-            found.append(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        for name in names:
+            found.append(open_private_file(folder, name, flags))
     except OSError:
         for one in found:
             os.close(one)

@@ -1,4 +1,5 @@
-"""Whether a read of the cache hangs: each process notes when one begins, whoever looks sees how long that is ago."""
+"""Whether the cache is left alone, by all processes of a loader: one has seen that its folder was exchanged, or a read
+of it hangs. Each process notes when one begins, whoever looks sees how long that is ago."""
 
 from __future__ import annotations
 
@@ -27,14 +28,28 @@ class Reads:
     """
 
     def __init__(self) -> None:
-        self._since_s, self._pids, self._is_stuck = SharedArray.together(
-            np.zeros(_PLACES), np.zeros(_PLACES, np.int64), np.zeros(1, np.uint8)
+        self._since_s, self._pids, self._is_stuck, self._is_exchanged = SharedArray.together(
+            np.zeros(_PLACES), np.zeros(_PLACES, np.int64), np.zeros(1, np.uint8), np.zeros(1, np.uint8)
         )
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether nothing is read from the cache, nor written to it, any more."""
+        return self.stuck or self.exchanged
 
     @property
     def stuck(self) -> bool:
         """Whether one has hung, in whichever process."""
         return bool(self._is_stuck.array[0])
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether a process has found a folder or a file that is not this user's alone."""
+        return bool(self._is_exchanged.array[0])
+
+    def note_exchanged(self) -> None:
+        """A process has found one."""
+        self._is_exchanged.array[0] = 1
 
     def begin(self) -> float:
         """A read begins; when, s."""

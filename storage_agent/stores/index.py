@@ -22,6 +22,7 @@ from typing import IO, NamedTuple
 
 import xxhash
 
+from sophon_loader.host.private import WRITING, NotPrivate, check_private
 from storage_agent.stores.notes import Notes
 
 LINK, FOLDER, OTHER, OBJECT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFC
@@ -87,7 +88,7 @@ class Index:
         path: its file.
 
     Raises:
-        BadIndex: it is none, or is being removed.
+        BadIndex: it is none, is being removed, or others than this user and root may have written it.
         OSError: it cannot be read.
 
     Example:
@@ -99,7 +100,12 @@ class Index:
     def __init__(self, path: Path | str) -> None:
         with open(path, "rb") as file:
             _lock_shared(file.fileno(), path)
-            if os.fstat(file.fileno()).st_size < _HEADER.size:
+            status = os.fstat(file.fileno())
+            try:
+                check_private(status, path, WRITING)
+            except NotPrivate as error:
+                raise BadIndex(str(error)) from error
+            if status.st_size < _HEADER.size:
                 raise BadIndex("it is too short")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # its copy of the descriptor has the lock
         magic, containers, links, self._count, names_nbytes, digest = _HEADER.unpack_from(self._map)

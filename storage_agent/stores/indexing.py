@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sophon_loader.errors import ConfigError
+from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.host.regular import open_regular
 from storage_agent.settings import Indexed
 from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
@@ -154,14 +154,14 @@ def private_index_folder(folder: Path | None) -> Path:
     folder = folder or usual_index_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = os.stat(folder)
+        os.close(open_private_folder(folder, kept_from_others=WRITING, follow=True))
+    except NotPrivate:
+        raise ConfigError(
+            f"--index-folder must be a folder into which the agent's user alone may write, got {folder}; chmod it to "
+            "700, or name another"
+        ) from None
     except (OSError, RuntimeError) as error:
         raise ConfigError(
             f"--index-folder must be a folder that the agent can make and write, got {folder}: {error}; name another"
         ) from None
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise ConfigError(
-            f"--index-folder must be a folder into which the agent's user alone may write, got {folder}; chmod it to "
-            "700, or name another"
-        )
     return folder

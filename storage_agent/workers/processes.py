@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sophon_loader.host.private import open_private_folder
 from storage_agent.descriptors import NONE_LEFT
 from storage_agent.settings import Settings
 from storage_agent.workers.channel import Channel
@@ -212,7 +213,7 @@ def _start(process: BaseProcess) -> None:
 def _start_forkserver(settings: dict[str, Any]) -> None:
     """Start the forkserver, unless it runs. It is reached by the open file of its socket, which needs no name."""
     folder = tempfile.mkdtemp(prefix="sophon-agent-")
-    place = os.open(folder, os.O_PATH)
+    place = open_private_folder(folder)
     try:
         short = f"/proc/self/fd/{place}"  # a socket's path has at most 107 bytes; a temporary folder's may have more
         settings["tempdir"] = short

@@ -257,6 +257,20 @@ def test_a_place_that_cannot_be_used_is_told_and_the_loader_does_without(
     assert report(loader)["cached"] == 0
 
 
+def test_a_folder_that_is_exchanged_between_epochs_is_told_and_the_cache_left_alone(
+    tree: Path, make: Make, tmp_path: Path
+) -> None:
+    loader, place = make(), Path(own_folder(str(tmp_path / "cache")))
+    samples_of(loader)
+    place.chmod(0o777)
+    with pytest.warns(OffloadWarning, match="is not a folder of this user alone any more") as told:
+        assert samples_of(loader) == by_torch(tree)
+        assert samples_of(loader) == by_torch(tree)
+    assert len(told) == 1 and f"remove {place}" in str(told[0].message)
+    assert report(loader)["cached"] == 0
+    assert any("is not a folder of this user alone any more" in note for note in report(loader)["notes"])
+
+
 class Own(Dataset[Any]):
     """Nobody can take it apart."""
 

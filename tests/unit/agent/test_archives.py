@@ -305,6 +305,22 @@ def test_workers_take_what_the_start_found(tmp_path: Path) -> None:
         open_exports(Settings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"].read("0.jpg")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_an_index_that_another_user_has_put_there_is_not_used(tmp_path: Path) -> None:
+    path = tar_of(tmp_path / "x.tar", ("x.jpg", b"1"))
+    settings = Settings({"d": f"tar://{path}"}, "tcp://127.0.0.1:0", workers=1, index_folder=tmp_path / "indexes")
+    exports = open_exports(settings)
+    exports.check()
+    found = exports.indexed()
+    os.chown(found["d"].index, 65534, 65534)
+    worker = open_exports(Settings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"]
+    with pytest.raises(SampleUnreadable, match=r"got none at .*index must belong to this user .* restart the agent"):
+        worker.read("x.jpg")
+    again = open_exports(settings)
+    again.check()  # makes it anew
+    assert again["d"].read("x.jpg") == worker.read("x.jpg") == b"1"
+
+
 def test_two_that_index_at_once(tmp_path: Path, opened: Opened) -> None:
     path = tar_of(tmp_path / "x.tar", *((f"{n}.jpg", b"1") for n in range(100)))
     threads = [threading.Thread(target=opened, args=(path,)) for _ in range(3)]

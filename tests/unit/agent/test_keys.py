@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,11 +123,37 @@ def test_a_name_is_no_path(keys: KeyFolder, name: str) -> None:
 
 def test_a_folder_that_others_can_look_into(keys: KeyFolder, tmp_path: Path) -> None:
     (keys.path / "clients").chmod(0o750)
-    with pytest.raises(ConfigError, match=rf"got {keys.path}/clients with mode 750; chmod 700 {keys.path}/clients"):
+    with pytest.raises(ConfigError, match=rf"clients must be .* got mode 750; chmod 700 {keys.path}/clients"):
         KeyFolder(keys.path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="keys must be a folder that can be made or used"):
         KeyFolder(tmp_path / "file" / "keys")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user, and read what is there")
+def test_a_folder_that_another_user_has_put_in_its_place_lets_nobody_in(
+    keys: KeyFolder, guests: Guests, clock: FakeClock
+) -> None:
+    keys.add("a")
+    public, clients = _public(keys, "a"), keys.path / "clients"
+    assert guests.grant(public) is not None
+    clients.rename(keys.path / "moved")
+    shutil.copytree(keys.path / "moved", clients)
+    os.chown(clients / "a", 65534, 65534)
+    clock.now_s += LOOK_S
+    assert guests.grant(public) is None
+    with pytest.raises(ConfigError, match=r"a key file must belong to the agent's user, .* got .*clients/a of uid 655"):
+        keys.grant("a")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user, and read what is there")
+def test_root_may_use_the_keys_of_the_folder_s_owner(keys: KeyFolder) -> None:
+    """In a container that has the folder of a user of the host."""
+    keys.add("a")
+    for path in (keys.path, *keys.path.rglob("*")):
+        os.chown(path, 65534, 65534)
+    again = KeyFolder(keys.path)
+    assert again.names() == ["a"] and again.grant("a")[1] == Grant("a")
 
 
 def test_the_number_of_keys_is_limited(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,17 @@ def test_what_is_another_s_is_left_alone(base: Path) -> None:
     assert all(path.exists() for path in (full / "data", open_to_all, link, longer, other))
 
 
+def test_what_lies_at_its_path_by_now_is_left_alone(base: Path) -> None:
+    folder = PrivateFolder()
+    Path(folder.socket).touch()
+    folder.path.rename(base / "moved")
+    (base / "theirs").mkdir()
+    (base / "theirs/socket").touch()
+    folder.path.symlink_to(base / "theirs")
+    folder.remove()
+    assert (base / "theirs/socket").exists() and not (base / "moved/socket").exists()
+
+
 def test_a_long_path_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()

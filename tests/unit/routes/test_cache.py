@@ -179,6 +179,38 @@ def test_a_folder_that_is_not_this_user_s_alone_is_not_used(tmp_path: Path) -> N
     assert "cannot be made" in Cache(str(tmp_path / "no" / "such"), 10 * MB).why_not
 
 
+def exchange(folder: str) -> None:
+    """Another user moves a cache away and puts one of theirs there, which looks alike."""
+    shutil.copytree(folder, f"{folder}.theirs")
+    os.rename(folder, f"{folder}.moved")
+    os.rename(f"{folder}.theirs", folder)
+    for path in (Path(folder), *Path(folder).iterdir()):
+        os.chown(path, 65534, 65534)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_that_another_user_has_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path), 10 * MB)
+    assert fill(cache, range(20)) == 20
+    cache.close()
+    exchange(cache.folder)
+    before = [(path, path.read_bytes()) for path in sorted(Path(cache.folder).iterdir())]
+    assert kept(cache, range(20)) == 0 and fill(cache, range(20, 40)) == 0
+    assert [(path, path.read_bytes()) for path in sorted(Path(cache.folder).iterdir())] == before
+    assert cache.reads.exchanged and cache.reads.left_alone
+    assert "this user alone" in Cache(str(tmp_path), 10 * MB).why_not
+
+
+@pytest.mark.parametrize("changed", ["folder", "file"])
+def test_a_cache_to_which_others_may_write_is_left_alone(tmp_path: Path, changed: str) -> None:
+    cache = Cache(str(tmp_path), 10 * MB)
+    assert fill(cache, range(20)) == 20
+    cache.close()
+    for path in [cache.folder] if changed == "folder" else Path(cache.folder).iterdir():
+        os.chmod(path, 0o777)
+    assert kept(cache, range(20)) == 0 and cache.reads.exchanged
+
+
 def test_a_disk_that_is_slow_keeps_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(str(tmp_path), 100 * MB)
     put = Segment.put
