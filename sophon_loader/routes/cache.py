@@ -5,6 +5,9 @@ is deleted to make place. So all processes of a host agree without talking, and 
 epoch but the first, in whatever order it is read. A cache that lets go of what was used least recently finds far less
 in shuffled epochs: 0.15 instead of 0.50 with room for half of the set.
 
+**What agents have sent** is not found any more once one of them was found to have other files, whichever loader has
+found that; what this host has read itself stays (`withdrawals.py`).
+
 **What does no harm.** Whatever is wrong with the disk, a file is read where it came from. Writing may take 3 % of a
 process's time; a disk that is slower than that keeps fewer files.
 """
@@ -20,10 +23,11 @@ from typing import Any
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.host.private import NotPrivate, open_private_folder
+from sophon_loader.host.private import NotPrivate
 from sophon_loader.logs import log_line
-from sophon_loader.routes.segments import Entry, Segment, Version
+from sophon_loader.routes.segments import OWN, Entry, Segment, Version
 from sophon_loader.routes.stuck import Reads
+from sophon_loader.routes.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +70,12 @@ class Cache:
         self._saved_s, self._since_s = _MOST_S, time.monotonic()
         self._paused_until_s = 0.0
         self._opened: tuple[int, dict[int, Segment | None]] = 0, {}
+        self._withdrawals: Withdrawals | None = None
+        """Of the process that has opened the segments."""
         self.reads, self.told = Reads(), False
-        self.why_not = make_private(self.folder)
+        self.why_not, self._withdrawn = make_private(self.folder)
+        """The second: how often what agents have sent was withdrawn until now, and so before the agents of this loader
+        were asked for anything."""
         self.share = 0.0 if self.why_not else min(1.0, nbytes * _ROOM / max(1, set_nbytes))
 
     def has(self, key: str) -> bool:
@@ -98,7 +106,7 @@ class Cache:
         began_s = self.reads.begin()
         try:
             segment = self._segment(digest)
-            entry = None if segment is None else segment.find(digest)
+            entry = None if segment is None else segment.find(digest, self._count())
             if segment is not None and entry is not None and entry.version == version:
                 data = segment.data(entry)
         except OSError:
@@ -107,7 +115,7 @@ class Cache:
             self.reads.end(began_s)
         return entry, data
 
-    def put(self, key: str, version: Version, data: Payload, young_s: float = 0.0) -> bool:
+    def put(self, key: str, version: Version, data: Payload, young_s: float = 0.0, *, sent: bool = False) -> bool:
         """Keep a file, if it is to be kept and that can be done; whether it is.
 
         Args:
@@ -115,6 +123,8 @@ class Cache:
             version: both before it was read and after.
             data: its bytes.
             young_s: it is not kept if it was changed within so many seconds.
+            sent: whether it is from an agent. It is not kept if such files were withdrawn since this loader was made:
+                its agents may be those that were found out.
         """
         nbytes = len(data)
         now_s = time.time()
@@ -125,7 +135,9 @@ class Cache:
         kept = False
         try:
             segment = self._segment(digest)
-            kept = segment is not None and segment.put(digest, version, data, self._nbytes // SEGMENTS)
+            if segment is not None and not (sent and self._count() != self._withdrawn):
+                seal = self._withdrawn if sent else OWN
+                kept = segment.put(digest, version, data, self._nbytes // SEGMENTS, seal)
         except BlockingIOError:  # another process writes there
             pass
         except OSError as error:
@@ -133,31 +145,61 @@ class Cache:
         self._saved_s -= time.monotonic() - began_s
         return kept
 
+    def withdraw_sent(self) -> bool:
+        """What agents have sent until now is not found any more, by any loader; whether that could be written down."""
+        if self.why_not or self.reads.exchanged:
+            return True
+        if self.reads.stuck:
+            return False
+        try:
+            self._of_this_process()
+            if self._withdrawals is None:
+                self._withdrawals = Withdrawals(self.folder)
+            self._withdrawals.add()
+        except FileNotFoundError:  # somebody has removed the cache
+            return True
+        except OSError as error:
+            log.warning(log_line("cache not withdrawn", folder=self.folder, reason=str(error)))
+            return False
+        return True
+
     def close(self) -> None:
         """Close this process's segments."""
-        pid, segments = self._opened
-        self._opened = 0, {}
-        for one in segments.values() if pid == os.getpid() else ():
+        if self._opened[0] == os.getpid():
+            self._close_inherited()
+        self._opened, self._withdrawals = (0, {}), None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": (0, {}), "_withdrawals": None}
+
+    def _count(self) -> int:
+        """How often what agents have sent was withdrawn."""
+        assert self._withdrawals is not None, "it is opened before the segments"
+        return self._withdrawals.count
+
+    def _close_inherited(self) -> None:
+        for one in (*self._opened[1].values(), self._withdrawals):
             if one is not None:
                 one.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": (0, {})}
+    def _of_this_process(self) -> dict[int, Segment | None]:
+        """The segments that this process has opened."""
+        if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
+            self._close_inherited()
+            self._opened, self._withdrawals = (os.getpid(), {}), None
+            self._since_s = time.monotonic()
+        return self._opened[1]
 
     def _segment(self, digest: bytes) -> Segment | None:
         """Where a key belongs; None if that cannot be opened."""
         if self.why_not or self.reads.left_alone:
             return None
-        if self._opened[0] != os.getpid():  # forked since: what it has inherited is closed with its parent's lock kept
-            for one in self._opened[1].values():
-                if one is not None:
-                    one.close()
-            self._opened = os.getpid(), {}
-            self._since_s = time.monotonic()
-        segments, number = self._opened[1], digest[8] % SEGMENTS
+        segments, number = self._of_this_process(), digest[8] % SEGMENTS
         if number not in segments:
             segments[number] = None
             try:
+                if self._withdrawals is None:
+                    self._withdrawals = Withdrawals(self.folder)
                 segments[number] = Segment(self.folder, number)
             except NotPrivate as error:
                 self.reads.note_exchanged()
@@ -177,8 +219,9 @@ def own_folder(folder: str) -> str:
     return os.path.join(os.path.abspath(folder), f"sophon-cache-{FORMAT}-uid{os.getuid()}")
 
 
-def make_private(folder: str) -> str:
-    """Make a folder that only this user can reach; why there is none, or "".
+def make_private(folder: str) -> tuple[str, int]:
+    """Make a folder that only this user can reach; why there is none, or "", and how often what agents have sent was
+    withdrawn from the cache in it.
 
     Args:
         folder: its path; the folder above it is made too, but none above that, which may be a disk that is not mounted.
@@ -188,12 +231,15 @@ def make_private(folder: str) -> str:
         for one in (above, folder):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(one, 0o700)
-        os.close(open_private_folder(folder))
+        withdrawals = Withdrawals(folder)
     except NotPrivate:
-        return f"{folder} must be a folder that this user alone can reach; remove it, or name another place"
+        return f"{folder} must be a folder that this user alone can reach; remove it, or name another place", 0
     except OSError as error:
-        return f"{folder} cannot be made ({error.strerror}); name a folder on a disk of this host that you may write to"
-    return ""
+        why_not = f"{folder} cannot be made ({error.strerror}); name a folder on a disk of this host"
+        return f"{why_not} that you may write to", 0
+    count = withdrawals.count
+    withdrawals.close()
+    return "", count
 
 
 def drawn(key: str, epoch: int) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fnmatch
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
@@ -13,7 +13,9 @@ from glob import escape, glob
 from sophon_loader.figures import counted, size
 from sophon_loader.host.private import open_private_folder
 from sophon_loader.routes.cache import SEGMENTS, own_folder
-from sophon_loader.routes.segments import Segment
+from sophon_loader.routes.segments import Entry, Segment
+from sophon_loader.routes.withdrawals import NAME as WITHDRAWALS
+from sophon_loader.routes.withdrawals import Withdrawals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,20 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _segments(folder: str) -> Iterator[Segment]:
+def _segments(folder: str) -> Iterator[tuple[Segment, Iterator[Entry]]]:
+    """Segments, and what of each is still found."""
+    withdrawals = Withdrawals(folder, for_reading=True)
+    withdrawn = withdrawals.count
+    withdrawals.close()
     for number in range(SEGMENTS):
         with contextlib.suppress(FileNotFoundError):
             segment = Segment(folder, number, for_reading=True)
             try:
-                yield segment
+                yield segment, segment.entries(withdrawn)
             finally:
                 segment.close()
 
 
 def _list(folder: str) -> int:
     files = nbytes = space = 0
-    for segment in _segments(folder):
-        sizes = [entry.version.nbytes for entry in segment.entries()]
+    for segment, entries in _segments(folder):
+        sizes = [entry.version.nbytes for entry in entries]
         files, nbytes, space = files + len(sizes), nbytes + sum(sizes), space + segment.nbytes
     print(f"{counted(files, 'file')} of {size(nbytes)}, in {size(space)} of {folder}")
     return 0
@@ -61,8 +67,8 @@ def _list(folder: str) -> int:
 
 def _verify(folder: str) -> int:
     files = damaged = 0
-    for segment in _segments(folder):
-        for entry in segment.entries():
+    for segment, entries in _segments(folder):
+        for entry in entries:
             files += 1
             damaged += segment.data(entry) is None
     print(f"{counted(files, 'file')}, {damaged} of them damaged; those are read where they came from, and kept anew")
@@ -80,8 +86,8 @@ def _clear(given: str) -> int:
         # By descriptor: another user may exchange the folder meanwhile. One whose mode is too wide is removed, too.
         within = open_private_folder(folder, kept_from_others=0)
         try:
-            for name in fnmatch.filter(os.listdir(within), "[0-9]*.*"):
-                if name.endswith((".data", ".table")):
+            for name in os.listdir(within):
+                if name == WITHDRAWALS or re.fullmatch(r"[0-9].*\.(data|table)", name):
                     freed += os.stat(name, dir_fd=within, follow_symlinks=False).st_blocks * 512
                     os.remove(name, dir_fd=within)
         finally:

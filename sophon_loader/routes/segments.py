@@ -4,6 +4,10 @@
 key. So whatever is torn, flipped, cut off or put in another's place is not found, and the file is read where it came
 from. Hence nothing needs to be brought to the disk in order, and a process may die anywhere.
 
+A slot's checksum is seeded, too: with `OWN` where this host has read the file, else with how often files that agents
+have sent were withdrawn by then (`Withdrawals`). A look-up names the count of now: a slot with an earlier one is not
+found.
+
 **Writing.** One process at a time has the segment's lock, and only while it writes one copy. It first notes the new
 end, then writes the data, then the slot: what dies in between loses the place, and no slot points to what is
 overwritten. If the noted end cannot be read, the segment is filled from its beginning: slots then point to other data,
@@ -42,6 +46,8 @@ _LEVELS = [64 * 8**level for level in range(5)]
 """Buckets of each; together some 19 million slots."""
 _STARTS = [_BUCKET_NBYTES * sum(_LEVELS[:level]) for level in range(len(_LEVELS))]
 _EMPTY = bytes(16)
+OWN = (1 << 64) - 1
+"""The seal of a copy that this host has read itself."""
 STEP_NBYTES = 64 << 20
 """Space is allocated in such steps, or in eighths of a smaller segment."""
 _TRIES, _TRY_S = 10, 0.0002
@@ -108,14 +114,18 @@ class Segment:
         os.close(self._data)
         os.close(self._table)
 
-    def find(self, digest: bytes) -> Entry | None:
+    def find(self, digest: bytes, withdrawn: int = 0) -> Entry | None:
         """What is kept under the digest of a key, if anything is.
+
+        Args:
+            digest: of the key.
+            withdrawn: how often what agents have sent was withdrawn; what they had sent before is not found.
 
         Raises:
             OSError: the disk cannot be read.
         """
         found = self._place(digest)[1]
-        return None if found is None else _entry(found)
+        return None if found is None else _entry(found, withdrawn)
 
     def data(self, entry: Entry) -> bytes | None:
         """The copy that a slot points to; None if it is not what was written.
@@ -127,7 +137,7 @@ class Segment:
         data = os.pread(self._data, nbytes, entry.offset)
         return data if len(data) == nbytes and _check(entry.digest, data) == entry.check else None
 
-    def put(self, digest: bytes, version: Version, data: Payload, limit_nbytes: int) -> bool:
+    def put(self, digest: bytes, version: Version, data: Payload, limit_nbytes: int, seal: int = OWN) -> bool:
         """Keep a copy; whether that was possible. What was kept under the digest before is not found any more.
 
         Args:
@@ -135,6 +145,7 @@ class Segment:
             version: of the file.
             data: the file.
             limit_nbytes: of the segment.
+            seal: `OWN`, or if an agent has sent it, how often such files were withdrawn when it was asked for.
 
         Raises:
             BlockingIOError: other processes write to the segment, for longer than they usually take.
@@ -145,24 +156,27 @@ class Segment:
         self._lock()
         try:
             place, found = self._place(digest)
-            there, check = None if found is None else _entry(found), _check(digest, data)
-            same = there is not None and there.version.nbytes == len(data) and there.check == check
-            if place is not None and there is not None and same and self.data(there) is not None:
-                # Another process was quicker, or somebody has given all files another owner or one more name.
-                _write(self._table, _slot(there._replace(version=version)), place)
+            check = _check(digest, data)
+            if place is not None and found is not None and (there := self._same(found, len(data), check)) is not None:
+                # Another process was quicker, somebody has given all files another owner or one more name, or it was
+                # withdrawn and comes from an agent that was mended.
+                _write(self._table, _slot(there._replace(version=version), seal), place)
                 return True
             end = self._end()
             if place is None or not self._has_room(end + len(data), limit_nbytes):
                 return False
             self._note_end(end + len(data))
             _write(self._data, data, end)
-            _write(self._table, _slot(Entry(digest, end, version, check)), place)
+            _write(self._table, _slot(Entry(digest, end, version, check), seal), place)
             return True
         finally:
             fcntl.flock(self._data, fcntl.LOCK_UN)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self, withdrawn: int = 0) -> Iterator[Entry]:
         """All slots that can be read.
+
+        Args:
+            withdrawn: as of `find`.
 
         Raises:
             OSError: the disk cannot be read.
@@ -173,7 +187,7 @@ class Segment:
                 at = os.lseek(self._table, at, os.SEEK_DATA) // _BUCKET_NBYTES * _BUCKET_NBYTES
             bucket = os.pread(self._table, _BUCKET_NBYTES, at)
             for start in range(0, len(bucket), _SLOT.size):
-                entry = _entry(bucket[start : start + _SLOT.size])
+                entry = _entry(bucket[start : start + _SLOT.size], withdrawn)
                 if entry is not None:
                     yield entry
             at += _BUCKET_NBYTES
@@ -182,6 +196,12 @@ class Segment:
     def nbytes(self) -> int:
         """Space that it takes on the disk."""
         return sum(os.fstat(one).st_blocks * 512 for one in (self._data, self._table))
+
+    def _same(self, slot: bytes, nbytes: int, check: int) -> Entry | None:
+        """What a slot points to, whatever its seal, if that is there and is what is to be written."""
+        there = _unpacked(slot)
+        fits = there.version.nbytes == nbytes and there.offset + nbytes <= os.fstat(self._data).st_size
+        return there if fits and there.check == check and self.data(there) is not None else None
 
     def _lock(self) -> None:
         for last in [False] * _TRIES + [True]:
@@ -270,18 +290,23 @@ def _slot_with(digest: bytes, bucket: bytes) -> int:
     return at if 0 <= at <= len(bucket) - _SLOT.size else -1
 
 
-def _slot(entry: Entry) -> bytes:
+def _slot(entry: Entry, seal: int) -> bytes:
     head = _SLOT.pack(entry.digest, entry.offset, *entry.version, entry.check, 0)[:-8]
-    return head + xxh3_64_intdigest(head).to_bytes(8, "little")
+    return head + xxh3_64_intdigest(head, seal).to_bytes(8, "little")
 
 
-def _entry(slot: bytes) -> Entry | None:
-    """What a slot says; None if it is empty or damaged."""
+def _entry(slot: bytes, withdrawn: int) -> Entry | None:
+    """What a slot says; None if it is empty or damaged, or what it points to was withdrawn."""
     if len(slot) < _SLOT.size or slot[:16] == _EMPTY:
         return None
-    digest, offset, nbytes, modified_ns, changed_ns, check, of_slot = _SLOT.unpack(slot)
-    if of_slot != xxh3_64_intdigest(slot[:-8]):
+    of_slot = int.from_bytes(slot[-8:], "little")
+    if of_slot not in (xxh3_64_intdigest(slot[:-8], withdrawn), xxh3_64_intdigest(slot[:-8], OWN)):
         return None
+    return _unpacked(slot)
+
+
+def _unpacked(slot: bytes) -> Entry:
+    digest, offset, nbytes, modified_ns, changed_ns, check, _ = _SLOT.unpack(slot)
     return Entry(digest, offset, Version(nbytes, modified_ns, changed_ns), check)
 
 

@@ -15,7 +15,7 @@ from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import MalformedMessage, SophonError, add_note, note_foreign
+from sophon_loader.errors import MalformedMessage, SampleDiffers, SophonError, add_note, note_foreign
 from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
@@ -120,6 +120,9 @@ class Finisher:
             if reply.sample is not None and reply.sample.note:
                 note += f"; the agent had said: {reply.sample.note}"
             add_note(error, note)
+            # Before anybody hears of it: the process may be killed then, and the next run must not be served these.
+            if isinstance(error, SampleDiffers) and (withdrawn := self._kept.withdraw_sent()):
+                add_note(error, withdrawn)
             raise
 
     def _finish(self, reply: Reply, epoch: int, row: Row) -> tuple[Any, Any]:

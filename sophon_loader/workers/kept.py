@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
@@ -133,7 +134,7 @@ class Kept:
         if path is None:
             version = Version(len(data), *self._version)
             same = self.contents.same(wanted.before)  # type: ignore[arg-type]
-            kept = same and cache.put(self._key(wanted.sample), version, data)
+            kept = same and cache.put(self._key(wanted.sample), version, data, sent=True)
             self._vain = 0 if kept else self._vain + 1
             if kept:
                 self._damaged.discard(wanted.sample)
@@ -141,8 +142,21 @@ class Kept:
         with contextlib.suppress(OSError):
             after = version_of(os.stat(path))
             same = after == wanted.before
-            kept = same and cache.put(os.path.abspath(path), after, data, BEHIND_S)
+            kept = same and cache.put(os.path.abspath(path), after, data, BEHIND_S, sent=True)
             self._vain = 0 if kept else self._vain + 1
+
+    def withdraw_sent(self) -> str:
+        """An agent was found to have other files: what agents have sent is not taken from the cache any more.
+
+        Returns:
+            A note for the user; "" without a cache.
+        """
+        if self._cache is None:
+            return ""
+        if self._cache.withdraw_sent():
+            return "no copy that an agent has sent is taken from the cache any more; this needs nothing from you"
+        folder = shlex.quote(os.path.dirname(self._cache.folder))
+        return f"the cache may hold such files, and its disk cannot be written: run `sophon-cache clear {folder}`"
 
 
 def split_content(content: str) -> tuple[str, tuple[int, int]]:

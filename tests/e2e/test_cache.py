@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions, OffloadWarning, RemoteImageFolder
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, SampleDiffers
 from sophon_loader.routes import stuck
 from sophon_loader.routes.cache import own_folder
 from sophon_loader.routes.segments import Entry, Segment
 from sophon_loader.workers import kept
 from tests.support.agents import Agent, agent_for
-from tests.support.loaders import QUICK, samples_of
+from tests.support.loaders import QUICK, said, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
 
 FILES = 40
@@ -238,6 +238,37 @@ def test_a_mounted_file_that_is_lost_comes_from_the_agent(tree: Path, make: Make
         sorted(tree.rglob("*.jpg"))[3].unlink()
         assert samples_of(loader) == expected
         assert report(loader)["cached"] == FILES - 1
+
+
+@pytest.fixture
+def stale(tree: Path, tmp_path: Path) -> Iterator[Agent]:
+    """An agent with older files of equal sizes, which one command mends."""
+    twin = Path(shutil.copytree(tree, tmp_path / "twin"))
+    paths = sorted(twin.rglob("*.jpg"))
+    for path, other in zip(paths, paths[::-1], strict=True):
+        nbytes = max(path.stat().st_size, other.stat().st_size)
+        for one in (path, other, tree / path.relative_to(twin), tree / other.relative_to(twin)):
+            one.write_bytes(one.read_bytes().ljust(nbytes, b"\0"))
+    for path, data in zip(paths, [path.read_bytes() for path in paths[::-1]], strict=True):
+        path.write_bytes(data)
+    with agent_for(twin) as agent:
+        yield agent.ready()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_an_agent_has_sent_that_was_found_out_is_not_served(
+    tree: Path, stale: Agent, make: Make, tmp_path: Path, workers: int
+) -> None:
+    verified = replace(SAFE, verify=0.001)
+    samples_of(make(stale, dataset=Subset(folder(tree, eval_transform()), range(8)), num_workers=workers))
+    with pytest.raises(SampleDiffers) as caught:
+        list(make(stale, options=verified, num_workers=workers))
+    assert "no copy that an agent has sent is taken from the cache any more" in said(caught.value)
+    shutil.copytree(tree, tmp_path / "twin", dirs_exist_ok=True)
+    loader = make(stale, options=verified, num_workers=workers)
+    for cached in (0, FILES):
+        assert samples_of(loader) == by_torch(tree)
+        assert report(loader)["cached"] == cached
 
 
 def test_without_a_mount_it_is_refused(agent: Agent, make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -209,6 +210,36 @@ def test_a_cache_to_which_others_may_write_is_left_alone(tmp_path: Path, changed
     for path in [cache.folder] if changed == "folder" else Path(cache.folder).iterdir():
         os.chmod(path, 0o777)
     assert kept(cache, range(20)) == 0 and cache.reads.exchanged
+
+
+def fill_sent(cache: Cache, numbers: range) -> int:
+    """As `fill`, with files from an agent."""
+    return sum(cache.put(str(one), version(20_000), content(one), sent=True) for one in numbers)
+
+
+def test_what_agents_have_sent_is_not_found_once_it_was_withdrawn(tmp_path: Path) -> None:
+    cache, other = Cache(str(tmp_path), 10 * MB), Cache(str(tmp_path), 10 * MB)
+    assert fill_sent(cache, range(20)) == 20 and fill(other, range(20, 40)) == 20 and kept(other, range(40)) == 40
+    assert cache.withdraw_sent()
+    for one in (cache, other, again := Cache(str(tmp_path), 10 * MB)):
+        assert kept(one, range(20)) == 0 and kept(one, range(20, 40)) == 20, "what this host has read stays"
+    # Jobs that go on may still be sent the same; one that begins has an agent that was mended, as far as anybody knows.
+    assert fill_sent(cache, range(20)) == fill_sent(other, range(40, 60)) == 0
+    assert fill_sent(again, range(20)) == 20 and kept(cache, range(20)) == 20
+    assert sum(Segment(cache.folder, number)._end() for number in range(8)) == 40 * 20_000 + 8 * 4096
+    assert fill(other, range(40, 60)) == 20
+    assert again.withdraw_sent() and kept(other, range(60)) == 40
+
+
+def test_a_withdrawal_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = Cache(str(tmp_path), 10 * MB)
+    monkeypatch.setattr(os, "write", full)
+    assert not cache.withdraw_sent()
+    unused = Cache(str(tmp_path / "no" / "such"), 10 * MB)
+    assert unused.withdraw_sent(), "nothing was kept there"
 
 
 def test_a_disk_that_is_slow_keeps_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sophon_loader.routes.cache import Cache
 from sophon_loader.routes.cache_command import main
-from tests.unit.routes.test_cache import MB, fill
+from tests.unit.routes.test_cache import MB, fill, fill_sent
 
 
 @pytest.fixture
@@ -32,6 +32,13 @@ def test_damage_is_found(cache: Cache, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["verify", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "30 files, " in told and " 0 of them" not in told
+
+
+def test_what_was_withdrawn_is_not_listed(cache: Cache, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill_sent(cache, range(30, 40))
+    cache.withdraw_sent()
+    assert main(["ls", str(tmp_path)]) == main(["verify", str(tmp_path)]) == 0
+    assert [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["30", "30"]
 
 
 def test_clear_removes_the_cache_and_nothing_else(
