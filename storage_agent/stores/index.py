@@ -1,8 +1,9 @@
 """The index of archives: name -> where its bytes lie, in a file that is mapped into memory and never parsed.
 
 The form, little-endian: a header, (size, time of change) of each archive, a record of 24 bytes per name in the order of
-the names' bytes and one that ends them, the names. Behind a zero byte, a name that is a link has its target, and one of
-an object of a far store its ETag. What follows the names is for the operator, see `notes.py`.
+the names' bytes and one that ends them, the names. Behind a zero byte, a name that is a link has its target, one of an
+object of a far store its ETag, and one of a member with a checksum its CRC-32. What follows the names is for the
+operator, see `notes.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_LENGTH = 0xFFFFFFFF
 """Of a member, in bytes."""
 UNFINISHED = ".making-"
 """How the name of a file that is being written begins."""
-MAGIC = b"SOPHIDX\2"
+MAGIC = b"SOPHIDX\3"
 """The form of an index."""
 UNFINISHED_S = 24 * 3600
 """Age in seconds at which nobody writes a file any more, nor is about to open it."""
@@ -69,6 +70,8 @@ class Entry(NamedTuple):
         offset: where its bytes begin there.
         length: their number.
         target: of a link; the ETag of an object.
+        crc: the CRC-32 that the archive notes of its bytes; None where it notes none.
+        position: in the index that it is read from; -1 elsewhere.
     """
 
     name: bytes
@@ -76,6 +79,8 @@ class Entry(NamedTuple):
     offset: int = 0
     length: int = 0
     target: bytes = b""
+    crc: int | None = None
+    position: int = -1
 
 
 class Index:
@@ -168,9 +173,10 @@ class Index:
         if container == OBJECT:
             name, _, etag = raw.partition(b"\0")
             return Entry(name, OBJECT, length=length, target=etag)
-        if container != LINK:
-            return Entry(raw, container, offset, length)
-        return Entry(raw[:length], LINK, target=raw[length + 1 :])
+        if container == LINK:
+            return Entry(raw[:length], LINK, target=raw[length + 1 :])
+        name, _, crc = raw.partition(b"\0")
+        return Entry(name, container, offset, length, b"", int.from_bytes(crc, "little") if crc else None, position)
 
     def __iter__(self) -> Iterator[Entry]:
         return map(self.entry, range(self._count))
@@ -274,12 +280,14 @@ def _write(
     for version in containers:
         file.write(_CONTAINER.pack(*version))
     count = links = at = 0
-    for name, container, offset, length, target in entries:
+    for name, container, offset, length, target, crc, _ in entries:
         raw = name
         if container == LINK:
             raw, length, links = name + b"\0" + target, len(name), 1
         elif container == OBJECT:
             raw = name + b"\0" + target
+        elif crc is not None:
+            raw = name + b"\0" + crc.to_bytes(4, "little")
         file.write(_RECORD.pack(at, offset, length, container))
         names.write(raw)
         at += len(raw)

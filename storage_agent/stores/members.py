@@ -32,13 +32,18 @@ class Members:
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._kept: dict[bytes, tuple[int, int, int] | bytes] = {}
-        """Name -> (container, offset, length), or a link's target."""
+        self._kept: dict[bytes, tuple[int, int, int, int | None] | bytes] = {}
+        """Name -> (container, offset, length, CRC-32), or a link's target."""
         self.left_out = LeftOut()
         self._seen = 0
 
-    def add_file(self, name: str, *, offset: int, length: int) -> None:
+    def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None) -> None:
         """A regular file whose bytes lie in the archive as they are.
+
+        Args:
+            name: as the archive has it.
+            offset, length: where its bytes lie.
+            crc: the CRC-32 that the archive notes of them; None where it notes none.
 
         Raises:
             Refused: they do not, or the name leads out of the archive.
@@ -52,7 +57,7 @@ class Members:
         if length > MAX_LENGTH:
             self._leave_out(key, name, "larger than 4 GiB", "serve it from a folder")
         elif key:
-            self._kept[key] = (0, offset, length)
+            self._kept[key] = (0, offset, length, crc)
 
     def add_link(self, name: str, target: str) -> None:
         """A symbolic link."""
@@ -90,11 +95,15 @@ class Members:
         """What is kept, in the order of names."""
         for key in sorted(self._kept):
             kept = self._kept[key]
-            yield Entry(key, LINK, target=kept) if isinstance(kept, bytes) else Entry(key, *kept)
+            if isinstance(kept, bytes):
+                yield Entry(key, LINK, target=kept)
+            else:
+                container, offset, length, crc = kept
+                yield Entry(key, container, offset, length, crc=crc)
 
     def _add_other(self, name: str, kind: int) -> None:
         if key := self._key(name):
-            self._kept[key] = (kind, 0, 0)
+            self._kept[key] = (kind, 0, 0, None)
 
     def _leave_out(self, key: bytes, name: str, why: str, remedy: str) -> None:
         self._kept.pop(key, None)

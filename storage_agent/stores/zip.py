@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import IO
 
@@ -58,14 +59,23 @@ def _add(file: IO[bytes], member: zipfile.ZipInfo, members: Members) -> None:
     else:
         offset = _begin(file, member)
         if stat.S_ISLNK(mode):
-            file.seek(offset)
-            members.add_link(
-                name, file.read(min(member.file_size, MAX_KEY_NBYTES + 1)).decode("utf-8", "surrogateescape")
-            )
+            members.add_link(name, _target(file, member, offset))
         elif mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             members.add_device(name)
         else:
-            members.add_file(name, offset=offset, length=member.file_size)
+            members.add_file(name, offset=offset, length=member.file_size, crc=member.CRC)
+
+
+def _target(file: IO[bytes], member: zipfile.ZipInfo, offset: int) -> str:
+    """Where a link leads; the beginning of one that is too long."""
+    file.seek(offset)
+    target = file.read(min(member.file_size, MAX_KEY_NBYTES + 1))
+    if len(target) == member.file_size and zlib.crc32(target) != member.CRC:
+        raise Refused(
+            f"its link {member.filename[:200]!r} must have the CRC-32 that it notes, {member.CRC:08x}, got "
+            f"{zlib.crc32(target):08x}; it is damaged: test it (unzip -t), and copy it again"
+        )
+    return target.decode("utf-8", "surrogateescape")
 
 
 def _begin(file: IO[bytes], member: zipfile.ZipInfo) -> int:

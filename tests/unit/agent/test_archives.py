@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,40 @@ def test_a_zip_behind_other_bytes(tmp_path: Path, opened: Opened) -> None:
     path = zip_of(tmp_path / "y.zip", ("a.jpg", b"pixels"))
     (tmp_path / "x.zip").write_bytes(b"#!/bin/sh\n" + path.read_bytes())
     assert opened(tmp_path / "x.zip").read("a.jpg") == b"pixels"
+
+
+def _damaged(path: Path, right: bytes, wrong: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(right) == 1
+    path.write_bytes(data.replace(right, wrong))
+
+
+@pytest.mark.parametrize("location", ["zip://{}/x.zip", "zip://{}/*.zip"])
+def test_a_damaged_member_of_a_zip_file(tmp_path: Path, opened: Opened, location: str) -> None:
+    path = zip_of(tmp_path / "x.zip", ("a/x.jpg", b"pixels"), ("a/y.jpg", b"others"), ("a/empty.jpg", b""))
+    zip_of(tmp_path / "y.zip", ("a/z.jpg", b"more"))
+    _damaged(path, b"pixels", b"pixel$")
+    store = opened(location.format(tmp_path))
+    expected, found = (f"{zlib.crc32(data):08x}" for data in (b"pixels", b"pixel$"))
+    for _ in range(2):
+        with pytest.raises(SampleUnreadable) as caught:
+            store.read("a/x.jpg")
+        assert str(caught.value) == (
+            f"member must have the CRC-32 that its archive notes, {expected}, got {found} for 'a/x.jpg' of export 'd' "
+            f"in {path}; the archive is damaged: test it (unzip -t), copy it again, and restart the agent"
+        )
+    assert [store.read(key) for key in ("a/y.jpg", "a/y.jpg", "a/empty.jpg")] == [b"others", b"others", b""]
+    assert store.size("a/x.jpg") == 6
+
+
+def test_a_damaged_link_of_a_zip_file(tmp_path: Path, opened: Opened) -> None:
+    link = zipfile.ZipInfo("link.jpg")
+    link.create_system, link.external_attr = 3, 0o120777 << 16
+    with zipfile.ZipFile(zip_of(tmp_path / "x.zip", ("a.jpg", b"1"), ("b.jpg", b"2")), "a") as made:
+        made.writestr(link, "./a.jpg")
+    assert opened(tmp_path / "x.zip").read("link.jpg") == b"1"
+    _damaged(tmp_path / "x.zip", b"./a.jpg", b"./b.jpg")
+    refused(opened, tmp_path / "x.zip", "'link.jpg'", "CRC-32", "unzip -t")
 
 
 # --- indexes --------------------------------------------------------------------------------------------------
