@@ -46,9 +46,9 @@ _ADDRESSES = {
 
 
 class Far(Archive):
-    """Reads objects below a prefix of a bucket; see `Store`. Its index has their sizes and ETags.
+    """Reads objects below a prefix of a bucket; see `Store`. Its index has their sizes and versions.
 
-    What is read is the object that was listed: one of another size or ETag is an error.
+    What is read is the object that was listed: one of another size or version is an error.
 
     Args:
         export: the export's name, for the texts of errors.
@@ -186,8 +186,8 @@ class Far(Archive):
         with contextlib.suppress(SampleError, EOFError, OSError, AgentBusy):
             entry = self._entry(key)
             if entry is not None and self._may_come(entry):
-                name, etag = entry.name.decode(), entry.target.decode()
-                self._asked(FETCHED_S, "fetch", self._location, name, entry.length, etag)
+                name, version = entry.name.decode(), entry.target.decode()
+                self._asked(FETCHED_S, "fetch", self._location, name, entry.length, version)
 
     def _may_come(self, entry: Entry) -> bool:
         return entry.container == OBJECT and entry.length <= self._max_file_nbytes
@@ -227,12 +227,12 @@ class Far(Archive):
         return f"{kept}restart the agent"
 
     def _read(self, entry: Entry, key: str) -> bytes:
-        name, etag = entry.name.decode(), entry.target.decode()
+        name, version = entry.name.decode(), entry.target.decode()
         try:
             try:
-                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, etag)
+                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, version)
             except EOFError:  # that process has ended, and is started again
-                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, etag)
+                (what, why), *data = self._asked(ANSWER_S, "read", self._location, name, entry.length, version)
         except (EOFError, OSError) as error:
             if isinstance(error, OSError) and error.errno in NONE_LEFT:
                 raise refusals.no_descriptor() from error

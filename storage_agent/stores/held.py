@@ -21,7 +21,7 @@ class Held:
     """Objects by what they were asked for; safe under threads.
 
     Args:
-        read: reads an object: (location, key, its size, its ETag) -> bytes; told by `patient` whether to wait for a
+        read: reads an object: (location, key, its size, its version) -> bytes; told by `patient` whether to wait for a
             store that is away.
         now_s: the time.
 
@@ -61,7 +61,7 @@ class Held:
 
         Args:
             location: of all of them.
-            objects: key, size and ETag of each.
+            objects: key, size and version of each.
         """
         for one in objects:
             what = (location, *one)

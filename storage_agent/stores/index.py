@@ -2,7 +2,7 @@
 
 The form, little-endian: a header, (size, time of change) of each archive, a record of 24 bytes per name in the order of
 the names' bytes and one that ends them, the names. Behind a zero byte, a name that is a link has its target, one of an
-object of a far store its ETag, and one of a member with a checksum its CRC-32. What follows the names is for the
+object of a far store its version, and one of a member with a checksum its CRC-32. What follows the names is for the
 operator, see `notes.py`.
 """
 
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
         container: number of its archive, or LINK, FOLDER, OTHER, OBJECT.
         offset: where its bytes begin there.
         length: their number.
-        target: of a link; the ETag of an object.
+        target: of a link; the version of an object (see `objects.py`).
         crc: the CRC-32 that the archive notes of its bytes; None where it notes none.
         position: in the index that it is read from; -1 elsewhere.
     """
@@ -171,8 +171,8 @@ class Index:
         at = self._records_at + position * _RECORD.size
         _, offset, length, container = _RECORD.unpack_from(self._map, at)
         if container == OBJECT:
-            name, _, etag = raw.partition(b"\0")
-            return Entry(name, OBJECT, length=length, target=etag)
+            name, _, version = raw.partition(b"\0")
+            return Entry(name, OBJECT, length=length, target=version)
         if container == LINK:
             return Entry(raw[:length], LINK, target=raw[length + 1 :])
         name, _, crc = raw.partition(b"\0")

@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass, field
 from storage_agent.log import EventLog
 
 
+_BY_TIME = (
+    "their sizes and times of change, in whole seconds, are compared instead; replace no object while agents serve it"
+)
+
+
 @dataclass(frozen=True)
 class Found:
-    """Pictures of one kind: how many, and the name of the first."""
+    """Files of one kind: how many, and the name of the first."""
 
     count: int = 0
     first: str = ""
@@ -19,12 +24,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Notes:
-    """What is not served, and how several archives are served of which some pictures lie in folders and some do not.
+    """What is not served, what is not told apart by an ETag, and how archives of which some are flat are served.
 
     Args:
         left_out: reason -> (how many members are not served, name of the first).
         outside, inside: pictures outside of all folders, and in folders; none where all archives agree.
         flat: whether each archive is a folder of its own.
+        by_time: objects whose time of change stands in for an ETag.
 
     Example:
         >>> Notes.unpack(Notes({"compressed": (2, "notes.txt")}).pack()).left_out
@@ -35,6 +41,7 @@ class Notes:
     outside: Found = Found()
     inside: Found = Found()
     flat: bool = False
+    by_time: Found = Found()
 
     def pack(self) -> bytes:
         """Its bytes, for an index; none if there is nothing to say."""
@@ -47,13 +54,16 @@ class Notes:
             return Notes()
         found = json.loads(packed)
         left_out = {why: (count, first) for why, (count, first) in found["left_out"].items()}
-        return Notes(left_out, Found(**found["outside"]), Found(**found["inside"]), found["flat"])
+        outside, inside, by_time = (Found(**found[name]) for name in ("outside", "inside", "by_time"))
+        return Notes(left_out, outside, inside, found["flat"], by_time)
 
     def tell(self, export: str) -> None:
         """Log them."""
         log = EventLog()
         for why, (count, first) in self.left_out.items():
             log.warning("members left out", export=export, reason=why, count=count, first=first)
+        if self.by_time.count:
+            log.warning("objects without a usable ETag", export=export, **asdict(self.by_time), remedy=_BY_TIME)
         if self.outside.count and self.inside.count:
             odd, served = self.outside, "one folder; pictures outside of its folders are in no class"
             if self.flat:

@@ -36,7 +36,7 @@ from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
 from storage_agent.stores.listings import endpoint_of
 from storage_agent.stores.members import LeftOut, Refused
-from storage_agent.stores.notes import Notes
+from storage_agent.stores.notes import Found, Notes
 from storage_agent.stores.outages import AWAY_S, Outages
 from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
 
@@ -64,6 +64,10 @@ _NO_RETRIES = {**_RETRIES, "max_retries": 0}
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
 _NBYTES = struct.Struct(">I")
+_AT = "at "
+"""How a version begins that is a time of change; no ETag has a space."""
+_MD5_OF_NOTHING = "d41d8cd98f00b204e9800998ecf8427e"
+"""The ETag, with or without a number of parts, of objects that SeaweedFS has copied in chunks."""
 _NO_PROFILE = "the profile of ~/.aws gives no credentials"
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -139,7 +143,7 @@ def _store(location: str, *, again: bool = True) -> Any:
 
 
 def write_listing(location: str, index: str) -> bytes:
-    """List all objects of a location into an index, which also says what is left out; nothing.
+    """List all objects of a location into an index, which also says what is left out and has no usable ETag; nothing.
 
     Raises:
         Failed: they cannot be listed.
@@ -147,7 +151,10 @@ def write_listing(location: str, index: str) -> bytes:
     left_out = LeftOut()
     try:
         rows = sorted(_listed(location, left_out))
-        write_index(Path(index), [], _entries(rows), lambda: Notes(left_out.reasons))
+        by_time = [row for row in rows if _is_time(row.partition(b"\0")[2][_NBYTES.size :])]
+        first = by_time[0].partition(b"\0")[0].decode() if by_time else ""
+        notes = Notes(left_out.reasons, by_time=Found(len(by_time), first))
+        write_index(Path(index), [], _entries(rows), lambda: notes)
     except Refused as error:
         raise Failed("names", str(error)) from None
     except (ValueError, InvalidPathError):
@@ -188,7 +195,7 @@ def _listed(location: str, left_out: LeftOut) -> Iterator[bytes]:
                 elif one["size"] > MAX_LENGTH:
                     left_out.add(name, "larger than 4 GiB", "serve it from a folder")
                 else:
-                    yield b"".join([name, b"\0", _NBYTES.pack(one["size"]), (one["e_tag"] or "").encode()])
+                    yield b"".join([name, b"\0", _NBYTES.pack(one["size"]), _version(one).encode()])
             bar.update(len(some))
 
 
@@ -196,19 +203,33 @@ def _entries(rows: list[bytes]) -> Iterator[Entry]:
     """Entries of an index. An empty object above others stands for their folder, as consoles make such."""
     for row in rows:
         name, _, rest = row.partition(b"\0")
-        (nbytes,), etag = _NBYTES.unpack_from(rest), rest[_NBYTES.size :]
+        (nbytes,), version = _NBYTES.unpack_from(rest), rest[_NBYTES.size :]
         below = bisect_left(rows, name + b"/") if not nbytes else len(rows)
         if below < len(rows) and rows[below].startswith(name + b"/"):
             yield Entry(name, FOLDER)
         else:
-            yield Entry(name, OBJECT, length=nbytes, target=etag)
+            yield Entry(name, OBJECT, length=nbytes, target=version)
 
 
-def read(location: str, key: str, nbytes: int, etag: str, *, patient: bool = False) -> Any:
+def _version(listed: Any) -> str:
+    """What tells an object from one that takes its place: its ETag, or its time of change where it has none, or where
+    that is the MD5 of nothing and the object is not empty."""
+    etag = listed["e_tag"] or ""
+    of = _bare(etag).partition("-")[0]
+    if of and not (listed["size"] and of == _MD5_OF_NOTHING):
+        return str(etag)
+    return f"{_AT}{listed['last_modified'].timestamp():.6f}"
+
+
+def _is_time(version: bytes) -> bool:
+    return version.startswith(_AT.encode())
+
+
+def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = False) -> Any:
     """The bytes of an object as it was listed.
 
     Args:
-        location, key, nbytes, etag: of the object.
+        location, key, nbytes, version: of the object.
         patient: whether to wait for a store that is away as long as samples do.
 
     Raises:
@@ -217,7 +238,7 @@ def read(location: str, key: str, nbytes: int, etag: str, *, patient: bool = Fal
     begun_s, pause_s, tries = time.monotonic(), _FIRST_PAUSE_S, Counter[str]()
     while True:
         try:
-            data = _read(location, key, nbytes, etag)
+            data = _read(location, key, nbytes, version)
         except Failed as error:
             is_away, away_s = error.what in ("away", "busy"), 0.0
             if is_away:
@@ -241,13 +262,15 @@ def read(location: str, key: str, nbytes: int, etag: str, *, patient: bool = Fal
         pause_s = min(_MAX_PAUSE_S, 2 * pause_s)
 
 
-def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
-    tag = _bare(etag)
-    is_strong = bool(tag) and not etag.startswith("W/")  # a weak one never matches
+def _read(location: str, key: str, nbytes: int, version: str) -> Any:
+    by_time = version.startswith(_AT)
+    tag = "" if by_time else _bare(version)
+    is_strong = bool(tag) and not version.startswith("W/")  # a weak one never matches
     try:
         got = obstore.get(_store(location, again=False), key, options={"if_match": f'"{tag}"'} if is_strong else {})
         found = got.meta
-        if _bare(found["e_tag"] or "") != tag or (not tag and found["size"] != nbytes):
+        is_same = _is_of_time(found, nbytes, version) if by_time else _bare(found["e_tag"] or "") == tag
+        if not is_same:
             raise Failed("changed", "it has another object")
         if found["size"] != nbytes:
             raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
@@ -260,6 +283,12 @@ def _read(location: str, key: str, nbytes: int, etag: str) -> Any:
     if len(data) != nbytes:
         raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
     return data
+
+
+def _is_of_time(found: Any, nbytes: int, version: str) -> bool:
+    """Whether an object has the listed size and time of change, as far as the store tells it."""
+    seconds = int(found["last_modified"].timestamp())  # 0 where it does not; whole seconds, unlike in lists
+    return found["size"] == nbytes and seconds in (0, int(float(version.removeprefix(_AT))))
 
 
 def _bare(etag: str) -> str:
