@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sophon_loader.host.regular import read_below
+
 _SWEPT_S = 86_400.0
 """A file so much older than one just written was left by a process that was killed. Should that live, on a disk that
 hung, the next writing brings it back."""
@@ -111,7 +113,7 @@ class KeptFile:
     def _sweep(self) -> None:
         """Remove what was left by processes that were killed, by the clock of whoever keeps the files, which dates them
         all."""
-        newest_s = os.stat(self.path).st_mtime
+        newest_s = os.stat(self.path, follow_symlinks=False).st_mtime
         with os.scandir(self.path.parent) as files:
             for _, file in zip(range(_MAX_SWEPT), files, strict=False):
                 if file.name.removeprefix(".").startswith(self._prefix):
@@ -120,9 +122,15 @@ class KeptFile:
                             os.unlink(file.path)
 
     def _remove(self) -> None:
+        written = self._written.encode("ascii")
         with contextlib.suppress(OSError):
-            if self.path.read_text(encoding="ascii") == self._written:  # else another has taken its place
-                self.path.unlink()
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                found, _ = read_below(folder, self.path.name, len(written))
+                if found == written:  # else another has taken its place
+                    os.unlink(self.path.name, dir_fd=folder)
+            finally:
+                os.close(folder)
 
 
 def new_file(folder: Path, text: str, prefix: str) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from sophon_loader.host.kept_file import KeptFile
 from tests.support.agents import until
@@ -49,6 +53,56 @@ def test_another_s_file_of_the_same_name_stays(tmp_path: Path) -> None:
     kept.path.write_text("of another\n")
     kept.close(5.0)
     assert kept.path.read_text() == "of another\n"
+
+
+def _big(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 64 << 20)
+
+
+def _link(path: Path) -> None:
+    outside = path.parent.parent / "outside"
+    _big(outside)
+    path.symlink_to(outside)
+
+
+def _link_to_the_same(path: Path) -> None:
+    outside = path.parent.parent / "outside"
+    outside.write_text("one\n")
+    path.symlink_to(outside)
+
+
+def _not_ascii(path: Path) -> None:
+    path.write_bytes(b"\xe9\n")
+
+
+@pytest.mark.parametrize("make", [_big, _link, _link_to_the_same, _not_ascii, os.mkfifo, os.mkdir])
+def test_whatever_lies_in_its_place_is_not_read_whole_and_stays(
+    tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to the folder."""
+    (tmp_path / "shared").mkdir()
+    kept = kept_in(tmp_path / "shared", [])
+    kept._every_s = 60.0
+    kept.start()
+    until(lambda: kept.path.exists() and not kept.writing_s, "it is there")
+    kept.path.unlink()
+    make(kept.path)
+    real, asked = os.read, list[int]()
+
+    def read(descriptor: int, nbytes: int) -> bytes:
+        asked.append(nbytes)
+        return real(descriptor, nbytes)
+
+    monkeypatch.setattr("os.read", read)
+    tracemalloc.start()
+    try:
+        kept.close(5.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not kept._thread.is_alive(), "nobody is waited for"
+    assert most < 1 << 20 and sum(asked) < 1 << 17 and os.path.lexists(kept.path)
 
 
 def test_a_forked_copy_neither_writes_nor_removes(tmp_path: Path) -> None:
