@@ -148,10 +148,13 @@ class Announced:
         if self._place is None:
             return []
         _, export, within = self._place
+        # First addresses before second ones: an entry of many must not take the room of all behind it.
+        ranks = itertools.zip_longest(*([(one, entry) for one in entry.addresses] for entry in living))
         members = (
-            Member(Address(endpoint, export, within), entry.instance, tuple(entry.exports))
-            for entry in living
-            for endpoint in entry.addresses
+            Member(Address(found[0], export, within), found[1].instance, tuple(found[1].exports))
+            for rank in ranks
+            for found in rank
+            if found is not None
         )
         return list(itertools.islice(members, MAX_MEMBERS))
 

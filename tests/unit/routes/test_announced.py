@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from sophon_loader.errors import ConfigError
 from sophon_loader.routes import announced
 from sophon_loader.routes.announced import MAX_ENTRIES, MAX_SAID, Announced
+from sophon_loader.routes.roster import MAX_MEMBERS
 from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, Entry
 from tests.support.agents import until
 from tests.support.clocks import FakeClock
@@ -327,6 +328,16 @@ def test_many_addresses_of_one_agent(folder: Folder) -> None:
     assert [(one.address.endpoint, one.instance) for one in reader.roster.look()] == [
         ("tcp://a:5555", "x"), ("tcp://b:5555", "x")
     ]  # fmt: skip
+
+
+def test_entries_of_many_addresses_leave_room_for_others(folder: Folder) -> None:
+    """Each entry's first address comes before second ones."""
+    for n in range(63):
+        addresses = [f"tcp://a{n}-{more}:5555" for more in range(16)]
+        folder.put(f"a{n:02}", Entry(addresses, f"instance {n}", ["imagenet"]).text())
+    folder.put("zz")
+    found = Reader(folder).hosts()
+    assert len(found) == MAX_MEMBERS and found[:2] == ["a0-0", "a1-0"] and found[63:65] == ["zz", "a0-1"]
 
 
 def test_a_listing_that_lacks_a_file_that_is_being_replaced(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
