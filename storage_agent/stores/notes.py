@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 
 from storage_agent.log import EventLog
 
-
 _BY_TIME = (
     "their sizes and times of change, in whole seconds, are compared instead; replace no object while agents serve it"
 )
