@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.decide.policy import Policy, PricingPolicy
-from sophon_loader.errors import ConfigError, SophonError, frames_for_user
+from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host.system import cores_available
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import EpochIterator
@@ -23,7 +24,7 @@ from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
 from sophon_loader.main.look_ahead import TorchsPrefetch
 from sophon_loader.main.measuring import measured_pass
-from sophon_loader.main.owned import OwnedDataLoader
+from sophon_loader.main.owned import OwnedDataLoader, asked_by_torchs_iterator
 from sophon_loader.main.parts import Parts
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
@@ -41,6 +42,10 @@ from sophon_loader.report.report import Report
 
 OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "device_prefetch", "shard", "options")
 """The arguments that torch's class does not have."""
+PASSED_BY = (
+    "An iterator class of torch's was called on an OffloadingDataLoader. Its samples are made on this host, with "
+    "torch's random numbers, and report() does not count them; call iter(loader) instead."
+)
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -103,6 +108,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     _is_kept = False
     """Whether what makes loaders of another class from this one is known to put it back."""
+    _passed_by: tuple[str, ...] = ()
+    """A note for reports, once torch's iterator classes have read this loader's samplers."""
 
     def __init__(
         self,
@@ -232,6 +239,11 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
 
     @untraced
     def __iter__(self) -> Any:
+        return self._get_iterator()
+
+    @untraced
+    def _get_iterator(self) -> Any:
+        """What `iter()` gives; subclasses in frameworks call this, or wrap it, as with DataLoader."""
         try:
             batches = self._iterate()
             return with_progress(batches) if self._settings.options.progress else batches
@@ -247,7 +259,12 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
     @property
     def _index_sampler(self) -> Any:
         """What DataLoader reads."""
-        return super()._index_sampler if isinstance(self.dataset, IterableDataset) else self._place.order
+        if isinstance(self.dataset, IterableDataset):
+            return super()._index_sampler
+        if self._engine is not None and asked_by_torchs_iterator():
+            self._passed_by = (PASSED_BY,)
+            warn_user(PASSED_BY)
+        return self._place.order
 
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
@@ -257,7 +274,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             exporter_at(self._settings.options.metrics_port)
         if isinstance(self.dataset, IterableDataset):
             self._parts.log_plain()
-            return ahead(super().__iter__(), self._settings)
+            return ahead(self.iterate_plainly(), self._settings)
         with self._place.iterating():
             return self._batches(measuring)
 
@@ -273,7 +290,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._engine is None:
             self._inner = None
             self._parts.log_plain()
-            return plain_batches(self, super().__iter__, self._place, self._settings, in_turn=self._in_turn)
+            return plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting
@@ -381,7 +398,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             needs_group()
         if self._engine is None:
             return self._parts.plain_report
-        return self._use.report(self._settings, self._engine, all_ranks=all_ranks)
+        report = self._use.report(self._settings, self._engine, all_ranks=all_ranks)
+        return replace(report, notes=(*report.notes, *self._passed_by)) if self._passed_by else report
 
     def close(self) -> None:
         """End this loader's workers and its local agent now, not when Python collects it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickletools
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -170,3 +171,18 @@ class OwnedDataLoader(_TorchDataLoader[T_co]):
             return super()._get_iterator()
         self.check_worker_number_rationality()
         return OwnedIterator(self)
+
+    def iterate_plainly(self) -> _BaseDataLoaderIter:
+        """What DataLoader's `__iter__` does, with the iterator of this class, whichever one a subclass gives."""
+        if not (self.persistent_workers and self.num_workers > 0):
+            return OwnedDataLoader._get_iterator(self)
+        if self._iterator is None:
+            self._iterator = OwnedDataLoader._get_iterator(self)
+        else:
+            self._iterator._reset(self)
+        return self._iterator
+
+
+def asked_by_torchs_iterator() -> bool:
+    """Whether the caller of the calling function is the constructor of torch's iterator classes."""
+    return sys._getframe(2).f_code is _BaseDataLoaderIter.__init__.__code__

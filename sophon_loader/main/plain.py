@@ -26,7 +26,7 @@ def plain_batches(
 
     Args:
         loader: the user's.
-        begin: DataLoader's `__iter__` of it.
+        begin: gives DataLoader's iterator of it.
         place: of the loader.
         settings: of the loader.
         in_turn: whether batches come in the sampler's order.
