@@ -358,7 +358,8 @@ def _at_file(
         if ANY_PART in job.fetch.allowed:
             begun = begun or begin_on_file(chain, data, _draw(job))
             part = None if begun is None else begun.part(keep_metadata=job.fetch.keep_info)
-            if isinstance(part, PartOfFile):
+            if begun is not None and isinstance(part, PartOfFile):
+                begun.source.let_pillow_warn()  # the loader will not see the whole header
                 return _encoded(job, part, encoding, cut, op_s, since_s)
     elif used_at(encoding) is UsedAt.FILE and encodings()[encoding].accepts(data):
         return _encoded(job, data, encoding, cut, op_s, since_s)
@@ -389,7 +390,7 @@ def _draw(job: Job) -> Draw:
 
 def _note_of(error: Exception) -> str:
     # These texts say it all, and may come with every sample.
-    says_all = isinstance(error, (EncodingError, TooManyPixels))
+    says_all = isinstance(error, (EncodingError, TooManyPixels, Warning))
     shown = traceback.format_exception_only if says_all else traceback.format_exception
     text = "".join(shown(error))
     if len(text) > 2 * _NOTE_LIMIT:

@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import time
+import warnings
 from collections import deque
 
 import msgpack
@@ -68,6 +69,7 @@ def main(settings: Settings, broker: Channel) -> None:
         return
     with contextlib.suppress(Exception):  # a broken one of another package shows with the first sample
         encodings()  # loaded here, because the first sample's CPU seconds are measured
+    refuse_what_pillow_warns_of()
     os.nice(settings.nice)
     keep_freed_memory(min(KEPT_NBYTES, settings.worker_nbytes // 8))  # what it keeps counts as taken
     memory = Memory(settings.worker_nbytes)
@@ -76,6 +78,13 @@ def main(settings: Settings, broker: Channel) -> None:
     except OSError:  # it has stopped in the meantime
         return
     Service(broker, open_exports(settings), Learnt(settings.max_px), memory).run()
+
+
+def refuse_what_pillow_warns_of() -> None:
+    """From now on, have Pillow's warnings fail a job in this process, so that the file goes out: then the loader's own
+    Pillow warns, or raises, as its program has asked for."""
+    for category in (UserWarning, RuntimeWarning):
+        warnings.filterwarnings("error", category=category, module=r"PIL\.")
 
 
 class _Gone(Exception):

@@ -70,6 +70,11 @@ class Source:
             self._opened = Image.open(io.BytesIO(self.data))
         return self._opened
 
+    def let_pillow_warn(self) -> None:
+        """Have Pillow warn of a JPEG that it does not decode, or of which it sees a part, as when it opens the file."""
+        if _may_warn(self.data):
+            self.opened()
+
     def info(self) -> dict[Any, Any]:
         """`info` of the decoded picture, as Pillow's own reader makes it."""
         opened = self.opened()
@@ -127,8 +132,8 @@ class Source:
             left, top, right, bottom = left - kept.left, top - kept.top, right - kept.left, bottom - kept.top
             data = self.part.data
         pixels = fused.decode(data, (left, top, right, bottom))
-        if pixels is not None and self.part is None and _may_warn(data):
-            self.opened()
+        if pixels is not None and self.part is None:
+            self.let_pillow_warn()
         return pixels
 
     def region(self, steps: Sequence[Step]) -> Region:
@@ -153,8 +158,8 @@ class Source:
             if region.share_of(*self.shape[:2]) <= WORTH_SHARE:
                 found = part_of(self.data, region, *self.shape[:2])
                 part = None if isinstance(found, NotCut) else found
-                if part is not None and _may_warn(self.data):
-                    self.opened()
+                if part is not None:
+                    self.let_pillow_warn()
         if part is None:
             return Held(self.whole(), None, self.shape)
         with Image.open(io.BytesIO(part.data)) as opened:
@@ -265,7 +270,8 @@ def source_of(data: bytes) -> Source | None:
 
 
 def _may_warn(data: bytes) -> bool:
-    """Whether Pillow may have a word to say when it opens a JPEG that was cut: of damaged EXIF data."""
+    """Whether Pillow may warn when it opens a JPEG that our code takes: of damaged EXIF data. An index of several
+    pictures of which it would warn is refused by our code."""
     return data.find(b"Exif\0\0", 0, data.find(b"\xff\xda")) >= 0
 
 
