@@ -27,6 +27,7 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
 from sophon_loader.pipeline.switches import USUAL, remedy_for
+from sophon_loader.pipeline.told import notes_on_openers
 from sophon_loader.routes.shared import Agreed
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
 from sophon_loader.workers.verifying import lasting_sizes
@@ -199,6 +200,7 @@ class Handshake:
             notes = _notes_on_switches(welcome, self._differ, self._chains, known)
         else:
             notes = _notes_on_ops(self._chains, known)
+        notes += notes_on_openers()
         if "roi-jpeg" in self._allowed:
             notes += _notes_on_encodings(welcome, terms.address, self._draws_alike)
         return Agreement(terms, self._locations, known, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
@@ -210,7 +212,7 @@ class Handshake:
 
 def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
     here, there = software(), welcome.software
-    both = ", ".join(f"{name} {here[name]} here and {there.get(name)} there" for name in differ)
+    both = ", ".join(f"{name} {here[name] or 'none'} here and {there.get(name) or 'none'} there" for name in differ)
     return [f"no op runs at the agent, because its pixels could differ ({both}); make the two hosts alike in that"]
 
 

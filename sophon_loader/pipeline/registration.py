@@ -6,15 +6,18 @@ agreed with the old one.
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass, replace
 
 import msgpack
+from PIL import Image
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_from
 from sophon_loader.pipeline.maths import MATHS, maths
 from sophon_loader.pipeline.software import DECODERS, not_of_switches, unlike
+from sophon_loader.pipeline.told import OPENERS, opened_otherwise
 from sophon_loader.wire.counting import holds_more
 
 _MAX_VALUES = 1000
@@ -33,6 +36,10 @@ def registration_of(chain: Chain, software: dict[str, str]) -> bytes:
     return packed
 
 
+class OpenedOtherwise(PipelineError):
+    """A file whose format the loader opens by other code than this process."""
+
+
 @dataclass(frozen=True)
 class Registration:
     """A pipeline as this process can serve it.
@@ -41,6 +48,7 @@ class Registration:
         chain: its leading ops as far as they are known here; Decode alone where random numbers could differ.
         reach: how many of them may run here.
         why: the reason, if these are not all.
+        left: names of Pillow's formats that the loader opens by other code than this process; their files are sent.
 
     Example:
         >>> served = Registration.from_bytes(registration_of(chain_of(transform), software()))
@@ -51,6 +59,7 @@ class Registration:
     chain: Chain
     reach: int
     why: str
+    left: frozenset[str] = frozenset()
 
     @staticmethod
     def from_bytes(data: bytes, max_px: float = math.inf) -> Registration:
@@ -68,6 +77,7 @@ class Registration:
                 raise PipelineError(f"a registration must hold at most {_MAX_VALUES} values, got more")
             software, description = msgpack.unpackb(data)
             differ = unlike(software)
+            left = opened_otherwise(software.get(OPENERS, ""))
             computes_alike = MATHS not in software or software[MATHS] == maths()
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
             raise PipelineError(f"a registration must be [software, description]: {error}") from error
@@ -76,9 +86,30 @@ class Registration:
         chain = replace(chain_from(description), max_px=max_px)
         if others := not_of_switches(differ):
             why = f"the loader agreed with an agent that had other software: {', '.join(others)} differ"
-            return Registration(chain if DECODERS.issuperset(others) else Chain((DECODE,)), 0, why)
+            return Registration(chain if DECODERS.issuperset(others) else Chain((DECODE,)), 0, why, left)
         differ += [] if computes_alike else [MATHS]
         if differ:
             why = f"torch has other settings here than at the loader: {', '.join(differ)}"
-            return Registration(chain, chain.pillow_stages, why)
-        return Registration(chain, len(chain), f"this agent knows only the first {len(chain)} ops")
+            return Registration(chain, chain.pillow_stages, why, left)
+        return Registration(chain, len(chain), f"this agent knows only the first {len(chain)} ops", left)
+
+
+def see_opened_alike(data: bytes, left: frozenset[str]) -> None:
+    """See that a file's format is opened by the same code here and at the loader.
+
+    Args:
+        data: the file.
+        left: of the registration.
+
+    Raises:
+        OpenedOtherwise: it is not.
+    """
+    if not left:
+        return
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            found = opened.format
+    except Exception:  # whoever decodes it says so
+        return
+    if found in left:
+        raise OpenedOtherwise(f"{found} files must be opened by equal code at both ends, got other code at the loader")

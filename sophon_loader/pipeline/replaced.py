@@ -21,7 +21,19 @@ _PILLOW = tuple(
     for name in ("Image", "ImageFile", "JpegImagePlugin", "ImageOps", "ImageEnhance", "ImageFilter", "ImageChops")
 )
 _FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that Pillow itself opens; what a plugin adds to them an agent cannot open, and sends as it is."""
+"""Formats of which all files are taken to be Pillow's own; `told` is about its others."""
+_BEGINS = {
+    "BMP": b"BM",
+    "GIF": b"GIF89a",
+    "JPEG": b"\xff\xd8\xff\xe0",
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "PPM": b"P6",
+    "TIFF": b"II*\0",
+    "WEBP": b"RIFF\0\0\0\0WEBPVP8 ",
+}
+"""How their files begin."""
+_DECODERS = ("bmp_rle", "ppm", "ppm_plain")
+"""Those decoders of theirs that are written in Python."""
 _NO_PIXELS = frozenset(
     (
         *("__del__", "__eq__", "__getstate__", "__repr__", "__setstate__", "_decompression_bomb_check", "_dump"),
@@ -67,12 +79,41 @@ def replaced_in_pillow() -> Replaced | None:
     """What was replaced between a file and an image's pixels; None if nothing was."""
     if builtins.open is not io.open:
         return Replaced("builtins.open", name_of(builtins.open))
-    openers: dict[str, Any] = getattr(sys.modules.get("PIL.Image"), "OPEN", {})
+    in_registries = _replaced_in_registries(sys.modules["PIL.Image"]) if "PIL.Image" in sys.modules else None
+    return in_registries or _first(_PILLOW, lambda name: name.rpartition(".")[2] not in _NO_PIXELS)
+
+
+def _replaced_in_registries(pillow: Any) -> Replaced | None:
     for name in _FORMATS:
-        opener = openers.get(name, (None,))[0]
-        if opener is not None and not getattr(opener, "__module__", "").startswith("PIL."):
+        opener = pillow.OPEN.get(name, (None,))[0]
+        if opener is not None and not _is_pillows(opener):
             return Replaced(f"PIL.Image.OPEN[{name!r}]", name_of(opener))
-    return _first(_PILLOW, lambda name: name.rpartition(".")[2] not in _NO_PIXELS)
+    for name, decoder in list(pillow.DECODERS.items()):
+        if not _is_pillows(decoder) and (name in _DECODERS or hasattr(pillow.core, f"{name}_decoder")):
+            return Replaced(f"PIL.Image.DECODERS[{name!r}]", name_of(decoder))
+    waiting = dict(_BEGINS)  # for their turn: Pillow asks openers in the order of `ID`
+    for name in list(pillow.ID):
+        waiting.pop(name, None)
+        opener, accepts = pillow.OPEN.get(name, (None, None))
+        if opener is None or _is_pillows(opener):
+            continue
+        for other, begin in waiting.items():
+            if _accepts(accepts, begin):
+                return Replaced(f"PIL.Image.OPEN[{other!r}]", name_of(opener))
+    return None
+
+
+def _is_pillows(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).startswith("PIL.")
+
+
+def _accepts(accepts: Callable[[bytes], Any] | None, begin: bytes) -> bool:
+    """Whether Pillow would have an opener try a file with this beginning; a text says that it cannot open it."""
+    try:
+        answer = accepts is None or accepts(begin.ljust(16, b"\0"))
+    except Exception:  # the program's own code
+        return True
+    return bool(answer) and not isinstance(answer, str)
 
 
 def replaced_in_dataset(cls: type) -> Replaced | None:

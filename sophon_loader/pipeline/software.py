@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import features
 
 from sophon_loader.pipeline.switches import KERNELS, ON_TENSORS, USUAL, settings
+from sophon_loader.pipeline.told import OPENERS, SETTINGS, openers_of_pillow, settings_of_pillow
 
 DECODERS = frozenset({"libjpeg", "pillow"})
 """The part of `software` that roi-jpeg does not depend on: the agent cuts the region out with our own code, and only
@@ -24,9 +25,9 @@ _VERSION = re.compile(r"""^__version__(?:: \w+)? = ['"]([^'"+]+)""", re.MULTILIN
 
 
 def software() -> dict[str, str]:
-    """Versions of what decides the value of a pixel, without build tags, and torch's settings; equal maps give equal
-    pixels."""
-    return {**_versions(), **settings()}
+    """Versions of what decides the value of a pixel, without build tags, and settings of torch's and Pillow's; equal
+    maps give equal pixels."""
+    return {**_versions(), **settings(), SETTINGS: settings_of_pillow(), OPENERS: openers_of_pillow()}
 
 
 def unlike(theirs: Mapping[str, str]) -> list[str]:
@@ -35,9 +36,12 @@ def unlike(theirs: Mapping[str, str]) -> list[str]:
     Args:
         theirs: what `software` returns there. An end that does not state a setting (an earlier release, an agent's
             broker, which does not import torch) has the usual one; its kernels are not known, and not compared here.
+            Two ends that both state the openers of formats may differ in them: the agent sends those files as they are.
     """
     here = software()
-    usual = {**USUAL, "default device": "cpu", KERNELS: here.get(KERNELS, "")}
+    usual = {**USUAL, "default device": "cpu", SETTINGS: "", OPENERS: "", KERNELS: here.get(KERNELS, "")}
+    if OPENERS in theirs:
+        usual[OPENERS] = here[OPENERS] = theirs[OPENERS]
     ours = {**usual, **here}
     return sorted(name for name, value in ours.items() if theirs.get(name, usual.get(name)) != value)
 

@@ -68,12 +68,12 @@ def flushes_denormals() -> bool:
 
 
 def remedy_for(name: str) -> str:
-    """What to write so that a switch is as usual, or the same at both ends.
+    """What to write so that a switch is as usual, or the same at both ends; "" for what is no switch.
 
     Args:
-        name: one of `ON_TENSORS`.
+        name: of what is unlike, see `software.unlike`.
     """
-    return _REMEDIES[name]
+    return _REMEDIES.get(name, "")
 
 
 def _precision(mkldnn: Any, kind: str) -> str | None:

@@ -25,7 +25,7 @@ from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registration import Registration
+from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
 from storage_agent.answers import Answer, FileRead, file_answer, read_file, sample_answer
@@ -203,6 +203,7 @@ def prepare(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
     picture, error, since_s = None, None, time.monotonic()
     try:
         pipeline = learnt.built(job.fetch.digest)
+        see_opened_alike(read.data, pipeline.left)
         if choice.encoding == CHEAPEST:
             picture = look_at(read.data, pipeline.chain, _draw(job))
             choice = _choice(job, learnt, picture)
@@ -390,7 +391,7 @@ def _draw(job: Job) -> Draw:
 
 def _note_of(error: Exception) -> str:
     # These texts say it all, and may come with every sample.
-    says_all = isinstance(error, (EncodingError, TooManyPixels, Warning))
+    says_all = isinstance(error, (EncodingError, TooManyPixels, OpenedOtherwise, Warning))
     shown = traceback.format_exception_only if says_all else traceback.format_exception
     text = "".join(shown(error))
     if len(text) > 2 * _NOTE_LIMIT:
