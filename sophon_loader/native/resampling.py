@@ -46,6 +46,9 @@ _NAMES: dict[int | str, str] = {
     FINISH: FINISH,
 }
 """What is checked: filters by Pillow's numbers, and `finish`."""
+_MEANS = 6, 14, 22
+"""Numbers of px for whose means the rounding of 1/n is compared: with fewer bits than Pillow's 22, down to 13, one of
+these goes the other way."""
 _RESIZES: tuple[tuple[tuple[int, int, int], tuple[int, int], Box | None], ...] = (
     ((48, 61, 3), (23, 21), None),
     ((48, 61, 1), (90, 40), None),
@@ -56,6 +59,10 @@ _RESIZES: tuple[tuple[tuple[int, int, int], tuple[int, int], Box | None], ...] =
     ((70, 40, 3), (30, 49), None),
     ((201, 2, 3), (1, 200), None),
     ((201, 2, 1), (3, 20), None),
+    # The mean of n px lies between two values once in n times, and then goes by the rounding of 1/n. pillow-simd has
+    # fewer bits for it.
+    *(((12, 8 * n, 3), (8, 12), None) for n in _MEANS),
+    *(((8 * n, 12, 3), (12, 8), None) for n in _MEANS),
 )
 """Shapes, sizes and boxes on which resizes are held to Pillow's."""
 _MAX_VALUES = 1 << 29

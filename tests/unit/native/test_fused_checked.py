@@ -71,6 +71,26 @@ def test_a_filter_that_differs_is_not_used(
 
 
 @built
+@pytest.mark.parametrize("bits", [*range(13, 22), "as many as fit 16"])
+def test_weights_of_fewer_bits_are_seen(bits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in builds of Pillow for speed, which differ from it in the mean of a few px that lies between two values."""
+    resize = Image.Image.resize
+
+    def other(image: Image.Image, size: tuple[int, int], resample: int, box: Any = None) -> Image.Image:
+        across, down = image.width / size[0], image.height / size[1]
+        n = int(max(across, down))
+        if resample != BOX or box or (across, down) not in ((n, 1), (1, n)):
+            return resize(image, size, resample, box)
+        windows = np.asarray(image).astype(np.int64).reshape(size[1], int(down), size[0], int(across), -1)
+        shift = 14 + (n - 1).bit_length() if isinstance(bits, str) else bits
+        made = windows.sum(axis=(1, 3)) * round((1 << shift) / n) + (1 << shift - 1) >> shift
+        return Image.fromarray(made.clip(0, 255).astype(np.uint8).squeeze())
+
+    monkeypatch.setattr(Image.Image, "resize", other)
+    assert resampling.differing() == [BOX]
+
+
+@built
 @pytest.mark.parametrize("order", ["DOWN_FIRST_NEVER", "DOWN_FIRST_TALL", "DOWN_FIRST_CHEAPER"])
 def test_another_order_of_the_passes_is_seen(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = resampling.order_of(Image.__version__)
