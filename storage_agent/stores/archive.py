@@ -81,6 +81,7 @@ class Archive:
             ConfigError: they cannot be served.
         """
         self.found, self._opened = indexed(self._export, self._location, self._index_folder)
+        self._intact = bytearray(len(self._opened))
         if not len(self._index):
             raise ConfigError(
                 f"export {self._export!r} must be archives with something in them, got {self._location}, which has "
