@@ -16,6 +16,7 @@ from tests.native.fuzz.against_pillow import changed, is_cropped_alike, seeds
 from tests.native.make_jpeg import LAYOUTS, Spec, make_jpeg
 from tests.native.pixels import Box, assert_same_pixels, decode
 from tests.native.test_crop_pictures import picture, saved
+from tests.support.drawn import FULL
 
 pytestmark = pytest.mark.usefixtures("extension")
 
@@ -240,8 +241,8 @@ def test_what_is_cropped_of_damaged_files_is_what_pillow_sees() -> None:
     inputs += [plain[:2] + exif(RATIONAL) + plain[2:]] * 4
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about damaged metadata
-        cropped = sum(is_cropped_alike(changed(rng, rng.choice(inputs)), rng) for _ in range(8000))
-    assert cropped > 1000  # the check is not an empty one
+        cropped = sum(is_cropped_alike(changed(rng, rng.choice(inputs)), rng) for _ in range(8000 if FULL else 1600))
+    assert cropped > 200  # the check is not an empty one
 
 
 def test_a_picture_that_pillow_cannot_read_is_not_cropped() -> None:

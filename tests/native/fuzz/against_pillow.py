@@ -13,6 +13,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from PIL import Image
@@ -27,6 +28,11 @@ MAX_PX = 1 << 20
 
 def seeds() -> list[bytes]:
     """Whole files: every layout, with and without restarts, and what Pillow writes."""
+    return [*_seeds()]
+
+
+@cache
+def _seeds() -> tuple[bytes, ...]:
     made = [
         make_jpeg(Spec(*size, sampling, seed, interval, optimise, density=density))
         for seed, sampling in enumerate(LAYOUTS.values())
@@ -39,7 +45,7 @@ def seeds() -> list[bytes]:
     ]
     grey = make_jpeg(Spec(200, 160, LAYOUTS["grey"], density=1.0, restart_interval=40, fill_bytes=2))
     several = with_segment(made[0], 0xE2, index_of_pictures([(0x030000, 100, 0), (0, 50, 100)], ">")) + made[1]
-    return [*made, grey, several, *_written_by_pillow()]
+    return (*made, grey, several, *_written_by_pillow())
 
 
 def _written_by_pillow() -> list[bytes]:

@@ -31,7 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #ifdef REPLAY
 
-enum { MUTATIONS = 400, INPUT_MAX_NBYTES = 1 << 16 };
+#ifndef MUTATIONS
+#define MUTATIONS 400
+#endif
+
+enum { INPUT_MAX_NBYTES = 1 << 16 };
 
 static uint32_t draw(uint32_t below)
 {
