@@ -92,6 +92,17 @@ class Seaweed:
 
         obstore.put(self._store(bucket), key, data)
 
+    def is_ready(self) -> bool:
+        """Whether it takes an object now; a client that tries again by itself waits longer than the start takes."""
+        import obstore
+
+        try:
+            self.bucket("first")
+            obstore.put(self._store("first", {"max_retries": 0}), "ready", b"yes")
+        except Exception:  # parts of it start one after the other, and say so in ways of their own
+            return False
+        return True
+
     def put_tree(self, bucket: str, root: Path) -> None:
         """Write all files below a folder, by their paths below it."""
         for path in sorted(root.rglob("*")):
@@ -109,12 +120,12 @@ class Seaweed:
         keys = {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET}
         return {"AWS_ENDPOINT_URL": endpoint or self.endpoint, "AWS_REGION": "us-east-1", **keys}
 
-    def _store(self, bucket: str) -> Any:
+    def _store(self, bucket: str, retry_config: Any = None) -> Any:
         from obstore.store import S3Store
 
         keys: Any = {"access_key_id": USER, "secret_access_key": SECRET}
         config: Any = {**keys, "endpoint": self.endpoint, "region": "us-east-1"}
-        return S3Store(bucket, config=config, client_options={"allow_http": True})
+        return S3Store(bucket, config=config, client_options={"allow_http": True}, retry_config=retry_config)
 
 
 @contextmanager
@@ -163,13 +174,9 @@ def _free_ports(count: int) -> list[tuple[int, int]]:
 def _until_ready(server: Seaweed, process: subprocess.Popen[bytes]) -> None:
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s and process.poll() is None:
-        try:
-            server.bucket("first")
-            server.put("first", "ready", b"yes")
-        except Exception:  # parts of it start one after the other, and say so in ways of their own
-            time.sleep(0.2)
-        else:
+        if server.is_ready():
             return
+        time.sleep(0.05)
     raise AssertionError("the S3 server must start; see its log")
 
 
