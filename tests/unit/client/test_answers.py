@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
+from sophon_loader.client import connection as connection_module
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.options import OffloadOptions
@@ -139,8 +140,11 @@ def test_what_was_asked_again_gets_no_answer_to_what_was_asked_before(liar: Liar
 
 
 @pytest.mark.parametrize("at_work", [True, False])
-def test_a_file_is_waited_for_while_the_agent_is_at_work_on_it(liar: Liar, at_work: bool) -> None:
-    words = iter(range(4))
+def test_a_file_is_waited_for_while_the_agent_is_at_work_on_it(
+    liar: Liar, at_work: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_LOOK_S", 0.05)
+    words = iter(range(12))  # one each 0.05 s: twice as long as a file is waited for
     sample = replace(sample_message(1), cut=0, encoding="file", file_nbytes=4)
 
     def answer(message: Message) -> Frames:
@@ -149,13 +153,13 @@ def test_a_file_is_waited_for_while_the_agent_is_at_work_on_it(liar: Liar, at_wo
         return [pack(Status({AT_WORK: int(at_work)}))] if next(words, None) is not None else _frames(sample, b"file")
 
     liar.answer = answer
-    options = OffloadOptions(heartbeat_s=0.1, dead_after_s=2.0)
+    options = OffloadOptions(heartbeat_s=0.05, dead_after_s=2.0)
     with closing(Connection(liar.address, window=1, options=options)) as connection:
         if at_work:
-            assert connection.file("a", 0.6) == b"file"
+            assert connection.file("a", 0.3) == b"file"
         else:
-            with pytest.raises(AgentUnreachable, match=r"got nothing within 0\.6 s"):
-                connection.file("a", 0.6)
+            with pytest.raises(AgentUnreachable, match=r"got nothing within 0\.3 s"):
+                connection.file("a", 0.3)
 
 
 @pytest.mark.parametrize("nbytes", [[], [1], [1, 2], [1, 2, 3, 4], [1] * 9999], ids=len)

@@ -149,7 +149,7 @@ def test_one_that_says_something_else_is_tried_less_and_less_often(liar: Liar, c
 
     alive = what in ("pong", "no pipeline")
     until(lambda: tried(0.1 if alive else 0.2), "it is tried again")
-    end_s = now_s() + 1.0
+    end_s = now_s() + 0.5
     while alive and now_s() < end_s:
         contact.look()
     assert shared.gone(0), "one that lives may have workers that start"

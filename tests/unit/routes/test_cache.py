@@ -17,6 +17,7 @@ import pytest
 
 from sophon_loader.routes.cache import Cache, own_folder
 from sophon_loader.routes.segments import Segment, Version
+from tests.support.warm import Forked, run_forked
 
 OLD_NS = 10**18
 MB = 10**6
@@ -53,7 +54,7 @@ def test_what_is_kept_is_found_by_another_process_and_after_a_restart(tmp_path: 
 from tests.unit.routes.test_cache import *
 assert kept(Cache({str(tmp_path / "new")!r}, 100 * MB), range(100)) == 100
 """
-    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+    run_forked([sys.executable, "-c", text], timeout=60).check_returncode()
     assert os.stat(cache.folder).st_mode & 0o777 == 0o700
 
 
@@ -271,7 +272,7 @@ for number in itertools.cycle(range(200)):
     cache.put(str({first} + number), version(20_000, OLD_NS - shift), data[number])
     time.sleep(0.0003)  # else all room is taken
 """
-    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+    return Forked([sys.executable, "-c", text], stdout=subprocess.PIPE)
 
 
 def test_kill_in_the_middle_of_a_write_and_two_that_write(tmp_path: Path) -> None:

@@ -187,16 +187,16 @@ def hangs_up(handler: BaseHTTPRequestHandler) -> None:
     ("answer", "trouble"),
     [
         (huge, "its answer has more than 16 MiB"),
-        (byte_by_byte, "its answer was not whole within 0.5 s"),
-        (headers_byte_by_byte, "its answer was not whole within 0.5 s"),
-        (silent, "within 0.5 s"),
+        (byte_by_byte, "its answer was not whole within 0.3 s"),
+        (headers_byte_by_byte, "its answer was not whole within 0.3 s"),
+        (silent, "within 0.3 s"),
         (hangs_up, "its answer was cut off"),
         (Head.says(b"", 404), "it answers 404; is this the port of Ray's dashboard"),
         (Head.says(b"", 500), "it answers 500"),
     ],
 )
 def test_bad_answers_take_nobody_away(head: Head, answer: Answer, trouble: str) -> None:
-    roster = roster_at(head, answer_s=0.5)
+    roster = roster_at(head, answer_s=0.3)
     known, good = addresses(roster), head.answer
     head.answer = answer
     assert addresses(roster) == known and trouble in roster.trouble
