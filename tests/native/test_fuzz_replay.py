@@ -58,14 +58,14 @@ def test_replay(target: str, compiler: str) -> None:
 
 
 def test_blocks_and_rows_of_samples_stay_in_their_memory(compiler: str) -> None:
-    command = [program(compiler, "random_pixels.c"), "1", str(PIXELS_CASES)]
+    command: list[str | Path] = [program(compiler, "random_pixels.c"), "1", str(PIXELS_CASES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip() in (f"{PIXELS_CASES} cases", "no vector code")
 
 
 def test_resizes_and_finishes_stay_in_their_memory(compiler: str) -> None:
-    command = [program(compiler, "random_resample.c"), "1", str(RESAMPLE_CASES)]
+    command: list[str | Path] = [program(compiler, "random_resample.c"), "1", str(RESAMPLE_CASES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip() == f"{RESAMPLE_CASES} cases"
