@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given
@@ -27,7 +26,7 @@ from sophon_loader.pipeline.randomness import Draw
 from tests.property.picture_chains import picture_transforms
 from tests.property.strategies import chains, draws
 from tests.support.drawn import FULL, examples
-from tests.support.outcomes import Outcome, outcome_of
+from tests.support.outcomes import Outcome, numpy_state, outcome_of
 from tests.support.picture_files import KINDS, SOUND, file_of
 from tests.support.pillow_code import Code, all_codes
 
@@ -51,7 +50,7 @@ def described(chain: Chain, data: bytes, draw: Draw, *, lazily: bool, tally: Tal
                 value = run_from_file(chain, data, len(chain), draw, tally=tally)
             else:
                 value = chain.run(data, 0, len(chain), draw)
-            return value, torch.get_rng_state(), repr(np.random.get_state()), repr(random.getstate())
+            return value, torch.get_rng_state(), numpy_state(), random.getstate()
 
     outcome = outcome_of(run)
     # What fails is run once more, op by op, to say where it does; so what it warns of may come twice.

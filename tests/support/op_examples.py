@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -310,12 +310,20 @@ def by_name(examples: Sequence[Example]) -> dict[str, list[tuple[str, Example]]]
     return found
 
 
+@lru_cache(maxsize=256)
+def _pixels(height: int, width: int, seed: int) -> np.ndarray:
+    """Drawn once, since values are copies of them; nobody may write to them."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    pixels.flags.writeable = False
+    return pixels
+
+
 def value_of(kind: str, height: int = 21, width: int = 17, seed: int = 0) -> Any:
     """A random value of a kind, `height` x `width` px."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    pixels = _pixels(height, width, seed)
     if kind == "pil":
         return Image.fromarray(pixels)
-    tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    tensor = torch.tensor(pixels).permute(2, 0, 1).contiguous()
     if kind == "u8":
         return tensor
     return tensor / 255 if kind == "float" else (tensor / 255 - 0.5) * 4

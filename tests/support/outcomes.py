@@ -45,8 +45,14 @@ def outcome_of(run: Callable[[], Any], seed: int = 0) -> Outcome:
             value = seen(run())
         except Exception as raised:
             error = type(raised), text_of(raised)
-    drawn = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), random.getstate()
+    drawn = torch.get_rng_state().numpy().tobytes(), numpy_state(), random.getstate()
     return Outcome(value, error, [(one.category, str(one.message)) for one in warned], drawn)
+
+
+def numpy_state() -> Any:
+    """The state of NumPy's generator, in what can be compared; its text takes 5 ms."""
+    name, keys, *rest = np.random.get_state()
+    return name, np.asarray(keys).tobytes(), *rest
 
 
 def text_of(error: object) -> str:
