@@ -5,11 +5,14 @@ A module may set `FILES`, the size of its tree, and `LOADER`, arguments of the l
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import math
 import multiprocessing.util
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
@@ -19,6 +22,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 
 from tests.support.warm import INHERITED, Forked, forkserver_or_other, ready_to_fork, shared
@@ -39,6 +43,10 @@ LONG = (
     *("test_scripts.py", "test_ops.py", "test_late_agent.py", "test_replica_faults.py", "test_replica_seeds.py"),
 )
 """Files whose tests take long together, the longest first."""
+
+STUCK_S = 120.0
+"""Seconds that a test may take before all stacks are shown; up to a sixth more for the tests behind it."""
+_watched = {"since_s": -math.inf}
 
 # No deadline: on a busy machine the first call of an op takes many times as long as the second.
 settings.register_profile("full", deadline=None)
@@ -114,6 +122,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("seconds by folder")
         for folder, spent_s in seconds.most_common():
             terminalreporter.write_line(f"{folder:9}{tests[folder]:7,} tests {spent_s:7.1f} s")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Have all stacks shown of a test that takes longer than `STUCK_S`, even where C holds the interpreter's lock.
+
+    pytest's own `faulthandler_timeout` starts and joins a thread for each of 10 000 tests, which takes 6 ms each where
+    as many processes run as there are cores.
+    """
+    now_s = time.monotonic()
+    if now_s - _watched["since_s"] > STUCK_S / 6:
+        _watched["since_s"] = now_s
+        faulthandler.dump_traceback_later(STUCK_S * 7 / 6, file=item.config.stash[fault_handler_stderr_fd_key])
+
+
+def pytest_sessionfinish() -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_unconfigure() -> None:
