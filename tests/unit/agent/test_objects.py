@@ -7,11 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 
-from storage_agent.stores.far import Far
 from storage_agent.stores.index import Index
+from storage_agent.stores.notes import Found, Notes
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
@@ -46,12 +45,13 @@ class Bucket:
         return SimpleNamespace(meta=meta, bytes=lambda: self.objects[name][0])
 
 
-def _listed(bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, tuple[int, str]], Any]:
-    """Name -> (size, version) as a start lists them, and what it says of them."""
+def _listed(bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, tuple[int, str]], Notes]:
+    """Name -> (size, version) as a start lists them, and what the index says of them."""
     monkeypatch.setattr(objects, "obstore", bucket)
     monkeypatch.setattr(objects, "_store", lambda location, again=True: None)
-    told = msgpack.unpackb(objects.write_listing("s3://photos", str(folder / "x.index")))
-    return {one.name.decode(): (one.length, one.target.decode()) for one in Index(folder / "x.index")}, told
+    objects.write_listing("s3://photos", str(folder / "x.index"))
+    index = Index(folder / "x.index")
+    return {one.name.decode(): (one.length, one.target.decode()) for one in index}, index.notes
 
 
 @pytest.mark.parametrize("etag", [None, "", '""', f'"{EMPTY}"', EMPTY, f'"{EMPTY}-3"'])
@@ -80,8 +80,8 @@ def test_an_etag_that_says_something_goes_before_the_time_of_change(
 ) -> None:
     """A copy of the same bytes, say of a bucket that was moved, is the same object."""
     bucket = Bucket(a='"1"', b='W/"2"')
-    listed, told = _listed(bucket, tmp_path, monkeypatch)
-    assert listed == {"a": (6, '"1"'), "b": (6, 'W/"2"')} and told[1] == [0, ""]
+    listed, notes = _listed(bucket, tmp_path, monkeypatch)
+    assert listed == {"a": (6, '"1"'), "b": (6, 'W/"2"')} and notes.by_time == Found()
     bucket.put("a", b"pixels", 60.0, '"1"')
     assert objects.read("s3://photos", "a", *listed["a"]) == b"pixels" and bucket.conditions == ['"1"']
     bucket.put("b", b"others", 0.0, 'W/"3"')
@@ -92,18 +92,13 @@ def test_an_etag_that_says_something_goes_before_the_time_of_change(
 def test_a_start_counts_objects_whose_etag_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = Bucket(a='"1"', b=None, c=f'"{EMPTY}"', empty=f'"{EMPTY}"')
     bucket.put("empty", b"", 0.0, f'"{EMPTY}"')
-    listed, told = _listed(bucket, tmp_path, monkeypatch)
-    assert told == [{}, [2, "b"]] and listed["empty"] == (0, f'"{EMPTY}"')
+    listed, notes = _listed(bucket, tmp_path, monkeypatch)
+    assert notes == Notes(by_time=Found(2, "b")) and listed["empty"] == (0, f'"{EMPTY}"')
 
 
-def test_the_log_names_such_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Far("d", "s3://photos", 1000)
-    monkeypatch.setattr(store, "_use", lambda index, kept: None)
-    for told, lines in (({}, (0, "")), 0), (({}, (2, "b")), 1):
-        monkeypatch.setattr(store, "_at_start", lambda *question, told=told: [msgpack.packb(told)])
-        store._list(tmp_path / "x.index")
+def test_the_log_names_such_objects(caplog: pytest.LogCaptureFixture) -> None:
+    for notes, lines in (Notes(), 0), (Notes(by_time=Found(2, "b")), 1):
+        Notes.unpack(notes.pack()).tell("d")
         found = [one.__dict__["details"] for one in caplog.records if one.message == "objects without a usable ETag"]
         assert len(found) == lines
     assert found[0]["count"] == 2 and found[0]["first"] == "b" and "times of change" in found[0]["remedy"]
