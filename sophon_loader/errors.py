@@ -30,12 +30,15 @@ Every class can be built from one string, because DataLoader re-raises a worker'
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import types
 import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Any
 
 
 class SophonError(Exception):
@@ -198,6 +201,47 @@ def frames_for_user(error: BaseException) -> TracebackType | None:
         return None
     foreign: TracebackType | None = getattr(error, "sophon_foreign", None)
     return error.__traceback__ if foreign is None else foreign
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """Whether a signal's handler raised an error: it then says nothing of the code that the signal interrupted.
+
+    The class of the error would not tell: a time-out may be an OSError. A handler is the function that Python has been
+    given, or one that holds the interrupted frame, as handlers (and trace functions) are called with it.
+
+    Example:
+        >>> try:
+        ...     pixels = decode(file)
+        ... except Exception as error:
+        ...     if raised_by_handler(error):
+        ...         raise
+        ...     pixels = None
+    """
+    installed = {id(_code_of(signal.getsignal(number))) for number in signal.valid_signals()}
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if id(frame.f_code) in installed or any(map(_holds_a_frame, frame.f_locals.values())):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> object:
+    """The code of a Python function, a method or a partial of one; else another object."""
+    function = getattr(handler, "func", handler)
+    return getattr(getattr(function, "__func__", function), "__code__", function)
+
+
+def _holds_a_frame(value: object) -> bool:
+    values = value if type(value) is tuple else (value,)
+    return any(isinstance(one, types.FrameType) for one in values)
+
+
+def must_leave(error: BaseException) -> bool:
+    """Whether an error is no refusal of a short cut, so that to do the work in another way would only hide it: raised
+    by a signal's handler, or for want of memory."""
+    return isinstance(error, MemoryError) or raised_by_handler(error)
 
 
 def warn_user(text: str) -> None:

@@ -12,6 +12,7 @@ from sophon_loader.datasets.indices import integers
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
 from sophon_loader.datasets.recognised import own_parts, replaced_under, rule_of
+from sophon_loader.errors import must_leave
 from sophon_loader.host.shared import SharedArray
 
 
@@ -59,6 +60,8 @@ def _see_negative(indices: list[int], keys: Any, length: int) -> None:
         try:
             why = keys.unlike(index, length)
         except Exception as error:  # the boundary to the user's dataset
+            if must_leave(error):
+                raise
             why = f"key({index}) raises {type(error).__name__}: {error}"
         if why:
             raise NotOffloadable(f"a Subset has the negative index {index}, where {why}")

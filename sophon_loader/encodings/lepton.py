@@ -14,7 +14,7 @@ from typing import Any
 from sophon_loader import native
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload
 from sophon_loader.encodings.estimate import Fitted, UsedAt
-from sophon_loader.errors import EncodingError
+from sophon_loader.errors import EncodingError, raised_by_handler
 
 MAX_LEPTON_NBYTES = 1 << 25
 """Larger files go as they are: this one takes seconds already."""
@@ -107,7 +107,8 @@ def _run(function: Callable[..., bytes], data: bytes, options: dict[str, Any]) -
     try:
         return function(data, options)
     except BaseException as error:  # a panic of the library, which is written in Rust, is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        is_the_librarys = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+        if not is_the_librarys or raised_by_handler(error):
             raise
         first = str(error).partition("\n")[0]
         raise EncodingError(f"lepton must be able to read {len(data)} bytes: {first:.200}") from error

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from sophon_loader.encodings.encoding import Payload
-from sophon_loader.errors import EncodingError
+from sophon_loader.errors import EncodingError, raised_by_handler
 
 MAX_RGB_PIXELS = 1 << 26
 """Below the size at which Pillow warns of a bomb: a few bytes may decode to as many. Larger images go as `pixels`."""
@@ -41,6 +41,8 @@ def decoded_rgb(name: str, decode: Callable[[bytes], Any], payload: Payload, siz
     try:
         pixels = decode(bytes(payload))
     except Exception as error:  # imagecodecs has one exception class per codec, made at run time
+        if raised_by_handler(error):
+            raise
         raise EncodingError(f"{name} payload of {len(payload)} bytes must be decodable: {error}") from error
     if pixels.shape != (height, width, 3) or pixels.dtype != np.uint8:
         raise EncodingError(f"{name} must be {width} x {height} px of RGB, got {pixels.shape} of {pixels.dtype}")

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
 from sophon_loader.encodings.estimate import UsedAt, compressed_image
 from sophon_loader.encodings.rgb import MAX_RGB_PIXELS, is_rgb
-from sophon_loader.errors import EncodingError
+from sophon_loader.errors import EncodingError, raised_by_handler
 
 MAX_WEBP_SIDE_PX = 16383
 """A limit of the format itself."""
@@ -42,6 +42,8 @@ class WebpEncoding(Encoding):
             with Image.open(io.BytesIO(payload), formats=("WEBP",)) as image:
                 decoded: Image.Image = image.convert("RGB")
         except (UnidentifiedImageError, OSError, ValueError) as error:
+            if raised_by_handler(error):
+                raise
             raise EncodingError(f"webp payload of {len(payload)} bytes must be decodable: {error}") from error
         decoded.info.clear()
         return decoded

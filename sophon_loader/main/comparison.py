@@ -17,6 +17,7 @@ from sophon_loader.datasets.indices import as_integer
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
+from sophon_loader.errors import must_leave
 from sophon_loader.host.regular import read_regular
 from sophon_loader.main.order import Order
 from sophon_loader.main.trial_process import tried_apart
@@ -124,4 +125,6 @@ def _outcome(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:  # the boundary to the user's dataset
+        if must_leave(error):
+            raise
         return _Raised(error)

@@ -12,7 +12,7 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy
-from sophon_loader.errors import SophonError, may_come, warn_user
+from sophon_loader.errors import SophonError, may_come, raised_by_handler, warn_user
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Meeting
@@ -277,6 +277,8 @@ class Contact:
             trial = self._trial = self._trial or self._new_trial()
             answered = trial.answered(wait_s)
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._failed(error, max(0.0, now_s() - began_s - wait_s))
             return False
         self._spent_s += max(0.0, now_s() - began_s - wait_s)

@@ -13,6 +13,7 @@ from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.errors import raised_by_handler
 from sophon_loader.logs import log_line
 from sophon_loader.main.account import Account, Findings
 from sophon_loader.main.caching import cache_of, note_on, see_reads
@@ -206,7 +207,7 @@ class Engine:
         try:
             came = look()
         except Exception as error:
-            if self._contact.why_alone:
+            if self._contact.why_alone and not raised_by_handler(error):
                 self._refused = f": {error}"
                 self._know(self.run)
                 self.close()

@@ -21,6 +21,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from sophon_loader.errors import raised_by_handler
+
 SHARE = 0.02
 """Workers that starve for more of their time, in a few whiles in a row, are told of more. Starving for 0.02 to 0.04 of
 it over 30 ms cost up to 0.15 of the images/s."""
@@ -145,6 +147,8 @@ class Foreseen(Iterator[Any]):
             try:
                 self._waiting.append(next(self._entries))
             except Exception as end:  # of the user's sampler, or its end: raised when it is due
+                if raised_by_handler(end):
+                    raise
                 self._end = end
             self._read += 1
         return [*islice(self._waiting, begin, begin + count)]

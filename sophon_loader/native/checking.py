@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import PIL
 
+from sophon_loader.errors import must_leave
 from sophon_loader.logs import log_line
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ def differing(names: Iterable[Name], is_equal: Callable[[Name], bool]) -> list[N
     def is_wrong(name: Name) -> bool:
         try:
             return not is_equal(name)
-        except Exception:  # whatever it is: Pillow does it
+        except Exception as error:  # whatever it is: Pillow does it
+            if must_leave(error):
+                raise
             return True
 
     return [name for name in names if is_wrong(name)]

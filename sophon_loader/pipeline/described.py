@@ -6,7 +6,6 @@ a file to cut out, either end to decode no more than that part.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from sophon_loader import native
-from sophon_loader.errors import PipelineError
+from sophon_loader.errors import PipelineError, must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
 from sophon_loader.kinds.image.fused import Tally, decoded
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
@@ -87,12 +86,14 @@ def begin(chain: Chain, source: Source, draw: Draw, stop: int | None = None) -> 
         last = 1
     source.sealed = True
     try:
-        with contextlib.suppress(Exception):  # PixelsWanted; and an op that fails will do so where it is run
-            while stage < last:
-                made = chain.run(image, stage, stage + 1, draw)
-                if not isinstance(made, Deferred):
-                    break
-                stage, image = stage + 1, made
+        while stage < last:
+            made = chain.run(image, stage, stage + 1, draw)
+            if not isinstance(made, Deferred):
+                break
+            stage, image = stage + 1, made
+    except Exception as error:  # PixelsWanted; and an op that fails will do so where it is run
+        if must_leave(error):
+            raise
     finally:
         source.sealed = False
     return Begun(source, stage, image, image.steps)
@@ -107,7 +108,9 @@ def begin_on_file(chain: Chain, data: bytes, draw: Draw) -> Begun | None:
     """The same for a file; None for one that has no program, or that Pillow cannot open."""
     try:
         source = source_of(data)
-    except Exception:  # whoever decodes it says so
+    except Exception as error:  # whoever decodes it says so
+        if must_leave(error):
+            raise
         return None
     if source is None or source.shape.px > chain.max_px:
         return None
@@ -156,7 +159,9 @@ def run_from_file(
                 value, stage = _looked_at(chain.run(_rgb(source), 1, deferrable, draw, place=place)), deferrable
             else:
                 stage = 0
-        except Exception:  # of a damaged file, say: the ops one by one say which of them failed, and why
+        except Exception as error:  # of a damaged file, say: the ops one by one say which of them failed, and why
+            if must_leave(error):
+                raise
             stage = 0
         if stage:
             value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))

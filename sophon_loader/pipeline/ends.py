@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision import tv_tensors
 
+from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, Looked
 from sophon_loader.kinds.image.fused import Picture
 from sophon_loader.pipeline.op import Op
@@ -117,7 +118,9 @@ class End:
             if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
                 return None
             return _looked_up(table, picture or image, place)
-        except Exception:  # whatever it was: the ops run, and what is wrong with the image or with them, they say
+        except Exception as error:  # whatever it was: the ops run, and say what is wrong with the image or with them
+            if must_leave(error):
+                raise
             return None
 
     def _table(self, mode: str) -> _Table | None:
@@ -142,7 +145,9 @@ class End:
                 # Odd sides and unlike bands: neither a border nor another channel may matter, and strides must hold.
                 other = _picture(mode, 37, 13, shift=85)
                 return table if _same(_looked_up(table, other), self._run_ops(other)) and not said else None
-            except Exception:  # as in `run`
+            except Exception as error:  # as in `run`
+                if must_leave(error):
+                    raise
                 return None
 
     def _run_ops(self, value: Any) -> Any:

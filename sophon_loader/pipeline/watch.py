@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sophon_loader.errors import must_leave
 from sophon_loader.pipeline.catalogue import op_type_of
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.state import same_state
@@ -69,7 +70,9 @@ class Watch:
                 or list(map(len, self._lists)) != self._lengths
                 or not all(same_state(live, kept) for live, kept in self._others)
             )
-        except Exception:  # an attribute has gone, or two objects cannot be compared
+        except Exception as error:  # an attribute has gone, or two objects cannot be compared
+            if must_leave(error):
+                raise
             return True
 
     def _note_steps(self, transform: Any) -> None:

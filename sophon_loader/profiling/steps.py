@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from sophon_loader.errors import raised_by_handler
+
 WINDOW_STEPS = 50
 """Steps that are measured with CUDA synchronised: soon over, since each synchronisation takes away what the GPU would
 have done in advance."""
@@ -138,6 +140,9 @@ def gpu_utilisation() -> float | None:
     # Every cause has an exception of its own: ModuleNotFoundError without pynvml, RuntimeError without a driver or for
     # a device that is not visible, IndexError where none is, pynvml's own NVMLError for a missing library or a device
     # that does not report it (a MIG slice). None of them is a reason to end an epoch.
-    with contextlib.suppress(Exception):
+    try:
         return torch.cuda.utilization() / 100
-    return None
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        return None

@@ -19,7 +19,7 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.pipelines import Pipeline
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
-from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user
+from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user, raised_by_handler
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.native.fused import checked
@@ -329,7 +329,9 @@ class OffloadedDataset(Dataset[Any]):
             return False
         try:
             wanted = self.chooser.wanted(ticket)
-        except Exception:  # of the user's dataset: raised when that batch is due, and not in this one
+        except Exception as error:  # of the user's dataset: raised when that batch is due, and not in this one
+            if raised_by_handler(error):
+                raise
             return True
         session.want(batch, wanted)
         self._asked_ahead[batch] = ticket

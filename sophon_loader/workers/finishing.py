@@ -15,7 +15,14 @@ from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import MalformedMessage, SampleDiffers, SophonError, add_note, note_foreign
+from sophon_loader.errors import (
+    MalformedMessage,
+    SampleDiffers,
+    SophonError,
+    add_note,
+    note_foreign,
+    raised_by_handler,
+)
 from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
@@ -157,8 +164,8 @@ class Finisher:
         elif reply.failed is None and not reply.unusable:
             try:
                 data, cached = read_here(wanted, self._locations, terms, self._kept, reply.why)
-            except OSError:
-                if not (wanted.here and self._kept.serves):
+            except OSError as error:
+                if raised_by_handler(error) or not (wanted.here and self._kept.serves):
                     raise
                 data = None  # there is a copy, but nobody can tell whether it is the file of today
         else:
@@ -250,6 +257,8 @@ class Finisher:
             if isinstance(value, PartOfFile):
                 return run_from_part(steps.chain, value, draw, self._tally)
         except Exception as error:  # the boundary to what somebody else has made
+            if raised_by_handler(error):
+                raise
             raise MalformedMessage(
                 f"agent {agent} must send {sample.encoding!r} as docs/wire.md describes it, got: {error}"
             ) from error

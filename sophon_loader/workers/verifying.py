@@ -16,7 +16,7 @@ from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import decode
-from sophon_loader.errors import SampleDiffers, SophonError
+from sophon_loader.errors import SampleDiffers, SophonError, must_leave
 from sophon_loader.host.regular import seen
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
@@ -275,5 +275,7 @@ def _compared(file: _File, sample: Sample, payload: Payload, chain: Chain, draw:
     try:
         found = difference(chain.run(file.data, 0, stage, draw), theirs)
     except Exception as error:  # of an op, for which the file at the agent was good enough
+        if must_leave(error):
+            raise
         found = "", f"{type(error).__name__}: {error}", kind_of(theirs)
     return None if found is None else _Found(stage, *found, sample, file)

@@ -10,6 +10,7 @@ from typing import Any
 import PIL
 from PIL import Image, ImageFilter
 
+from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.part import PartOfFile, Region, Window
 from sophon_loader.kinds.image.primitives import AFFINE, BICUBIC, BILINEAR, NEAREST, PERSPECTIVE, SUPPORTS, Shape
@@ -81,7 +82,9 @@ def _is_right(calls: Calls, source: Source, picture: Image.Image) -> bool:
         image = _called(calls, deferred(source))
         recorded = isinstance(image, Deferred) and (image.mode, image.size) == (wanted.mode, wanted.size)
         same: bool = recorded and image.tobytes() == wanted.tobytes()
-    except Exception:  # whatever it is: programs are not used
+    except Exception as error:  # whatever it is: programs are not used
+        if must_leave(error):
+            raise
         return False
     return same
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from sophon_loader import native
+from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
@@ -91,7 +92,8 @@ class Source:
         try:
             opened.load()
         except Exception as error:
-            self._failed = error
+            if not must_leave(error):
+                self._failed = error
             raise
         return opened
 
