@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from torch._utils import ExceptionWrapper
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from sophon_loader.errors import frames_for_user
 from sophon_loader.main.account import Account
@@ -195,6 +196,7 @@ class EpochIterator(Iterator[Any]):
         self._size: int | None = None  # of the batch delivered last
         self._in_pass = 0
         self._pid = os.getpid()
+        self._alone = isinstance(batches, _SingleProcessDataLoaderIter)  # one batch is made at a time, when it is due
 
     def __len__(self) -> int:
         if self._length is None:
@@ -217,6 +219,8 @@ class EpochIterator(Iterator[Any]):
             self.epoch.superseded = True
         if not self.epoch.superseded:
             self._observer.wanted()
+        if self._alone and self.epoch.reading is not None:
+            self.epoch.reading.give_up()
         since_s = time.perf_counter()
         try:
             batch = next(self._batches)

@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.generators import Generators, Packed, States, packed, unpacked
-from sophon_loader.main.look_ahead import Foreseen, LookAhead, Through
+from sophon_loader.main.look_ahead import Foreseen, LookAhead, Through, may_be_foreseen
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import preserved
 
@@ -136,6 +136,11 @@ class Reading(Iterator[Any]):
         if position.samples > self._passed.samples:  # not so where the sampler itself has failed, or what was owed came
             self._passed = position
         return size
+
+    def give_up(self) -> None:
+        """The batches that have been read and not passed do not come: what made them was interrupted."""
+        while self._ahead:
+            self.passed()
 
     def counted(self, samples: int) -> list[int]:
         """What was counted of samples as they were passed over, which now come after all.
@@ -275,15 +280,40 @@ class _SamplerReading(Reading):
         self._read, self._hash = 0, _hash()
         self._skip = self.on_skipping()
         self._seen: Foreseen | Through
+        self._reads = False  # or was interrupted as it did
         if start.drawn is not None:
-            self._entries = _SamplerReading._again(this, start.drawn)
+            self._entries = _Again(this, start.drawn)
             return
         own, before = order.own_state(), order.generators.take()
-        entries = self._begun(order)  # at once, as DataLoader does, which then draws from the same generators
-        self._entries = _SamplerReading._anew(this, entries, before, _changed(before, order.generators.take()), own)
+        entries = self.begun(order)  # at once, as DataLoader does, which then draws from the same generators
+        self._entries = _Anew(this, entries, before, _changed(before, order.generators.take()), own)
 
     def __next__(self) -> Any:
-        entry = next(self._entries)
+        if self._reads:
+            self._draw_again()
+        self._reads = True
+        try:
+            entry = next(self._entries)
+        except StopIteration:
+            self._reads = False
+            raise
+        self._enter_read(entry)
+        self._reads = False
+        return entry
+
+    def _draw_again(self) -> None:
+        """Go on behind the last entry, after an exception that came from outside (a signal's handler) as another was
+        read: a sampler that is a generator has ended by it. One whose order may not be drawn again is read on."""
+        if not (self._order.by_index and may_be_foreseen(self._order.source)):
+            return
+        entries = self._entries
+        if self._drawn is None and isinstance(entries, _Anew) and not entries.note():
+            self._entries = entries.begun_anew()
+        elif self._drawn is not None and not (isinstance(entries, _Again) and not entries.drawn):
+            self._start = Position(self._read, self._hash.hexdigest(), self._drawn, tuple(self._owed))
+            self._entries = _Again(weakref.proxy(self), self._drawn)
+
+    def _enter_read(self, entry: Any) -> None:
         indices = [entry] if self._order.batch_sampler is None else entry
         stretches = self._repaid(len(indices))
         owed, begin = sum(end - begin for begin, end in stretches), self._read
@@ -291,7 +321,6 @@ class _SamplerReading(Reading):
         if self._read > begin:
             stretches.append((begin, self._read))
         self._enter(Position(self._read, self._hash.hexdigest()), stretches, len(indices))
-        return entry
 
     @property
     def size(self) -> int:
@@ -307,7 +336,7 @@ class _SamplerReading(Reading):
             return indices if len(indices) == size else None
         return next(map(list, seen.look(behind, 1)), None)
 
-    def _begun(self, order: Order) -> Iterator[Any]:
+    def begun(self, order: Order) -> Iterator[Any]:
         """What the samplers give from the beginning."""
         if type(order.batch_sampler) is BatchSampler:
             self._seen = Through(order.batch_sampler)
@@ -316,34 +345,13 @@ class _SamplerReading(Reading):
         return self._seen
 
     def _take(self, indices: Any) -> None:
-        self._read += len(indices)
-        self._hash.update(_bytes_of(indices))
+        read, digest = self._read + len(indices), self._hash.copy()
+        digest.update(_bytes_of(indices))
+        self._read, self._hash = read, digest  # both or none, whatever a signal's handler raises
 
     # --- an order that is drawn now ---------------------------------------------------------------------------
 
-    def _anew(self, entries: Iterator[Any], at_iter: States, drew: set[str], own: Any) -> Iterator[Any]:
-        take = self._order.generators.take
-        before = take()
-        entry = next(entries, _END)
-        if entry is _END and own is not None:
-            # Its state said that it had ended, and now it begins: so torchdata's StatefulDistributedSampler.
-            entries = self._begun(self._order)
-            entry = next(entries, _END)
-        changed = drew | _changed(before, take())
-        self._note(before, at_iter if drew else None, changed, own)
-        for _ in range(_WATCHED):
-            if entry is _END:
-                return
-            yield entry
-            before = take()
-            entry = next(entries, _END)
-            for name in _changed(before, take()) & set(GENERATORS):
-                self.unrepeatable = f"which draws from the global generator of {name} between batches"
-        if entry is not _END:
-            yield entry
-            yield from _rest(entries)
-
-    def _note(self, at_first: States, at_iter: States | None, changed: set[str], own: Any) -> None:
+    def note(self, at_first: States, at_iter: States | None, changed: set[str], own: Any) -> None:
         """From what the order has been drawn: of the global generators, only those that it is drawn from matter."""
         order = self._order
         order.global_names = tuple(name for name in GENERATORS if name in changed)
@@ -353,7 +361,12 @@ class _SamplerReading(Reading):
 
     # --- an order that has been drawn before ------------------------------------------------------------------
 
-    def _again(self, drawn: Drawn) -> Iterator[Any]:
+    def again(self, drawn: Drawn) -> Iterator[Any]:
+        """What the samplers give behind the start, drawn as it was before.
+
+        Raises:
+            ConfigError: they give something else up to there.
+        """
         start = self._start
         with preserved(GENERATORS):  # what they have become since then is the user's matter
             for own in [drawn.own, None] if drawn.own is not None else [None]:
@@ -368,7 +381,7 @@ class _SamplerReading(Reading):
                     f"the sampler must repeat the {start.samples} indices that it gave before the state was taken, "
                     f"got other ones from {self._order.kind}; {REMEDY}"
                 )
-        yield from chain(first, rest)
+        return chain(first, rest)
 
     def _skipped(self, drawn: Drawn, own: Any) -> Iterator[Any]:
         """What the samplers give behind the place where the epoch goes on, which they are read up to."""
@@ -376,7 +389,7 @@ class _SamplerReading(Reading):
         if own is not None:
             order.load_own_state(own)
         order.generators.put(unpacked(drawn.at_iter or drawn.at_first))
-        self._seen = entries = Foreseen(_rest(iter(order.source)), order.source)
+        self._seen = entries = Foreseen(_Rest(iter(order.source)), order.source)
         if drawn.at_iter is not None:
             order.generators.put(unpacked(drawn.at_first))
         self._skip = self.on_skipping()
@@ -417,11 +430,107 @@ class _SamplerReading(Reading):
 _END = object()
 
 
-def _rest(entries: Iterator[Any]) -> Iterator[Any]:
+class _Anew(Iterator[Any]):
+    """The entries of an order that is drawn now. Like all that a batch passes it is no generator, which would end with
+    the first exception from outside, as of a signal's handler.
+
+    Args:
+        reading: that this is of, which holds it.
+        entries: of the samplers.
+        at_iter: what the generators stood at before those were begun.
+        drew: which of them have changed since then.
+        own: what the sampler said of itself before.
+    """
+
+    def __init__(self, reading: _SamplerReading, entries: Iterator[Any], at_iter: States, drew: set[str], own: Any):
+        self._reading = reading
+        self._entries = entries
+        self._from = at_iter, drew, own
+        self._before: States | None = None
+        self._left = _WATCHED + 1
+
+    def __next__(self) -> Any:
+        if not self._left:
+            return next(self._entries)
+        take = self._reading._order.generators.take
+        if self._left > _WATCHED:
+            return self._first(take)
+        before = take()
+        entry = next(self._entries)
+        self._left -= 1
+        for name in _changed(before, take()) & set(GENERATORS):
+            self._reading.unrepeatable = f"which draws from the global generator of {name} between batches"
+        return entry
+
+    def _first(self, take: Callable[[], States]) -> Any:
+        if self._before is None:
+            self._before = take()  # once: what was drawn before an exception from outside counts
+        entry = next(self._entries, _END)
+        if entry is _END and self._from[2] is not None:
+            # Its state said that it had ended, and now it begins: so torchdata's StatefulDistributedSampler.
+            self._entries = self._reading.begun(self._reading._order)
+            entry = next(self._entries, _END)
+        self.note(begun=True)
+        self._left -= 1
+        if entry is _END:
+            raise StopIteration
+        return entry
+
+    def note(self, *, begun: bool = False) -> bool:
+        """Tell the reading from what its order is drawn, if it has been drawn; whether it has.
+
+        Args:
+            begun: whether it certainly has.
+        """
+        at_iter, drew, own = self._from
+        before = self._before
+        changed = set() if before is None else _changed(before, self._reading._order.generators.take())
+        if before is not None and (begun or changed):
+            self._reading.note(before, at_iter if drew else None, drew | changed, own)
+        return begun or bool(changed)
+
+    def begun_anew(self) -> _Anew:
+        """The same from the beginning, where nothing has been drawn."""
+        again = _Anew(self._reading, self._reading.begun(self._reading._order), *self._from)
+        again._before = self._before
+        return again
+
+
+class _Again(Iterator[Any]):
+    """The entries of an order that was drawn before, behind the start of its reading.
+
+    Args:
+        reading: that this is of, which holds it.
+        order: from what it was drawn.
+
+    Attributes:
+        drawn: whether it has been drawn again.
+    """
+
+    def __init__(self, reading: _SamplerReading, order: Drawn) -> None:
+        self._reading = reading
+        self._from = order
+        self._entries: Iterator[Any] | None = None
+
+    @property
+    def drawn(self) -> bool:
+        return self._entries is not None
+
+    def __next__(self) -> Any:
+        if self._entries is None:
+            self._entries = self._reading.again(self._from)
+        return next(self._entries)
+
+
+class _Rest(Iterator[Any]):
     """What an iterator has yet to give. To loop over it would ask for its `iter()` again, and one that is its own
     iterator may then begin anew, as Lightning's for `predict` does."""
-    while (entry := next(entries, _END)) is not _END:
-        yield entry
+
+    def __init__(self, entries: Iterator[Any]) -> None:
+        self._entries = entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
 
 
 def _length(sampler: Any) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from sophon_loader.main.around import Around
 from sophon_loader.main.copies import Told
@@ -65,9 +66,12 @@ class PlainIterator(Around):
         super().__init__(batches)
         self._reading = order.newest
         self._told = told
+        self._alone = isinstance(batches, _SingleProcessDataLoaderIter)  # one batch is made at a time, when it is due
 
     @untraced
     def __next__(self) -> Any:
+        if self._alone:
+            self._reading.give_up()
         try:
             batch = next(self._batches)
         except StopIteration:

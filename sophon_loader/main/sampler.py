@@ -114,7 +114,7 @@ class TicketSampler(Sampler[Ticket]):
             self._running = _Tickets(self.epoch, iter(self._order), self._samples, batched=batched)
             self._order.look_ahead.begin()
             self.exhausted = self._stopped = False
-        return self._handed_out(self._running)
+        return _HandedOut(self, self._running)
 
     def stop(self) -> None:
         """Have the running iteration give no more, as if that were all; see `going_on`."""
@@ -130,16 +130,25 @@ class TicketSampler(Sampler[Ticket]):
         finally:
             self._goes_on = False
 
-    def _handed_out(self, tickets: _Tickets) -> Iterator[Ticket]:
-        while not self._stopped:
-            ticket = next(tickets, None)
-            if ticket is None:
-                self.exhausted = True
-                return
-            if self.queued is not None:
-                self.queued.put(ticket)
-                self._tell(tickets, self.queued)
-            yield ticket
+    def next_of(self, tickets: _Tickets) -> Ticket:
+        """The next ticket of an iteration, which workers are told of.
+
+        Raises:
+            StopIteration: there is none, or the iteration was stopped.
+        """
+        if self._stopped:
+            raise StopIteration
+        try:
+            ticket = tickets.taken or next(tickets)
+        except StopIteration:
+            self.exhausted = True
+            raise
+        if self.queued is not None:
+            tickets.taken = ticket  # which comes again if a signal's handler raises meanwhile
+            self.queued.put(ticket)
+            self._tell(tickets, self.queued)
+            tickets.taken = None
+        return ticket
 
     def _tell(self, tickets: _Tickets, queued: QueuedTickets) -> None:
         """Note for workers what comes later, too, further ahead while they starve."""
@@ -153,6 +162,23 @@ class TicketSampler(Sampler[Ticket]):
             queued.put(ticket)
 
 
+class _HandedOut(Iterator[Ticket]):
+    """The tickets of an iteration as torch reads them. No generator, which would end with the first exception that
+    passes it, as of a signal's handler.
+
+    Args:
+        sampler: whose tickets these are.
+        tickets: of the iteration.
+    """
+
+    def __init__(self, sampler: TicketSampler, tickets: _Tickets) -> None:
+        self._sampler = sampler
+        self._tickets = tickets
+
+    def __next__(self) -> Ticket:
+        return self._sampler.next_of(self._tickets)
+
+
 class _Tickets(Iterator[Ticket]):
     """The tickets of an iteration. The sampler holds this, which must not hold the sampler: a circle would keep both,
     with the shared memory of what is queued, until a garbage collection.
@@ -162,6 +188,9 @@ class _Tickets(Iterator[Ticket]):
         reading: of the samplers.
         samples: of the dataset.
         batched: whether the samplers give lists of indices, and not single ones.
+
+    Attributes:
+        taken: a ticket that has been taken of these and not been handed out.
     """
 
     def __init__(self, epoch: Epoch, reading: Reading, samples: int, *, batched: bool) -> None:
@@ -170,6 +199,7 @@ class _Tickets(Iterator[Ticket]):
         self._batched = batched
         self._met = Occurrences(samples)
         reading.on_skipping = self._met.begin_anew
+        self.taken: Ticket | None = None
         self._number = self._told = -1  # of the newest batch; and of the last that has been foreseen
         self._cut = 0, 0  # the size of batches that are foreseen, and how many indices they have
 

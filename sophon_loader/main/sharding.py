@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -61,6 +62,10 @@ class ShardSampler(DistributedSampler[int]):
             batch_size: None for one sample at a time.
             drop_last: whether what does not fill a batch at every rank is left out.
         """
+        return _Dealt(partial(self._dealt, start, batch_size, drop_last=drop_last))
+
+    def _dealt(self, start: int, batch_size: int | None, *, drop_last: bool) -> Iterator[tuple[list[int], int]]:
+        """See `batches`; the order is drawn at once."""
         rank, ranks = rank_of_all()
         order = self._order()
         size, left = batch_size or 1, len(order) - start
@@ -75,8 +80,12 @@ class ShardSampler(DistributedSampler[int]):
         ends = [*(size * step for step in range(1, steps)), len(mine)][:steps]
         if steps > 1 and ends[-2] == len(mine):
             ends[-2] -= 1
-        for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            yield mine[begin:end], start + self._had(step + 1, steps, size, ranks, left)
+
+        def batch(step: int) -> tuple[list[int], int]:
+            begin = ends[step - 1] if step else 0
+            return mine[begin : ends[step]], start + self._had(step + 1, steps, size, ranks, left)
+
+        return map(batch, range(len(ends)))
 
     @staticmethod
     def _had(step: int, steps: int, size: int, ranks: int, left: int) -> int:
@@ -98,6 +107,20 @@ class ShardSampler(DistributedSampler[int]):
         generator = torch.Generator()
         generator.manual_seed(op_seed(self.run_seed.draw(self.epoch, _ORDER), 0))
         return torch.randperm(len(self._data), generator=generator, device="cpu")
+
+
+class _Dealt(Iterator[Any]):
+    """What `deal` gives, which is asked when the first entry is read. No generator, which would end with the first
+    exception from outside, as of a signal's handler."""
+
+    def __init__(self, deal: Callable[[], Iterator[Any]]) -> None:
+        self._deal = deal
+        self._dealt: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._dealt is None:
+            self._dealt = self._deal()
+        return next(self._dealt)
 
 
 class ShardOrder(Order):

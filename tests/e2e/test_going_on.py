@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,76 @@ def test_a_batch_that_cannot_be_pickled_is_one_error(pictures: Any, what: str, p
     assert found == [name if n == 4 else [n, n + 1] for n in range(0, FILES, 2)]
     with pytest.raises((ConfigError, RuntimeError), match=f"(?s){text}"):
         list(loader)
+
+
+# --- a handler that raises at any moment ------------------------------------------------------------------------------
+
+EPOCHS = 12
+
+
+def asked(batches: Any) -> Any:
+    return next(batches)
+
+
+def late_within_next(number: int, frame: Any) -> None:
+    """Raises where the loader runs, and neither before nor behind it."""
+    within = frame
+    while within is not None and within.f_code is not asked.__code__:
+        within = within.f_back
+    if within is not None and within is not frame:
+        raise TooLate
+
+
+def drawn_epoch(batches: Any, draw: random.Random, most_s: float) -> tuple[list[int], int]:
+    """What comes while signals come at random moments, and how often `next()` was left by one."""
+    came: list[int] = []
+    left = 0
+    while True:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, most_s))
+            came += labels(asked(batches))
+        except TooLate:
+            left += 1
+        except StopIteration:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return came, left
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file may be left open
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_no_epoch_ends_by_a_signal_at_any_moment(pictures: Any, alarmed: None, shuffle: bool, plain: bool) -> None:
+    """Without workers each signal costs the batch that was being made, at most."""
+    signal.signal(signal.SIGALRM, late_within_next)
+    draw = random.Random(0)
+    loader = OffloadingDataLoader(pictures(plain=plain), BATCH, shuffle=shuffle)
+    list(loader)  # what is seen once in a process
+    signals = 0
+    for _ in range(EPOCHS):
+        came, left = drawn_epoch(iter(loader), draw, 3e-3)
+        assert len(set(came)) == len(came) >= FILES - BATCH * left
+        assert loader.state_dict()["samples"] == 0  # of the next epoch
+        signals += left
+    assert signals
+    assert sorted(drawn_epoch(iter(loader), draw, 60.0)[0]) == list(range(FILES))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file may be left open
+def test_a_state_behind_signals_at_any_moment_goes_on_there(pictures: Any, alarmed: None) -> None:
+    signal.signal(signal.SIGALRM, late_within_next)
+    draw = random.Random(0)
+    for seed in range(EPOCHS):
+        torch.manual_seed(seed)
+        loader = OffloadingDataLoader(pictures(), BATCH, shuffle=True)
+        batches, number = iter(loader), 0
+        while number < FILES // BATCH // 2:
+            number += 1
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 3e-3))
+            with suppress(TooLate):
+                asked(batches)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        next(batches)
+        state, rest = loader.state_dict(), seen(batches)
+        again = OffloadingDataLoader(pictures(), BATCH, shuffle=True)
+        again.load_state_dict(state)
+        assert seen(iter(again)) == rest

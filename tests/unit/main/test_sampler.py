@@ -156,10 +156,11 @@ def test_its_iteration_is_the_one_it_was_begun_for() -> None:
 def test_an_iteration_that_was_stopped_goes_on_in_another() -> None:
     sampler, queued = sampler_of([[n] for n in range(5)]), QueuedTickets(2)
     sampler.epoch = epoch_of(1, 0)
-    assert [next(sampler_iterator).indices for sampler_iterator in [iter(sampler)] * 2] == [[0], [1]]
+    begun = iter(sampler)
+    assert [next(begun).indices, next(begun).indices] == [[0], [1]]
     sampler.stop()
     sampler.queued = queued
-    assert list(sampler._handed_out(sampler._running)) == [] and not sampler.exhausted
+    assert list(begun) == [] and not sampler.exhausted
     with sampler.going_on():
         iter(sampler)  # DataLoader with workers begins two
         rest = list(iter(sampler))
