@@ -55,7 +55,7 @@ tests: $(VENV)/.built
 # These wait for nothing, so there are as many processes as cores. Each begins with half of the tests, a file after the
 # other, so that what the tests of a file share is made once, and takes over from the other at the end.
 unit: $(VENV)/.built
-	$(PYTEST) -n logical --dist worksteal -m "not long and not interpreter" $(UNIT)
+	$(PYTEST) -n logical --dist worksteal -m "not long and not slow_start" $(UNIT)
 
 # Whatever `make test` draws a fifth of, or leaves out.
 long: $(VENV)/.built

@@ -92,7 +92,7 @@ def _as_objects(root: Path) -> None:
     (root / "nothing").rmdir()
 
 
-@pytest.fixture(scope="module", params=[*TAR_WRITERS, *ZIP_WRITERS, "s3"])
+@pytest.fixture(scope="module", params=[*TAR_WRITERS, *ZIP_WRITERS, pytest.param("s3", marks=pytest.mark.slow_start)])
 def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Store]]:
     """The store of a folder, and that of an archive of it, or of its files as objects."""
     above = tmp_path_factory.mktemp("stores")

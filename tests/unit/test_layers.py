@@ -47,7 +47,7 @@ def test_only_the_client_imports_zmq() -> None:
     assert {path.parts[0] for path in importers} == {"client"}, importers
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 def test_what_stands_below_the_client_loads_no_zmq() -> None:
     silent = [name for name in modules(LOADER) if name.count(".") and name.split(".")[1] not in TALKING]
     assert {"sophon_loader.decide.plan", "sophon_loader.profiling.rates", "sophon_loader.wire.frames"} <= set(silent)

@@ -31,7 +31,7 @@ print(*(batch.tolist() for batch in OffloadingDataLoader(range(4), batch_size=2,
 """A program in which torch's class is generic over two types, as in pytorch/pytorch's main branch in November 2026."""
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 def test_a_data_loader_of_two_type_variables() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWO_VARIABLES],

@@ -101,6 +101,10 @@ def test_some_core_is_always_available() -> None:
 def test_software_names_versions_without_build_tags() -> None:
     found = software()
     versions = {"machine", "libjpeg", "pillow", "torch", "torchvision"}
-    assert set(found) == versions | {"default dtype", "default device"} | ON_TENSORS
-    assert all(isinstance(value, str) and value and "+" not in value for value in found.values())
+    told = {"default dtype", "default device", "settings of Pillow", "openers of Pillow"}
+    assert set(found) == versions | told | ON_TENSORS
+    assert all(isinstance(value, str) and "+" not in value for value in found.values())
+    assert all(found[name] for name in found if not name.endswith("of Pillow")), (
+        "these are empty where nothing was told"
+    )
     assert found["torch"] != "none" and found["pillow"] != "none"

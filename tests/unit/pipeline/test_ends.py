@@ -316,7 +316,7 @@ def test_a_copy_of_a_chain_has_a_table_too() -> None:
         assert_same(run(other, image), expected)
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 def test_without_the_extension_the_ops_run() -> None:
     code = """
 import sys

@@ -208,6 +208,6 @@ assert not knows("timm.RandAugment@1.0.0") and knows("v1.Resize")
 """
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 def test_timm_is_loaded_only_where_it_is_met_and_need_not_be_there() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], check=True, timeout=150)

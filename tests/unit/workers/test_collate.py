@@ -70,7 +70,7 @@ def test_the_samples_are_arranged_all_the_same() -> None:
     assert made.tolist() == [2, 3]
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 def test_nothing_is_registered_before_the_first_piece() -> None:
     """Importing does no work, and neither does a memory that is not used."""
     code = (
