@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import os
-import re
 import stat
 
 from sophon_loader.errors import ConfigError
+from storage_agent.stores.braces import TooMany, expanded
 
 MAX_CONTAINERS = 100_000
 """Archives of one export."""
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 _UNPACKERS = {
     ".gz": "gunzip", ".tgz": "gunzip", ".zst": "zstd -d", ".tzst": "zstd -d", ".xz": "unxz", ".txz": "unxz",
     ".bz2": "bunzip2", ".tbz2": "bunzip2", ".lz4": "lz4 -d",
@@ -48,24 +46,12 @@ def containers_of(export: str, location: str) -> list[str]:
 
 def _spelled_out(export: str, path: str) -> list[str]:
     """A path for each value of its braces."""
-    pieces: list[list[str]] = []
-    at, count = 0, 1
-    for match in _BRACES.finditer(path):
-        first, last, listed = match.groups()
-        if listed is not None:
-            values = listed.split(",")
-        else:
-            low, high = sorted((int(first), int(last)))
-            if high - low >= MAX_CONTAINERS:
-                raise _too_many(export, path)
-            width = max(len(first), len(last)) if "0" in (first[0], last[0]) else 0
-            values = [f"{number:0{width}}" for number in range(low, high + 1)]
-        count *= len(values)
-        if count > MAX_CONTAINERS:
-            raise _too_many(export, path)
-        pieces += [[path[at : match.start()]], values]
-        at = match.end()
-    return ["".join(one) for one in itertools.product(*pieces, [path[at:]])]
+    try:
+        return expanded(path, MAX_CONTAINERS)
+    except TooMany:
+        raise ConfigError(
+            f"export {export!r} must be at most {MAX_CONTAINERS} archives, got more by {path!r}; make several exports"
+        ) from None
 
 
 def _there(path: str) -> list[str]:
@@ -92,9 +78,3 @@ def _check(export: str, scheme: str, path: str) -> None:
     if not stat.S_ISREG(mode):
         remedy = f"write its path without {scheme}:// for a folder" if stat.S_ISDIR(mode) else "give a file"
         raise ConfigError(f"export {export!r} must be a {scheme} file, got {path}, which is none; {remedy}")
-
-
-def _too_many(export: str, path: str) -> ConfigError:
-    return ConfigError(
-        f"export {export!r} must be at most {MAX_CONTAINERS} archives, got more by {path!r}; make several exports"
-    )
