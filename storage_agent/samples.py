@@ -88,18 +88,25 @@ class Samples:
             self._store.expect([above + members[one] for _, members in some for one in self._labels(members)])
             yield from some
 
+    def _picture(self, members: dict[str, str]) -> str | None:
+        """The extension of a sample's picture; None if it has none."""
+        wanted = (self._asked.image,) if self._asked.image else _PICTURES
+        return next((one for one in wanted if one in members), None)
+
     def _labels(self, members: dict[str, str]) -> list[str]:
         """The extensions of the members of a sample with a picture whose content is asked for."""
-        picture = next((one for one in _PICTURES if one in members), None)
+        picture = self._picture(members)
         if picture is None:
             return []
         wanted = list(members) if self._asked.member == EVERY else [self._asked.member]
         return [one for one in wanted if one != picture and one in members]
 
     def _sample(self, above: str, members: dict[str, str]) -> Iterable[str]:
-        picture = next((one for one in _PICTURES if one in members), None)
+        picture = self._picture(members)
         if picture is None:
-            yield from ("", next(iter(members.values())))
+            names = list(members.values())
+            for name in [one for one in names if one.lower().endswith(IMAGE_SUFFIXES)] or names[:1]:
+                yield from ("", name)
             return
         labels = self._labels(members)
         yield members.pop(picture)

@@ -248,21 +248,23 @@ class Connection(Link):
         """The classes of the address's folder, and their files, in ImageFolder's order."""
         return self._listed(self.address.folder, timeout_s)
 
-    def samples(self, member: str, timeout_s: float) -> Listed:
+    def samples(self, member: str, image: str, timeout_s: float) -> Listed:
         """The folders of the address's folder, and their samples, as `wire/samples.py` says.
 
         Args:
             member: whose contents are wanted.
+            image: the member that is the picture; "" for the first of the usual ones.
             timeout_s: how long the answer may take.
         """
-        asked = SamplesAsked(self.address.folder, member)
+        asked = SamplesAsked(self.address.folder, member, image)
         try:
             return self._listed(asked.prefix, timeout_s)
         except SampleOutsideExport as error:
             if not asked.is_unknown(str(error)):
                 raise
+            what = "samples by the name of their picture" if image else "samples of several files"
             raise VersionMismatch(
-                f"agent must list samples of several files, got one of an older release at {self.address}; update it"
+                f"agent must list {what}, got one of an older release at {self.address}; update it"
             ) from None
 
     def _listed(self, prefix: str, timeout_s: float) -> Listed:

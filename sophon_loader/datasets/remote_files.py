@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.datasets.protocol import Transform
 from sophon_loader.datasets.remote import RemoteImages
@@ -34,8 +36,7 @@ from memory, and more slowly from a disk.
 class RemoteFiles(RemoteImages):
     """Samples of several files each, `000017.jpg` and `000017.cls`, which the agent lists and sends.
 
-    Files with one name up to its first dot, in one folder, are a sample; what follows the dot names a member. The first
-    of jpg, jpeg, png, ppm, bmp, pgm, tif, tiff and webp that a sample has is its picture.
+    Files with one name up to its first dot, in one folder, are a sample; what follows the dot names a member.
 
     Args:
         agent: `tcp://host:port/export[/folder]`, of tar or zip files, or of a folder.
@@ -43,6 +44,8 @@ class RemoteFiles(RemoteImages):
         target: the member that is the label: `cls` as int, `txt` as text, `json` parsed, and any whose extension ends
             in one of these, such as `meta.json`. Or a function of all members but the picture, {extension: bytes}. It
             is called once for each sample, here and now.
+        image: the member that is the picture, such as `input.jpg`. By default it is the first of jpg, jpeg, png, ppm,
+            bmp, pgm, tif, tiff and webp that a sample has.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
     Example:
@@ -54,7 +57,7 @@ class RemoteFiles(RemoteImages):
     below the address, `targets` their labels. `dataset[i]` fetches one picture, and works without OffloadingDataLoader.
 
     Raises:
-        ConfigError: the address or `target` is malformed.
+        ConfigError: the address, `target` or `image` is malformed.
         AgentUnreachable, UnknownExport, VersionMismatch: the agent does not list the files.
         SampleMissing: there is no such folder, or a sample lacks the member.
         SampleUnreadable: a member is not what its extension says, or cannot be read.
@@ -69,24 +72,23 @@ class RemoteFiles(RemoteImages):
         target_transform: Transform | None = None,
         *,
         target: str | Callable[[Members], Any] = "cls",
+        image: str | None = None,
         options: OffloadOptions | None = None,
     ) -> None:
         super().__init__(agent, transform, target_transform, options)
         member = EVERY if callable(target) else _checked(target)
-        listed = self.listed(lambda connection, timeout_s: connection.samples(member, _PATIENCE * timeout_s))
+        picture = "" if image is None else _checked_image(image)
+        listed = self.listed(lambda connection, timeout_s: connection.samples(member, picture, _PATIENCE * timeout_s))
         each = [_Samples(one.tree(), member, one.address) for one in listed]
         keys, labels = [], []
         for key, members in each[0] if len(each) == 1 else _together(each):
             keys.append(key)
             labels.append(_label(key, members, target))
-        for samples in each:
-            if samples.left_out:
-                warn_user(
-                    f"{samples.left_out} groups of files in {samples.address} have no picture and are no samples, the "
-                    f"first with {samples.first!r}. Give each a picture, or remove them."
-                )
+        told = [text for samples in each for text in samples.left_out(picture)]
         if not keys:
-            raise FileNotFoundError(f"Found no samples with a picture in {self.address}.")
+            raise FileNotFoundError(" ".join([f"Found no samples with a picture in {self.address}.", *told]))
+        for text in told:
+            warn_user(text)
         self.shared_keys = SharedStrings(keys)
         self._label = targets_of(labels)
 
@@ -117,8 +119,12 @@ class _Samples:
     tree: list[tuple[str, list[str]]]
     member: str
     address: Any
-    left_out: int = 0
-    first: str = ""
+    pictures: int = 0
+    """Pictures that are in no sample."""
+    first_picture: str = ""
+    groups: int = 0
+    """Groups of files that have no picture at all."""
+    first_group: str = ""
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, str | None]]]:
         for folder, cells in self.tree:
@@ -127,8 +133,7 @@ class _Samples:
             for picture in rest:
                 extensions = self._next(rest)
                 if not picture:
-                    self.left_out += 1
-                    self.first = self.first or above + extensions
+                    self._leave_out(above + extensions)
                     continue
                 has = extensions.split("/") if extensions else []
                 if self.member == EVERY:
@@ -137,6 +142,36 @@ class _Samples:
                     yield above + picture, {self.member: self._next(rest)}
                 else:
                     yield above + picture, dict.fromkeys(has)
+
+    def _leave_out(self, name: str) -> None:
+        if name.lower().endswith(IMG_EXTENSIONS):
+            self.pictures += 1
+            self.first_picture = self.first_picture or name
+        else:
+            self.groups += 1
+            self.first_group = self.first_group or name
+
+    def left_out(self, image: str) -> Iterator[str]:
+        """What is in no sample, each with its remedy; known once all samples have come.
+
+        Args:
+            image: the member that is to be the picture; "" for the usual ones.
+        """
+        if self.pictures:
+            begin = f"{self.pictures} pictures in {self.address} are in no sample, the first {self.first_picture!r}: "
+            member = self.first_picture.rpartition("/")[2].partition(".")[2].lower()
+            if image:
+                yield begin + f"beside them is no {image!r}, as image= says. Put one there, or correct image=."
+            else:
+                yield begin + (
+                    f"a picture's name must be NAME.{member.rpartition('.')[2]}, with one dot, unless image= says "
+                    f"otherwise. Write image={member!r} if each sample has a picture of that name, or rename them."
+                )
+        if self.groups:
+            yield (
+                f"{self.groups} groups of files in {self.address} have no picture and are no samples, the first with "
+                f"{self.first_group!r}. Give each a picture, or remove them."
+            )
 
     def _next(self, rest: Iterator[str]) -> str:
         found = next(rest, None)
@@ -186,6 +221,15 @@ def _checked(target: Any) -> str:
             f"got {short(target)}; write target=lambda members: members['mine'] for another"
         )
     return target.lower()
+
+
+def _checked_image(image: Any) -> str:
+    if not isinstance(image, str) or not image.strip(".") or image.startswith(".") or {"\0", "/"} & {*image}:
+        raise ConfigError(
+            f"image must be what follows the first dot of a picture's name, got {short(image)}; write "
+            "image='input.jpg' for 000017.input.jpg"
+        )
+    return image.lower()
 
 
 def _label(key: str, members: dict[str, str | None], target: str | Callable[[Members], Any]) -> Any:

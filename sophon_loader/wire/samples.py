@@ -8,7 +8,8 @@ Listing of all folders with files, each with its samples one behind the other:
     contents: of the member that was asked for if the sample has it, or of all for `EVERY`; none without a picture;
         bytes as UTF-8 with surrogate escapes
 
-where a group without a picture has the name of its first file in place of the extensions.
+where a group without a picture has the name of its first file in place of the extensions, or stands there once for
+each file whose suffix is that of a picture, with that file's name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import NamedTuple
 EVERY = "*"
 """In place of a member: all but the picture."""
 _MARK = "\0samples\0"
+_NAMED_MARK = "\0samples with\0"
+"""Begins a question that also names the picture, which agents of older releases refuse instead of overlooking it."""
 
 
 class SamplesAsked(NamedTuple):
@@ -26,15 +29,18 @@ class SamplesAsked(NamedTuple):
     Args:
         folder: below which they lie; "" for the whole export.
         member: its extension in small letters, or `EVERY`.
+        image: the picture's extension in small letters; "" for the first of the usual ones.
     """
 
     folder: str
     member: str
+    image: str = ""
 
     @property
     def prefix(self) -> str:
         """Of the AskListing."""
-        return f"{_MARK}{self.member}\0{self.folder}"
+        begin = f"{_NAMED_MARK}{self.image}\0" if self.image else _MARK
+        return f"{begin}{self.member}\0{self.folder}"
 
     def is_unknown(self, text: str) -> bool:
         """Whether an agent has taken the question for a path, as those do that know classes alone.
@@ -42,12 +48,17 @@ class SamplesAsked(NamedTuple):
         Args:
             text: of its refusal.
         """
-        return repr(_MARK)[1:-1] in text
+        return repr(_NAMED_MARK if self.image else _MARK)[1:-1] in text
 
 
 def samples_asked(prefix: str) -> SamplesAsked | None:
     """What the prefix of an AskListing asks for; None for ImageFolder's tree."""
-    if not prefix.startswith(_MARK):
+    image = ""
+    if prefix.startswith(_NAMED_MARK):
+        image, _, rest = prefix[len(_NAMED_MARK) :].partition("\0")
+    elif prefix.startswith(_MARK):
+        rest = prefix[len(_MARK) :]
+    else:
         return None
-    member, _, folder = prefix[len(_MARK) :].partition("\0")
-    return SamplesAsked(folder, member)
+    member, _, folder = rest.partition("\0")
+    return SamplesAsked(folder, member, image)

@@ -46,6 +46,8 @@ def agent(above: Path) -> Iterator[Agent]:
     broken[2]["000002.meta.json"] = b"{"
     del broken[0]["000000.jpg"]
     exports["broken"] = write_flat(above / "bad", [broken])["tars"]
+    named = [{f"{number}.input.jpg": next(pictures), f"{number}.output.cls": b"%d" % number} for number in range(3)]
+    exports["named"] = write_flat(above / "named", [named])["tars"]
     with agent_for(exports, "--index-folder", str(above / "indexes")) as running:
         yield running
 
@@ -140,6 +142,15 @@ def test_a_group_without_a_picture_is_no_sample_and_told_of(agent: Agent) -> Non
     with pytest.warns(OffloadWarning, match="1 groups of files in .* have no picture .* the first with '000000.bin'"):
         found = RemoteFiles(agent.address("broken"), target=_numbers, options=QUICK)
     assert found.keys == ["000001.jpg", "000002.jpg"]
+
+
+def test_the_picture_that_an_argument_names(agent: Agent) -> None:
+    address = agent.address("named")
+    dataset = RemoteFiles(address, train_transform(), target="output.cls", image="input.jpg", options=QUICK)
+    assert dataset.keys == [f"{number}.input.jpg" for number in range(3)] and dataset.targets == [0, 1, 2]
+    assert _epochs(dataset, address, "all-off", 0) == _epochs(dataset, address, "no-off", 0)
+    with pytest.raises(FileNotFoundError, match=r"3 pictures in .* the first '0.input.jpg': .*image='input.jpg'"):
+        RemoteFiles(address, target="output.cls", options=QUICK)
 
 
 def test_a_loader_that_is_to_start_an_agent_where_there_are_no_files(agent: Agent) -> None:

@@ -22,8 +22,8 @@ def _store(root: Path, *names: str) -> Folder:
     return Folder("d", str(root), 1000)
 
 
-def _listed(store: Folder, member: str, folder: str = "") -> list[tuple[str, list[str]]]:
-    samples = Samples(store, SamplesAsked(folder, member))
+def _listed(store: Folder, member: str, folder: str = "", image: str = "") -> list[tuple[str, list[str]]]:
+    samples = Samples(store, SamplesAsked(folder, member, image))
     for _ in samples.find():
         pass
     return [(name, [one for cells in samples.of(n) for one in cells]) for n, name in enumerate(samples.folders)]
@@ -46,6 +46,19 @@ def test_names_end_at_the_first_dot(tmp_path: Path) -> None:
 
 def test_the_first_kind_of_picture_is_the_picture(tmp_path: Path) -> None:
     assert _listed(_store(tmp_path, "a.png", "a.jpg"), EVERY) == [("", ["a.jpg", "png", "a.png"])]
+
+
+def test_the_picture_that_is_named(tmp_path: Path) -> None:
+    store = _store(tmp_path, "0.input.jpg", "0.output.txt", "1.LEFT.png", "1.jpg", "1.right.png")
+    assert _listed(store, "output.txt", image="input.jpg") == [
+        ("", ["0.input.jpg", "output.txt", "0.output.txt", "", "1.LEFT.png", "", "1.jpg", "", "1.right.png"])
+    ]
+    assert _listed(store, EVERY, image="left.png")[0][1][2:] == ["1.LEFT.png", "jpg/right.png", "1.jpg", "1.right.png"]
+
+
+def test_each_picture_that_is_in_no_sample_is_told(tmp_path: Path) -> None:
+    store = _store(tmp_path, "22.00.jpg", "22.00.cls", "22.01.jpg", "3.cls", "3.txt")
+    assert _listed(store, "cls") == [("", ["", "22.00.jpg", "", "22.01.jpg", "", "3.cls"])]
 
 
 def test_a_member_twice(tmp_path: Path) -> None:
@@ -87,7 +100,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         _listed(_store(tmp_path, "a.jpg"), "txt", "none")
 
 
-@pytest.mark.parametrize("asked", [SamplesAsked("", "cls"), SamplesAsked("a/b", EVERY)])
+@pytest.mark.parametrize(
+    "asked", [SamplesAsked("", "cls"), SamplesAsked("a/b", EVERY), SamplesAsked("a", "cls", "input.jpg")]
+)
 def test_the_question_travels_as_a_prefix_that_no_path_has(tmp_path: Path, asked: SamplesAsked) -> None:
     assert samples_asked(asked.prefix) == asked and samples_asked(asked.folder) is None
     with pytest.raises(SampleOutsideExport) as refused:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from sophon_loader.datasets.remote_files import _Samples
-from sophon_loader.errors import MalformedMessage
+from sophon_loader.datasets.remote_files import RemoteFiles, _Samples
+from sophon_loader.errors import ConfigError, MalformedMessage
 from sophon_loader.wire.samples import EVERY
 
 CELLS = ["0.jpg", "cls/txt", "7", "", "1.txt", "2.jpg", "cls/txt", "8"]
@@ -18,7 +21,30 @@ def _read(cells: list[str], member: str) -> list[tuple[str, dict[str, str | None
 def test_samples_of_a_listing() -> None:
     samples = _Samples([("", ["x.jpg", ""]), ("a", CELLS)], "cls", "tcp://fileserver:5555/shards")
     assert [*samples] == [("x.jpg", {}), ("a/0.jpg", {"cls": "7"}), ("a/2.jpg", {"cls": "8"})]
-    assert (samples.left_out, samples.first) == (1, "a/1.txt")
+    assert [*samples.left_out("")] == [
+        "1 groups of files in tcp://fileserver:5555/shards have no picture and are no samples, the first with "
+        "'a/1.txt'. Give each a picture, or remove them."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        ("", "a picture's name must be NAME.jpg, with one dot, .* Write image='0.jpg' if each .*, or rename them"),
+        ("left.jpg", "beside them is no 'left.jpg', as image= says. Put one there, or correct image="),
+    ],
+)
+def test_pictures_that_are_in_no_sample(image: str, said: str) -> None:
+    samples = _Samples([("a", ["", "22.0.jpg", "", "22.1.JPG", "ok.jpg", ""])], "cls", "tcp://fileserver:5555/shards")
+    assert [*samples] == [("a/ok.jpg", {})]
+    (text,) = samples.left_out(image)
+    assert re.search(rf"^2 pictures in tcp://.* are in no sample, the first 'a/22.0.jpg': {said}", text)
+
+
+@pytest.mark.parametrize("image", ["", ".", ".jpg", "a/b.jpg", "a\0.jpg", 7])
+def test_an_image_that_is_no_member(image: Any) -> None:
+    with pytest.raises(ConfigError, match="image must be what follows the first dot of a picture's name, got"):
+        RemoteFiles("tcp://fileserver:5555/shards", image=image)
 
 
 @pytest.mark.parametrize("cells", [CELLS[:1], CELLS[:2], CELLS[:4], CELLS[:-1]])
