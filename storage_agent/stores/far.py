@@ -43,6 +43,11 @@ _ADDRESSES = {
     "gs": "",
     "az": "; set AZURE_STORAGE_ACCOUNT_NAME",
 }
+_ENDPOINTS = {
+    "s3": ", and that AWS_ENDPOINT_URL, if there is one, is http:// or https:// and a host",
+    "gs": ", and that GOOGLE_BASE_URL, if there is one, is http:// or https:// and a host",
+    "az": ", and that AZURE_STORAGE_ENDPOINT, if there is one, is http:// or https:// and a host",
+}
 
 
 class Far(Archive):
@@ -198,6 +203,7 @@ class Far(Archive):
             "unset": _SETTINGS[scheme],
             "none": f"correct its name{_ADDRESSES[scheme]}",
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
+            "library": f"see that settings in the agent's environment have no line break in them{_ENDPOINTS[scheme]}",
             "region": "set AWS_REGION to the bucket's region",
             "profile": "correct AWS_PROFILE, or log in again (aws sso login)",
             "boto3": "install it: pip install boto3",
@@ -249,7 +255,7 @@ class Far(Archive):
                 f"objects must stay as they were when they were listed, got {key!r} of export {self._export!r}, which "
                 f"has changed in {self._location}; {self._relist}"
             )
-        if what in ("denied", "unset", "profile", "region"):
+        if what in ("denied", "unset", "profile", "region", "library"):
             why += f"; {self._remedy(self._location.partition('://')[0], what)}, and restart the agent"
         raise refusals.unreadable(self._export, key, f"{self._location}: {why}")
 

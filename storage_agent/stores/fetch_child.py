@@ -31,12 +31,21 @@ def main() -> int:
     """Serve until standard input is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the agent decides
         signal.signal(number, signal.SIG_IGN)
+    _quieten()
     listener = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_accept, args=(listener,), name="accept", daemon=True).start()
     print("serving", flush=True)
     while os.read(0, 4096):
         pass
     os._exit(0)
+
+
+def _quieten() -> None:
+    """Leave standard error to Python: the store's library writes its panics there, with what may be secret."""
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def _accept(listener: socket.socket) -> None:
@@ -72,6 +81,8 @@ def _answer(question: Sequence[object]) -> list[Payload]:
         what, why = error.what, error.why
     except Exception as error:  # the boundary to a library whose texts may have what is secret
         what, why = "unreadable", type(error).__name__
+    except BaseException as error:  # its panics are no Exceptions
+        what, why = "library", f"the library that reads stores has failed ({type(error).__name__})"
     counted = os.getpid(), objects.COUNTS.slow_downs, time.process_time()
     return [msgpack.packb((what, why, counted)), *data]
 

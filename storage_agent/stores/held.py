@@ -74,7 +74,7 @@ class Held:
         nbytes: int = what[2]
         with self._changed:
             self._forget_old()
-            if isinstance(self._held.get(what, (0.0, None))[1], Exception):
+            if isinstance(self._held.get(what, (0.0, None))[1], BaseException):
                 self._forget(what)  # of an earlier try
             is_known = what in self._held or what in self._reading
             if not is_known and self.nbytes + nbytes > MAX_NBYTES:
@@ -90,7 +90,7 @@ class Held:
         found: Any
         try:
             found = self._read(*what, patient=patient)
-        except Exception as error:  # it is raised when somebody asks for the object
+        except BaseException as error:  # raised when somebody asks for the object; a panic of Rust's is no Exception
             found = error
         with self._changed:
             self._reading.discard(what)
@@ -110,11 +110,11 @@ class Held:
             _, found = self._held.get(what, (0.0, None))
             if found is not None:
                 self._reads[what] -= 1
-                if self._reads[what] <= 0 or isinstance(found, Exception):
+                if self._reads[what] <= 0 or isinstance(found, BaseException):
                     self._forget(what)
         if found is None:
             return self._read(*what)
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 

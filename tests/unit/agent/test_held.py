@@ -16,7 +16,7 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.patient: list[bool] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.may = threading.Event()
         self.may.set()
         self.now_s = 0.0
@@ -141,3 +141,18 @@ def test_what_nobody_asks_for_is_forgotten() -> None:
     store.now_s = OLD_S + 1
     held.fetch(*_what("b"))
     assert store.asked == ["a", "b"] and held.nbytes == 10
+
+
+def test_a_panic_of_the_library_reaches_whoever_waits() -> None:
+    """It is no Exception; an object that stayed on its way would be waited for without end."""
+
+    class Panic(BaseException):
+        pass
+
+    store = Store()
+    store.error = Panic()
+    held = Held(store.read)
+    held.fetch(*_what("a"))
+    with pytest.raises(Panic):
+        held.read(*_what("a"))
+    assert held.nbytes == 0
