@@ -43,6 +43,8 @@ _ADDRESSES = {
     "gs": "",
     "az": "; set AZURE_STORAGE_ACCOUNT_NAME",
 }
+
+_TRUSTED = {"s3": "AWS_CA_BUNDLE, or SSL_CERT_FILE,", "gs": "SSL_CERT_FILE", "az": "SSL_CERT_FILE"}
 _ENDPOINTS = {
     "s3": ", and that AWS_ENDPOINT_URL, if there is one, is http:// or https:// and a host",
     "gs": ", and that GOOGLE_BASE_URL, if there is one, is http:// or https:// and a host",
@@ -203,6 +205,10 @@ class Far(Archive):
             "unset": _SETTINGS[scheme],
             "none": f"correct its name{_ADDRESSES[scheme]}",
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
+            "certificate": f"set {_TRUSTED[scheme]} in the agent's environment to a file with the certificate (PEM) of "
+            "the CA that signed it",
+            "bundle": "correct AWS_CA_BUNDLE: a file with certificates of CAs (PEM)",
+            "redirect": "set AWS_ENDPOINT_URL to the host that answers without a redirect",
             "library": f"see that settings in the agent's environment have no line break in them{_ENDPOINTS[scheme]}",
             "region": "set AWS_REGION to the bucket's region",
             "profile": "correct AWS_PROFILE, or log in again (aws sso login)",
@@ -255,7 +261,7 @@ class Far(Archive):
                 f"objects must stay as they were when they were listed, got {key!r} of export {self._export!r}, which "
                 f"has changed in {self._location}; {self._relist}"
             )
-        if what in ("denied", "unset", "profile", "region", "library"):
+        if what in ("denied", "unset", "profile", "region", "certificate", "redirect", "library"):
             why += f"; {self._remedy(self._location.partition('://')[0], what)}, and restart the agent"
         raise refusals.unreadable(self._export, key, f"{self._location}: {why}")
 

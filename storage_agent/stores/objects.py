@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import random
-import re
 import struct
 import sys
 import threading
@@ -22,19 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import (
-    BaseError,
-    InvalidPathError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import BaseError, InvalidPathError
 from obstore.store import AzureStore, GCSStore, S3Store
 from tqdm import tqdm
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
+from storage_agent.stores.client import NoBundle, client_options
+from storage_agent.stores.failing import AWAY, NO_PROFILE, Failed, failed, shown, slows_down
 from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
-from storage_agent.stores.listings import endpoint_of
 from storage_agent.stores.members import LeftOut, Refused
 from storage_agent.stores.notes import Found, Notes
 from storage_agent.stores.outages import AWAY_S, Outages
@@ -43,9 +37,8 @@ from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
 AGAIN_WITHIN_S = 8.0
 """A read that a worker or reader thread waits for is begun again within so many seconds: others need the thread. A
 fetch, for which no worker waits, has `AWAY_S`."""
-_AGAIN = {"away": sys.maxsize, "busy": sys.maxsize, "cut": 12, "unreadable": 1}
+_AGAIN = {**dict.fromkeys(AWAY, sys.maxsize), "cut": 12, "unreadable": 1}
 """What has gone wrong -> how often it is tried again, within the seconds; what is not here is not tried again."""
-_CLIENT = {"connect_timeout": "2s", "read_timeout": "3s", "timeout": "10s", "randomize_addresses": True}
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _RETRIES = {
     "max_retries": 12,
@@ -68,25 +61,6 @@ _AT = "at "
 """How a version begins that is a time of change; no ETag has a space."""
 _MD5_OF_NOTHING = "d41d8cd98f00b204e9800998ecf8427e"
 """The ETag, with or without a number of parts, of objects that SeaweedFS has copied in chunks."""
-_NO_PROFILE = "the profile of ~/.aws gives no credentials"
-_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-_STATUS = re.compile(r"status code: (\d{3})")
-
-
-class Failed(Exception):
-    """The store has not given what was asked for.
-
-    Args:
-        what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
-            "busy" (it fails for now), "cut" (its answer has ended early), "profile", "boto3", "names", "many" or
-            "unreadable".
-        why: in words that may be shown.
-    """
-
-    def __init__(self, what: str, why: str) -> None:
-        super().__init__(what, why)
-        self.what = what
-        self.why = why
 
 
 class Counts:
@@ -128,18 +102,20 @@ def _store(location: str, *, again: bool = True) -> Any:
     scheme, _, path = location.partition("://")
     bucket, _, prefix = path.partition("/")
     made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
-    client = {**_CLIENT, "allow_http": endpoint_of(location, os.environ).startswith("http://")}
     more: dict[str, Any] = {"retry_config": _RETRIES if again else _NO_RETRIES}
     try:
+        client = client_options(location, os.environ)
         if scheme == "s3" and (found := _profile()) is not None:
             more |= {"credential_provider": found, **found.settings}
         return made(bucket, prefix=prefix.strip("/") or None, client_options=client, **more)
+    except NoBundle as error:
+        raise Failed("bundle", str(error)) from None
     except NoProfile as error:
-        raise Failed("profile", f"{_NO_PROFILE} ({error})") from None
+        raise Failed("profile", f"{NO_PROFILE} ({error})") from None
     except NoBoto3:
         raise Failed("boto3", "profiles of ~/.aws need the package boto3") from None
     except BaseError as error:
-        raise Failed("unset", _shown(error)) from None
+        raise Failed("unset", shown(error)) from None
 
 
 def write_listing(location: str, index: str) -> bytes:
@@ -160,7 +136,7 @@ def write_listing(location: str, index: str) -> bytes:
     except (ValueError, InvalidPathError):
         raise Failed("names", "an object's name has '//', '.' or '..' for a folder, or control characters") from None
     except (BaseError, OSError) as error:
-        raise _failed(error) from None
+        raise _counted(error) from None
     return b""
 
 
@@ -175,7 +151,7 @@ def look(location: str, key: str) -> bytes:
     except (ValueError, InvalidPathError):
         raise Failed("missing", "no object has such a name") from None
     except (BaseError, OSError) as error:
-        raise _failed(error) from None
+        raise _counted(error) from None
     return b""
 
 
@@ -240,7 +216,7 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
         try:
             data = _read(location, key, nbytes, version)
         except Failed as error:
-            is_away, away_s = error.what in ("away", "busy"), 0.0
+            is_away, away_s = error.what in AWAY, 0.0
             if is_away:
                 away_s = OUTAGES.failed(location, error.why)
             elif error.what != "cut":
@@ -275,11 +251,11 @@ def _read(location: str, key: str, nbytes: int, version: str) -> Any:
         if found["size"] != nbytes:
             raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
     except (BaseError, OSError) as error:
-        raise _failed(error) from None
+        raise _counted(error) from None
     try:
         data = got.bytes()
     except (BaseError, OSError) as error:
-        raise Failed("cut", _shown(error)) from None
+        raise Failed("cut", shown(error)) from None
     if len(data) != nbytes:
         raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
     return data
@@ -296,40 +272,8 @@ def _bare(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
-def _failed(error: Exception) -> Failed:
-    """What an error means."""
-    text, shown = str(error), _shown(error)
-    code = match.group(1) if (match := _CODE.search(text)) else ""
-    if code in ("NoSuchBucket", "ContainerNotFound"):
-        return Failed("none", shown)
-    if isinstance(error, FileNotFoundError):
-        return Failed("missing", shown)
-    if "External AWS credential provider" in text:
-        return Failed("profile", _NO_PROFILE)
-    if isinstance(error, PreconditionError):
-        return Failed("changed", shown)
-    if "169.254.169.254" in text or "metadata.google" in text:
-        return Failed("unset", "no credentials are found")
-    if "PermanentRedirect" in text or code == "AuthorizationHeaderMalformed" or "status code: 301" in text:
-        return Failed("region", shown)
-    if code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired"):  # with 400
-        return Failed("denied", shown)
-    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.search(r"status code: 40[13]", text):
-        return Failed("denied", shown)
-    status = match.group(1) if (match := _STATUS.search(text)) else ""
-    if status in ("429", "503"):
+def _counted(error: Exception) -> Failed:
+    """What an error means; counted if the store has asked for fewer requests."""
+    if slows_down(error):
         COUNTS.slowed_down()
-    if status.startswith("5") or status in ("408", "429"):
-        return Failed("busy", shown)
-    return Failed("unreadable" if status else "away", shown)
-
-
-def _shown(error: Exception) -> str:
-    """What may be shown of an error: the status and code of the store's answer, or what kind it is."""
-    text = str(error)
-    found = [match.group(1) for match in (_STATUS.search(text), _CODE.search(text)) if match]
-    if found:
-        return f"it answers {' '.join(found)}"
-    if "timed out" in text or "TimedOut" in text or "timeout" in text.lower().replace("retry_timeout", ""):
-        return "it has not answered in time"
-    return "it cannot be reached" if "error sending request" in text else f"reading ended in a {type(error).__name__}"
+    return failed(error)

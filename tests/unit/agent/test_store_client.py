@@ -1,8 +1,16 @@
-"""Settings of stores at which the library that reads them fails."""
+"""Servers of stores, on this host: certificates of one's own, redirects, and settings at which the library fails."""
 
 from __future__ import annotations
 
+import http.server
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +20,126 @@ from storage_agent.stores.fetcher import Fetcher
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
+from storage_agent.stores import objects
+
+Serve = Callable[..., http.server.ThreadingHTTPServer]
+ANSWER = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT", "Content-Length": "6"}
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server: Any = self.server
+        server.asked.append(dict(self.headers))
+        self.send_response(307 if server.to else 200)
+        for name, value in (
+            {"Location": server.to + self.path, "Content-Length": "0"}.items() if server.to else (ANSWER.items())
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"" if server.to else b"pixels")
+
+    def log_message(self, *what: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers = []
+
+    def start(host: str, to: str = "", context: ssl.SSLContext | None = None) -> http.server.ThreadingHTTPServer:
+        made: Any = http.server.ThreadingHTTPServer((host, 0), _Handler)
+        made.to, made.asked = to, []
+        if context is not None:
+            made.socket = context.wrap_socket(made.socket, server_side=True)
+        made.handle_error = lambda *what: None  # clients that do not trust it
+        threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(made)
+        return made  # type: ignore[no-any-return]
+
+    yield start
+    for one in servers:
+        one.shutdown()
+        one.server_close()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
+    """Reads an object of the server at an address, by an environment of this test's own, once."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "SSL_")) or "proxy" in name.lower()]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(objects, "AGAIN_WITHIN_S", 0.0)
+
+    def one(address: str, **environment: str) -> bytes:
+        usual = {"AWS_ENDPOINT_URL": address, "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a"}
+        secret = {"AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "token"}
+        for name, value in {**usual, **secret, **environment}.items():
+            monkeypatch.setenv(name, value)
+        objects._store.cache_clear()
+        objects._profile.cache_clear()
+        return bytes(objects.read("s3://photos", "a.jpg", 6, '"1"'))
+
+    yield one
+    objects._store.cache_clear()
+    objects._profile.cache_clear()
+
+
+def test_a_redirect_to_another_host_is_not_followed(serve: Serve, read: Callable[..., bytes]) -> None:
+    other = serve("127.0.0.2")
+    store = serve("127.0.0.1", f"http://127.0.0.2:{other.server_port}")
+    with pytest.raises(objects.Failed, match="it redirects to another host, which is not asked") as refused:
+        read(f"http://127.0.0.1:{store.server_port}")
+    assert refused.value.what == "redirect" and len(store.asked) == 1 and not other.asked  # type: ignore[attr-defined]
+
+
+def test_a_redirect_within_a_host_is_followed(serve: Serve, read: Callable[..., bytes]) -> None:
+    other = serve("127.0.0.1")
+    store = serve("127.0.0.1", f"http://127.0.0.1:{other.server_port}")
+    assert read(f"http://127.0.0.1:{store.server_port}") == b"pixels"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a CA's certificate, and a server's that it has signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    root = tmp_path_factory.mktemp("certificates")
+    new = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    (root / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for command in (
+        f"{new} -x509 -keyout ca.key -out ca -days 2 -subj /CN=ca",
+        f"{new} -keyout key -out asked -subj /CN=store",
+        "openssl x509 -req -in asked -CA ca -CAkey ca.key -CAcreateserial -days 2 -extfile names -out signed",
+    ):
+        subprocess.run(command.split(), cwd=root, check=True, capture_output=True, timeout=30)
+    return root
+
+
+def test_a_certificate_of_ones_own(
+    certificates: Path, serve: Serve, read: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "signed", certificates / "key")
+    address = f"https://127.0.0.1:{serve('127.0.0.1', context=context).server_port}"
+    with pytest.raises(objects.Failed, match=r"its certificate is not trusted \(UnknownIssuer\)") as refused:
+        read(address)
+    assert refused.value.what == "certificate"
+    assert read(address, AWS_CA_BUNDLE=str(certificates / "ca")) == b"pixels"
+    monkeypatch.delenv("AWS_CA_BUNDLE")
+    assert read(address, SSL_CERT_FILE=str(certificates / "ca")) == b"pixels"
+
+
+def test_a_bundle_of_certificates_that_is_none(read: Callable[..., bytes], tmp_path: Path) -> None:
+    for bundle, said in (
+        (tmp_path / "none", "cannot be read: No such file"),
+        (Path(__file__), "no certificate in PEM"),
+    ):
+        with pytest.raises(objects.Failed, match=f"the file that AWS_CA_BUNDLE names .*{said}") as refused:
+            read("https://127.0.0.1:9", AWS_CA_BUNDLE=str(bundle))
+        assert refused.value.what == "bundle"
+
 
 def test_a_panic_of_the_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    read: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"AWS_ENDPOINT_URL": "nohost", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
