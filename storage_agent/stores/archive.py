@@ -131,7 +131,7 @@ class Archive:
         if prefix:
             refusals.check_key(self._export, prefix)
             entry = self._followed(prefix)
-            if entry is None or entry.container != FOLDER:
+            if entry is None or not (entry.container == FOLDER or _is_above(self._index, entry.name)):
                 raise refusals.missing(self._export, prefix)
             top = entry.name
         waiting: list[tuple[str, tuple[bytes, ...]]] = [("", (top,))]
@@ -268,8 +268,12 @@ def _follow(index: Index, key: bytes) -> Entry | None:
     links = 0
     entry: Entry | None = Entry(b"", FOLDER)
     while waiting:
-        if entry is None or entry.container != FOLDER:
+        if entry is None:
             return None
+        if entry.container != FOLDER:
+            if not _is_above(index, entry.name):
+                return None
+            entry = Entry(entry.name, FOLDER)  # a bucket may have both `cats` and `cats/1.jpg`
         part = waiting.pop()
         if part in (b"", b"."):
             continue
