@@ -129,9 +129,13 @@ def _index(kind: str, part: Part, seen: Callable[[int], None]) -> None:
             version = Version.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
             raise Refused("it must not change while it is indexed; start the agent again once it is written")
-        write_index(Path(part.index), [version], members.entries(), lambda: Notes(members.left_out.reasons))
+        write_index(Path(part.index), [version], members.entries(), lambda: _notes(members, part.path))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _notes(members: Members, path: str) -> Notes:
+    return Notes(members.left_out.reasons, doubts={why: (1, path) for why in members.doubts})
 
 
 def _merge(task: Task) -> None:
@@ -142,9 +146,10 @@ def _merge(task: Task) -> None:
     indexes = [Index(part.index) for part in task.parts]
     outside, inside = _pictures(indexes)
     flat = 0 < outside.count >= inside.count
-    left_out = LeftOut()
+    left_out, doubts = LeftOut(), LeftOut()
     for index in indexes:
         left_out.join(index.notes.left_out)
+        doubts.join(index.notes.doubts)
     paths = [part.path for part in task.parts]
     above = _names_of(paths, task.kind) if flat else [b""] * len(paths)
     numbered = [_numbered(index, number, above[number], left_out) for number, index in enumerate(indexes)]
@@ -153,8 +158,8 @@ def _merge(task: Task) -> None:
 
     def notes() -> Notes:
         if outside.count and inside.count:
-            return Notes(left_out.reasons, outside, inside, flat)
-        return Notes(left_out.reasons)
+            return Notes(left_out.reasons, outside, inside, flat, doubts=doubts.reasons)
+        return Notes(left_out.reasons, doubts=doubts.reasons)
 
     write_index(Path(task.whole), versions, (entry for _, entry in _once(merged, paths, left_out)), notes)
 

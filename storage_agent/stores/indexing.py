@@ -22,8 +22,8 @@ from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
 _EDGE_NBYTES = 16 << 10
-_RULES = 2
-"""By which members get their names in an export of several archives; another number makes all indexes anew."""
+_RULES = 3
+"""By which members get their names, and archives are doubted; another number makes all indexes anew."""
 
 
 class _State(NamedTuple):

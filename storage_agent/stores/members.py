@@ -35,6 +35,8 @@ class Members:
         self._kept: dict[bytes, tuple[int, int, int, int | None] | bytes] = {}
         """Name -> (container, offset, length, CRC-32), or a link's target."""
         self.left_out = LeftOut()
+        self.doubts: list[str] = []
+        """Why it may not be the whole archive, though it can be read."""
         self._seen = 0
 
     def add_file(self, name: str, *, offset: int, length: int, crc: int | None = None) -> None:

@@ -29,6 +29,7 @@ class Notes:
         left_out: reason -> (how many members are not served, name of the first).
         outside, inside: pictures outside of all folders, and in folders; none where all archives agree.
         flat: whether each archive is a folder of its own.
+        doubts: reason -> (how many archives may not be whole, path of the first).
         by_time: objects whose time of change stands in for an ETag.
 
     Example:
@@ -41,6 +42,7 @@ class Notes:
     inside: Found = Found()
     flat: bool = False
     by_time: Found = Found()
+    doubts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Its bytes, for an index; none if there is nothing to say."""
@@ -52,15 +54,18 @@ class Notes:
         if not packed:
             return Notes()
         found = json.loads(packed)
-        left_out = {why: (count, first) for why, (count, first) in found["left_out"].items()}
+        reasons = (found["left_out"], found.get("doubts", {}))  # listings of earlier releases have no doubts
+        left_out, doubts = ({why: (count, first) for why, (count, first) in one.items()} for one in reasons)
         outside, inside, by_time = (Found(**found[name]) for name in ("outside", "inside", "by_time"))
-        return Notes(left_out, outside, inside, found["flat"], by_time)
+        return Notes(left_out, outside, inside, found["flat"], by_time, doubts)
 
     def tell(self, export: str) -> None:
         """Log them."""
         log = EventLog()
         for why, (count, first) in self.left_out.items():
             log.warning("members left out", export=export, reason=why, count=count, first=first)
+        for why, (count, first) in self.doubts.items():
+            log.warning("archives that may not be whole", export=export, reason=why, count=count, first=first)
         if self.by_time.count:
             log.warning("objects without a usable ETag", export=export, **asdict(self.by_time), remedy=_BY_TIME)
         if self.outside.count and self.inside.count:

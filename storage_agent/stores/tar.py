@@ -11,8 +11,9 @@ from storage_agent.stores.members import Members, Refused
 
 _MAX_READ_NBYTES = 128 << 10
 """Of a header with what belongs to it (long names, attributes): tarfile reads each whole, whatever size it claims."""
-_MAX_PADDING_NBYTES = 1 << 20
-"""Of zeros behind the end: tar writes whole records, of 10 KiB unless told otherwise."""
+_STEP_NBYTES = 1 << 20
+"""Of what is behind the end: zeros up to a whole record, of 10 KiB unless tar is told otherwise, or to any size."""
+NO_END = "no zeros at the end: cut off between two members, perhaps; copy it again, unless its writer leaves them out"
 _MAX_GLOBAL = 1000
 """Facts about all members that follow: tarfile applies each of them to each member."""
 _DUMPED_FOLDER = b"D"
@@ -42,7 +43,7 @@ def read_tar(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
             fileobj=_Headers(file), mode="r:", encoding="utf-8", errors="surrogateescape", tarinfo=_Header
         ) as tar:
             _read(tar, members, seen)
-            _check_end(file, tar.offset)
+            _check_end(file, tar.offset, members)
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise Refused(f"it must be a whole tar file, got one that tarfile does not read: {error}") from error
     return members
@@ -79,18 +80,34 @@ def _add(member: tarfile.TarInfo, members: Members) -> None:
         members.leave_out(name, f"of type {member.type!r}", "write the archive anew")
 
 
-def _check_end(file: IO[bytes], offset: int) -> None:
+def _check_end(file: IO[bytes], offset: int, members: Members) -> None:
     """See that it ends, by zeros or by its last member. tarfile also stops at what it does not understand."""
     file.seek(offset)
-    if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+    end = file.read(tarfile.BLOCKSIZE)
+    if end.strip(b"\0"):
         raise Refused(f"it must be a whole tar file, got a damaged or cut off header at byte {offset}; copy it again")
-    rest = file.read(_MAX_PADDING_NBYTES)
-    for at in range(0, len(rest), tarfile.BLOCKSIZE):
-        block = rest[at : at + tarfile.BLOCKSIZE]
-        if block.strip(b"\0"):
-            if block[257:262] == b"ustar":
-                raise Refused("it must be one archive, got another behind its end; join them with tar -A, not with cat")
-            return
+    if not end:
+        members.doubts.append(NO_END)
+    while step := file.read(_STEP_NBYTES):
+        if step.count(0) == len(step):
+            continue
+        for at in range(0, len(step), tarfile.BLOCKSIZE):
+            block = step[at : at + tarfile.BLOCKSIZE]
+            if block.strip(b"\0"):
+                if _is_header(block):
+                    raise Refused(
+                        "it must be one archive, got another behind its end; join them with tar -A, not with cat"
+                    )
+                return
+
+
+def _is_header(block: bytes) -> bool:
+    """Whether a block is a member's header; those of old tars are told by their checksum alone."""
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except (tarfile.TarError, ValueError):
+        return block[257:262] == b"ustar"
+    return True
 
 
 class _Header(tarfile.TarInfo):

@@ -6,7 +6,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
@@ -16,7 +16,14 @@ _LOCAL = struct.Struct("<4s22xHH")
 """Its own header in front of a member: signature, bytes of the name, bytes of what else belongs to it."""
 _ENCRYPTED = 1 | 1 << 6
 _UTF8 = 1 << 11
-_UNIX = 3
+_UNIX, _DOS = 3, 0
+_EXTRA = struct.Struct("<HH")
+"""Of a field of what belongs to a member: its kind, and the bytes that follow."""
+_UNICODE_PATH = 0x7075
+_OF_NAME = struct.Struct("<BI")
+"""Of that field: its version, and the CRC-32 of the name that it stands for."""
+_SIGNATURE = b"PK\3\4"
+IN_FRONT = "other members in front, which are not served: several archives joined by cat, say; export them apart"
 _STORE = "store pictures as they are: zip -0 -r NEW.zip FOLDER"
 
 
@@ -34,9 +41,12 @@ def read_zip(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
     members = Members(nbytes)
     try:
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
+            found = archive.infolist()
+            _see_apart(found)
+            for member in found:
                 _add(file, member, members)
                 seen(member.header_offset)
+            _see_front(file, found, members)
     except (zipfile.BadZipFile, OSError, ValueError, ArithmeticError, LookupError, struct.error) as error:
         raise Refused(f"it must be a whole zip file, got one that zipfile does not read: {error}") from error
     except NotImplementedError as error:
@@ -84,17 +94,69 @@ def _begin(file: IO[bytes], member: zipfile.ZipInfo) -> int:
         raise Refused(f"its members must lie within it, got {member.filename[:200]!r} at {member.header_offset}")
     file.seek(member.header_offset)
     header = file.read(_LOCAL.size)
-    if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):
+    if len(header) < _LOCAL.size or not header.startswith(_SIGNATURE):
         raise Refused(f"it must be a whole zip file, got no header of {member.filename[:200]!r} where it should be")
     _, name_nbytes, extra_nbytes = _LOCAL.unpack(header)
     return int(member.header_offset + _LOCAL.size + name_nbytes + extra_nbytes)
 
 
+def _see_apart(found: Sequence[zipfile.ZipInfo]) -> None:
+    """See that no two names of the directory are of one place, as unzip does; of the same bytes, say.
+
+    Raises:
+        Refused: two are.
+    """
+    end, before = -1, ""
+    for member in sorted(found, key=_place):
+        if member.header_offset < end:
+            raise Refused(
+                f"its members must lie apart, got {before[:200]!r} and {member.filename[:200]!r} at one place; write "
+                "it anew"
+            )
+        before = member.filename
+        end = member.header_offset + _LOCAL.size + max(0, member.compress_size)
+
+
+def _place(member: zipfile.ZipInfo) -> int:
+    return member.header_offset
+
+
+def _see_front(file: IO[bytes], found: Sequence[zipfile.ZipInfo], members: Members) -> None:
+    """Doubt an archive with members in front of its first one: unzip sees the last of several archives, too."""
+    file.seek(0)
+    if found and min(map(_place, found)) > 0 and file.read(4) == _SIGNATURE:
+        members.doubts.append(IN_FRONT)
+
+
 def _name(member: zipfile.ZipInfo) -> str:
-    """The name that `unzip` gives it: what a Unix program wrote without saying how is as it is on its disk."""
-    if member.flag_bits & _UTF8 or member.create_system != _UNIX:
-        return member.filename
+    """The name that `unzip` gives it; programs of DOS may have written `\\` for `/`."""
+    name = member.filename if member.flag_bits & _UTF8 else _name_in_bytes(member)
+    return name.replace("\\", "/") if member.create_system == _DOS and "/" not in name else name
+
+
+def _name_in_bytes(member: zipfile.ZipInfo) -> str:
+    """A name that does not say what its bytes are: a Unix program has written them as they are on its disk."""
     try:
-        return member.orig_filename.partition("\0")[0].encode("cp437").decode("utf-8", "surrogateescape")
+        raw = member.orig_filename.encode("cp437")
     except UnicodeEncodeError:  # its name in UTF-8 stands apart, and zipfile has taken that
         return member.filename
+    if (name := _unicode_path(member.extra, raw)) is not None:
+        return name
+    return (
+        raw.partition(b"\0")[0].decode("utf-8", "surrogateescape") if member.create_system == _UNIX else member.filename
+    )
+
+
+def _unicode_path(extra: bytes, raw: bytes) -> str | None:
+    """The name in UTF-8 that stands apart, of the name that a member has; Python's zipfile takes it since 3.13 only."""
+    while len(extra) >= _EXTRA.size:
+        kind, nbytes = _EXTRA.unpack_from(extra)
+        content, extra = extra[_EXTRA.size : _EXTRA.size + nbytes], extra[_EXTRA.size + nbytes :]
+        if kind == _UNICODE_PATH and len(content) == nbytes > _OF_NAME.size:
+            version, crc = _OF_NAME.unpack_from(content)
+            if version == 1 and crc == zlib.crc32(raw):
+                try:
+                    return content[_OF_NAME.size :].decode()
+                except UnicodeDecodeError:
+                    return None
+    return None
