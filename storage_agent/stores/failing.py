@@ -26,7 +26,7 @@ class Failed(Exception):
         what: "missing", "changed", "denied", "none" (no such bucket), "region", "unset" (no credentials), "away",
             "busy" (it fails for now), "certificate" (it is not trusted), "bundle" (of certificates: not readable),
             "redirect" (to another host), "cut" (its answer has ended early), "profile", "boto3", "names", "many",
-            "library" (that of stores has failed) or "unreadable".
+            "endless" (its list), "library" (that of stores has failed) or "unreadable".
         why: in words that may be shown.
     """
 

@@ -214,6 +214,7 @@ class Far(Archive):
             "profile": "correct AWS_PROFILE, or log in again (aws sso login)",
             "boto3": "install it: pip install boto3",
             "many": "export a longer prefix",
+            "endless": "see that the store's list of this prefix ends (aws s3 ls), or export another prefix",
             "names": "rename it, or export a prefix without it",
         }
         return remedies.get(what, "start the agent again")

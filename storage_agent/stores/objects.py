@@ -16,6 +16,8 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,9 @@ goes on with a body that was cut, instead of reading it whole."""
 _RENEWED_PAUSE_S = 0.2
 """Obstore does not ask for credentials again within 0.1 s."""
 _NO_RETRIES = {**_RETRIES, "max_retries": 0}
+NEXT_WITHIN_S = 120.0
+"""A list gives its next objects within so many seconds, or is refused: a store may give pages without objects for ever,
+which obstore reads on and does not count."""
 MAX_OBJECTS = 1 << 24
 """Of one location; 120 bytes each while they are listed."""
 _NBYTES = struct.Struct(">I")
@@ -160,8 +165,13 @@ def _listed(location: str, left_out: LeftOut) -> Iterator[bytes]:
 
     One object instead of a tuple of three: it halves the memory that a listing takes while it is sorted.
     """
+    begin: str | None = None
     with tqdm(desc=f"list {location}", unit=" objects", unit_scale=True, disable=None, file=sys.stderr) as bar:
-        for some in obstore.list(_store(location)):
+        for some in _in_time(iter(obstore.list(_store(location)))):
+            if some and some[0]["path"] == begin:
+                raise Failed("endless", "its list comes back to its first object")
+            if some and begin is None:
+                begin = some[0]["path"]
             if bar.n > MAX_OBJECTS:
                 raise Failed("many", f"it has more than {MAX_OBJECTS} objects")
             for one in some:
@@ -173,6 +183,18 @@ def _listed(location: str, left_out: LeftOut) -> Iterator[bytes]:
                 else:
                     yield b"".join([name, b"\0", _NBYTES.pack(one["size"]), _version(one).encode()])
             bar.update(len(some))
+
+
+def _in_time(pages: Iterator[Any]) -> Iterator[Any]:
+    """The pages of a list, as long as each comes in time; one that does not is left to a thread of its own."""
+    thread = ThreadPoolExecutor(1, "list")
+    try:
+        while (some := thread.submit(next, pages, None).result(NEXT_WITHIN_S)) is not None:
+            yield some
+    except FutureTimeout:
+        raise Failed("endless", f"its list has given no object for {NEXT_WITHIN_S:.0f} s") from None
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _entries(rows: list[bytes]) -> Iterator[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import os
 import shutil
 import ssl
@@ -23,20 +24,21 @@ pytest.importorskip("obstore", reason="obstore is not installed")
 from storage_agent.stores import objects
 
 Serve = Callable[..., http.server.ThreadingHTTPServer]
-ANSWER = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT", "Content-Length": "6"}
+ANSWER = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server: Any = self.server
         server.asked.append(dict(self.headers))
+        data = server.page.format(more=str(server.more).lower(), number=len(server.asked)).encode()
         self.send_response(307 if server.to else 200)
-        for name, value in (
-            {"Location": server.to + self.path, "Content-Length": "0"}.items() if server.to else (ANSWER.items())
-        ):
+        for name, value in {**ANSWER, "Content-Length": str(len(data))}.items():
             self.send_header(name, value)
+        if server.to:
+            self.send_header("Location", server.to + self.path)
         self.end_headers()
-        self.wfile.write(b"" if server.to else b"pixels")
+        self.wfile.write(data)
 
     def log_message(self, *what: object) -> None:
         pass
@@ -48,7 +50,7 @@ def serve() -> Iterator[Serve]:
 
     def start(host: str, to: str = "", context: ssl.SSLContext | None = None) -> http.server.ThreadingHTTPServer:
         made: Any = http.server.ThreadingHTTPServer((host, 0), _Handler)
-        made.to, made.asked = to, []
+        made.to, made.asked, made.page, made.more = to, [], "pixels", False
         if context is not None:
             made.socket = context.wrap_socket(made.socket, server_side=True)
         made.handle_error = lambda *what: None  # clients that do not trust it
@@ -136,6 +138,36 @@ def test_a_bundle_of_certificates_that_is_none(read: Callable[..., bytes], tmp_p
         with pytest.raises(objects.Failed, match=f"the file that AWS_CA_BUNDLE names .*{said}") as refused:
             read("https://127.0.0.1:9", AWS_CA_BUNDLE=str(bundle))
         assert refused.value.what == "bundle"
+
+
+PAGE = """<ListBucketResult><Name>photos</Name><KeyCount>0</KeyCount><IsTruncated>{more}</IsTruncated>
+<NextContinuationToken>{number}</NextContinuationToken></ListBucketResult>"""
+
+
+def test_a_list_without_end(
+    serve: Serve, read: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page is empty, and says that there are more."""
+    monkeypatch.setattr(objects, "NEXT_WITHIN_S", 0.2)
+    store: Any = serve("127.0.0.1")
+    store.page, store.more = PAGE, True
+    address = f"http://127.0.0.1:{store.server_port}"
+    with pytest.raises(objects.Failed):  # it is no object's answer, but the settings are those of this server now
+        read(address)
+    try:
+        with pytest.raises(objects.Failed, match="its list has given no object for 0 s") as refused:
+            objects.write_listing("s3://photos", str(tmp_path / "x"))
+    finally:
+        store.more = False
+    assert refused.value.what == "endless" and len(store.asked) > 3
+
+
+def test_a_list_that_comes_back_to_its_first_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"path": "a.jpg", "size": 1, "e_tag": '"1"', "last_modified": None}
+    monkeypatch.setattr(objects, "_store", lambda location: None)
+    monkeypatch.setattr(objects.obstore, "list", lambda store: itertools.repeat([one, {**one, "path": "b.jpg"}]))
+    with pytest.raises(objects.Failed, match="its list comes back to its first object"):
+        objects.write_listing("s3://photos", str(tmp_path / "x"))
 
 
 def test_a_panic_of_the_library(
