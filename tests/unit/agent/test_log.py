@@ -25,7 +25,7 @@ EVENTS = {
     "loader joined", "loader left", "pipeline requested", "pipeline registered", "request refused", "connection closed",
     "reply dropped", "replies paused", "worker died", "JPEG files are sent whole", "lines left out",
     "members left out", "fetching process ended", "store away", "store back", "listing taken",
-    "archives of two kinds", "objects without a usable ETag",
+    "archives of two kinds", "archives that may not be whole", "objects without a usable ETag",
 }  # fmt: skip
 
 

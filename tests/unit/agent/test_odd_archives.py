@@ -113,7 +113,7 @@ def test_names_in_a_zip_are_those_of_unzip(tmp_path: Path, opened: Opened) -> No
     store = opened(tmp_path / "x.zip")
     assert [store.read(name) for name, _ in NAMES] == [name.encode() for name, _ in NAMES]
     if shutil.which("unzip") is not None:
-        command = ["unzip", "-q", tmp_path / "x.zip", "-d", tmp_path / "out"]
+        command = ["unzip", "-q", f"{tmp_path}/x.zip", "-d", f"{tmp_path}/out"]
         subprocess.run(command, env={**os.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, timeout=30, check=False)
         found = [str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.jpg")]
         assert {*found} >= {name for name, member in NAMES if not member.flags}, "it takes UTF-8 of DOS for CP437"

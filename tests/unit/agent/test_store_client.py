@@ -56,7 +56,8 @@ def serve() -> Iterator[Serve]:
         made.handle_error = lambda *what: None  # clients that do not trust it
         threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(made)
-        return made  # type: ignore[no-any-return]
+        server: http.server.ThreadingHTTPServer = made
+        return server
 
     yield start
     for one in servers:
