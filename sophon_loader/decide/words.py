@@ -20,6 +20,8 @@ _RESOURCES = {
 RESOURCES = ("gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk")
 """Those that an epoch uses up."""
 _DOUBLED = {"gpu": "a training step twice as fast"}
+NOTHING = "nothing is offloaded"
+"""How a policy ends the reason of a plan that offloads nothing."""
 LEAST_GAIN = 0.005
 """A smaller one would read as 0 %."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.main.moment import NOTHING_PASSED, Moment
+from sophon_loader.main.verdict import Verdict
 from sophon_loader.report.report import Report
 from sophon_loader.wire.wanted_cores import WantedCores
 
@@ -13,6 +14,9 @@ from sophon_loader.wire.wanted_cores import WantedCores
 @dataclass(frozen=True)
 class Findings:
     """What the loader has measured, planned with and concluded, all of one moment; `Report` says what each is.
+
+    `verdict` holds what takes some milliseconds to work out, and is worked out where a report is made.
+    `wanted` is that of some seconds ago, which is told to a fleet.
 
     `auto` has new ones whenever it revises its prices, the other policies where they plan and at the end of a pass.
     """
@@ -23,7 +27,22 @@ class Findings:
     rates: dict[str, float] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
     wanted: WantedCores | None = None
+
+    def would_bring(self) -> dict[str, float]:
+        """Empty where it is not known what limits."""
+        return dict(self.verdict.would_bring) if self.verdict is not None and self.limits else {}
+
+    def weighed(self) -> dict[str, dict[str, float]]:
+        """Empty while no choice has been weighed."""
+        return {} if self.verdict is None else self.verdict.weighed()
+
+    def wanted_now(self) -> WantedCores | None:
+        """Of the moment of all the others, where a fleet is told any."""
+        if self.wanted is None or self.verdict is None or self.verdict.wanted_cores is None:
+            return None
+        return WantedCores(self.verdict.wanted_cores, self.wanted.per_agent)
 
 
 class Account:
@@ -69,7 +88,7 @@ class Account:
             described: fields of it that are known only where it is asked for; `notes` come behind the account's own.
         """
         now, found = self.now, self.findings
-        moment = now or NOTHING_PASSED
+        moment, wanted = now or NOTHING_PASSED, found.wanted_now()
         values: dict[str, Any] = {
             "why_not": self.why_not,
             "plan_reason": found.plan_reason,
@@ -81,9 +100,11 @@ class Account:
             "rates": dict(found.rates),
             "throughput": dict(found.throughput),
             "limits": dict(found.limits),
+            "would_bring": found.would_bring(),
+            "weighed": found.weighed(),
             "predicted_seconds": found.predicted_seconds,
-            "wanted_agent_cores": None if found.wanted is None else found.wanted.cores,
-            "wanted_agents": None if found.wanted is None else found.wanted.agents,
+            "wanted_agent_cores": None if wanted is None else wanted.cores,
+            "wanted_agents": None if wanted is None else wanted.agents,
             "passes": self.passes,
             "workers": self.workers,
         }

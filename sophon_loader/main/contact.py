@@ -196,7 +196,7 @@ class Contact:
                 agent.close()
                 raise
         if not isinstance(settings.policy, NoOff) and (why := no_op_for_agents(chains)) and self._is_new("ops"):
-            warn_user(f"No op runs at the agent: {why}.")
+            warn_user(f"No op but decoding can run at the agent: {why}.")
         if (agreement := self.take()) is not None:
             self.missing = ""
             self.tell_workers()

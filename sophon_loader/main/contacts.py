@@ -130,7 +130,7 @@ class Contacts:
             return None
         self._await(leave=can_read_here(self._data, self._settings, needed=needed))
         if not isinstance(self._settings.policy, NoOff) and (why := no_op_for_agents(chains)) and self._is_new("ops"):
-            warn_user(f"No op runs at an agent: {why}.")
+            warn_user(f"No op but decoding can run at an agent: {why}.")
         agreement = self.take()
         self._began_without = agreement is None
         if agreement is not None:

@@ -438,14 +438,12 @@ class Engine:
         """The report of the newest epoch as it is now; it does not change any more."""
         if self._epoch is None:
             return Report(self._settings.policy.name, NO_EPOCH + self._refused)
-        account, live, judged = self._epoch.account, self._live, self.step_clock.judges
+        account, judged = self._epoch.account, self.step_clock.judges
         said = self._statistics.said.notes(account.moment.totals.degraded)
         agents, of_agents = self._contact.shares()
         return account.report(
             why_not=self._why_not(self._epoch),
             judged=judged,
-            would_bring=dict(live.would_bring()) if live is not None and judged else {},
-            weighed={} if live is None else live.weighed(),
             notes=(*said, *(one.note for one in agents), *of_agents, *note_on(self._cache, self._settings.policy)),
             agents=tuple(agents),
             agent_address="" if self._contact.agent is None else str(self._contact.agent),

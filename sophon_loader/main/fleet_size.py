@@ -12,19 +12,15 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from sophon_loader.decide.agent_cores import wanted_agent_cores
 from sophon_loader.host.kept_file import KeptFile
 from sophon_loader.logs import log_line
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.main.verdict import Verdict
 from sophon_loader.wire.entry import GONE_S, REWRITTEN_S
-from sophon_loader.wire.wanted_cores import MAX_CORES, PREFIX, WantedCores, file_name
+from sophon_loader.wire.wanted_cores import PREFIX, WantedCores, file_name
 
 EVERY_S = 5.0
 """How often it is worked out: some milliseconds of the main process."""
-LEAST_SPEED = 0.5
-"""The least share of the cores that agents promise that work there is taken to get. Else agents that take each other's
-cores would call for more and more of them."""
 CLOSE_S = 2.0
 """How long the end of a loader waits for its file to be removed; behind that, readers take it for gone by its age."""
 _NAMES_OF_JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
@@ -35,34 +31,27 @@ log = logging.getLogger(__name__)
 
 
 class AgentCores:
-    """How many a run could use, worked out again from time to time.
-
-    Args:
-        files_from_agents: whether the run could not begin without any.
+    """How many a run could use, worked out again every few seconds, for the size of a fleet.
 
     Attributes:
         wanted: cores as agents promise them; None while nothing is known.
     """
 
-    def __init__(self, *, files_from_agents: bool) -> None:
+    def __init__(self) -> None:
         self.wanted: float | None = None
-        self._files_from_agents = files_from_agents
         self._passed_s = math.inf
 
-    def after(self, seconds: float, verdict: Verdict, agent_speed: float) -> None:
+    def after(self, seconds: float, verdict: Verdict) -> None:
         """After a window in which ways to send samples have been weighed.
 
         Args:
             seconds: its length.
             verdict: at its end.
-            agent_speed: share of the cores that agents promise that work there gets.
         """
         self._passed_s += seconds
-        # A policy that does not predict goes by something else than the programme that this is worked out from.
-        if self._passed_s >= EVERY_S and verdict.seconds is not None:
+        if self._passed_s >= EVERY_S and verdict.wanted_cores is not None:
             self._passed_s = 0.0
-            found = wanted_agent_cores(verdict.facts, files_from_agents=self._files_from_agents)
-            self.wanted = min(found / max(agent_speed, LEAST_SPEED), MAX_CORES)
+            self.wanted = verdict.wanted_cores
 
 
 class WantedFile:

@@ -116,7 +116,7 @@ class LivePlan:
         self.conditions = conditions
         self.tariff = at_first(conditions)
         self.beside = Beside()
-        self.wanted_cores = AgentCores(files_from_agents=files_from_agents)
+        self.wanted_cores, self._files_from_agents = AgentCores(), files_from_agents
         self._mark: Moment | None = None
         self._latest: Moment | None = None
         self._carried = NOTHING_PASSED
@@ -177,6 +177,7 @@ class LivePlan:
             rates=rates,
             throughput={} if self._verdict is None else self._verdict.throughput,
             limits=limits,
+            verdict=self._verdict,
             wanted=WantedCores(cores, of_one) if judging and cores is not None and of_one else None,
         )
 
@@ -197,16 +198,6 @@ class LivePlan:
         """By resource the share of the time for which it is busy, the busiest first; empty before anything is known."""
         verdict = self._verdict
         return {} if verdict is None else verdict.limits(offloading=not self._guard.must_not_offload)
-
-    def would_bring(self) -> dict[str, float]:
-        """Times as many images/s, by the model, with twice of each resource; empty before anything is known."""
-        verdict = self._verdict
-        return {} if verdict is None else verdict.would_bring
-
-    def weighed(self) -> dict[str, dict[str, float]]:
-        """What each choice takes, a mean over the samples of late that have it: stage 2 of the profiler."""
-        verdict = self._verdict
-        return {} if verdict is None else verdict.weighed()
 
     def progressed(self, now: Moment, most_samples_s: float) -> bool:
         """Look whether a window is full, and revise the tariff if so.
@@ -241,7 +232,7 @@ class LivePlan:
         if settled:
             rows = 0 if self._verdict is None else self._verdict.facts.samples
             if self._verdict is not None and rows >= MIN_OFFERS and revised:
-                self.wanted_cores.after(window.seconds, self._verdict, self.conditions.agent_speed)
+                self.wanted_cores.after(window.seconds, self._verdict)
             self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 
@@ -297,7 +288,14 @@ class LivePlan:
         if self._agent_is_starved:
             without = self.tariff.without
             self.tariff = Tariff((FILES,), f"{NO_CPU}: nothing is offloaded", without, without)
-        self._verdict = Verdict(self._policy, facts, self.conditions.wire_seen, self.tariff)
+        self._verdict = Verdict(
+            self._policy,
+            facts,
+            self.conditions.wire_seen,
+            self.tariff,
+            self.conditions.agent_speed,
+            self._files_from_agents,
+        )
         self._share()
         return True
 

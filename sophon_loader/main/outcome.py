@@ -8,6 +8,7 @@ from typing import Any
 
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies.fixed import NoOff
+from sophon_loader.decide.words import NOTHING
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.contacts import Contacts
 from sophon_loader.main.live import LivePlan
@@ -114,7 +115,7 @@ def why_nothing(found: Circumstances, report: Report) -> str:
         return why
     late = ready and f"{ready}; "
     end = f"; for every sample {found.agent} found the file cheaper" if found.offloads and not found.ready_after else ""
-    return f"{late}policy {report.policy}: {report.plan_reason.removesuffix(': nothing is offloaded')}{end}"
+    return f"{late}policy {report.policy}: {report.plan_reason.removesuffix(f': {NOTHING}')}{end}"
 
 
 def _failure(agent: str, report: Report, *, gone: bool) -> str:

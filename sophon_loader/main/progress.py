@@ -12,7 +12,7 @@ from sophon_loader.main.around import Around
 from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.main.untraced import untraced
-from sophon_loader.report.advice import sent_share
+from sophon_loader.report.advice import sent_more, sent_share
 from sophon_loader.report.report import Report
 from sophon_loader.workers.counters import Totals
 
@@ -67,7 +67,8 @@ def told(report: Report, recent: Totals, seconds: float) -> str:
     parts = [per_second(recent.samples / seconds), f"{size(recent.wire_bytes / seconds)}/s"] if seconds > 0 else []
     share = sent_share(report.totals.wire_bytes, report.totals.read_bytes)
     if share is not None:
-        parts.append(f"{percent(max(0.0, 1 - share))} saved")
+        more = sent_more(report.totals.wire_bytes, report.totals.read_bytes)
+        parts.append(f"{more} more than the files sent" if more else f"{percent(max(0.0, 1 - share))} saved")
     verdict = report.decided
     if verdict.knows:
         parts.append(f"{verdict.short[:1].lower()}{verdict.short[1:]}")

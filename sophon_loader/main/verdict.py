@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from sophon_loader.decide.agent_cores import wanted_agent_cores
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Facts, Rates
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import Tariff
+from sophon_loader.wire.wanted_cores import MAX_CORES
 
 DOUBLED = {
     "gpu": "gpu_samples_s",
@@ -18,6 +20,9 @@ DOUBLED = {
     "agent-disk": "disk_samples_s",
 }
 """What `would_bring` tells of, and the rate that is doubled for it."""
+LEAST_SPEED = 0.5
+"""The least share of the cores that agents promise that work there is taken to get. Else agents that take each other's
+cores would call for more and more of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,8 @@ class Verdict:
         facts: the samples of late, and what the resources gave; without a table while no choice has been weighed.
         wire_seen: whether the rate of the wire was measured. What a guess would make of the wire is not told.
         tariff: what requests go out at.
+        agent_speed: share of the cores that agents promise that work there gets.
+        files_from_agents: whether files can be had from agents alone.
 
     Example:
         >>> Verdict(policy, facts, True, tariff).would_bring["wire"]
@@ -39,6 +46,8 @@ class Verdict:
     facts: Facts
     wire_seen: bool
     tariff: Tariff
+    agent_speed: float = 1.0
+    files_from_agents: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -81,6 +90,15 @@ class Verdict:
             found["cache"] = self._least_s(rates, held) / self._least_s(rates, min(1.0, 2 * held))
         # Nothing is slower for having more: what is missing was given up for less traffic, within a policy's slack.
         return {name: max(1.0, times) for name, times in found.items()}
+
+    @cached_property
+    def wanted_cores(self) -> float | None:
+        """Cores of agents that could be used, as agents promise them; None while no choice has been weighed."""
+        # A policy that does not predict goes by something else than the programme that this is worked out from.
+        if self.seconds is None or self.facts.table is None:
+            return None
+        found = wanted_agent_cores(self.facts, files_from_agents=self.files_from_agents)
+        return min(found / max(self.agent_speed, LEAST_SPEED), MAX_CORES)
 
     def _least_s(self, rates: Rates, cached: float | None = None) -> float:
         cached = self.facts.cached if cached is None else cached

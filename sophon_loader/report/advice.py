@@ -11,15 +11,14 @@ from typing import Any
 
 from sophon_loader.decide.words import capitalised, resource, what_limits, what_more_brings
 from sophon_loader.figures import percent
-from sophon_loader.report.agents import IN_USE, LEFT, REFUSED
+from sophon_loader.report.agents import GAIN, IN_USE, LEFT, REFUSED
 
 HARDLY, MUCH = 0.05, 0.25
 """Shares of the time for which the training waits. Below the first one it limits, whatever the model says; above the
 second one the model must name something else for a verdict."""
 GONE = 0.5
 """The agent counts as gone if so large a share of the samples had to be read on this host instead."""
-_GAIN = 1.05
-"""More cores at the agent are advised where twice of them would bring at least so much."""
+_PERCENT = 0.01
 _NOT_ENOUGH_FOR = " to say what limits"
 _NOT_ENOUGH = f"Not enough data{_NOT_ENOUGH_FOR}"
 _AGENT_CORES = "Give the agent more cores: it then compresses and prepares more."
@@ -56,6 +55,7 @@ class Verdict:
         would_bring: of the report, what limits first, then by what it brings; None where the training does not wait
             for what the model names.
         knows: whether there is anything to say.
+        compare: what to compare, where more could have come without offloading; else "". It is in `advice` as well.
     """
 
     heading: str
@@ -64,6 +64,7 @@ class Verdict:
     holds: bool = True
     would_bring: Mapping[str, float] | None = None
     knows: bool = True
+    compare: str = ""
 
     @property
     def short(self) -> str:
@@ -79,7 +80,7 @@ class Verdict:
     def helps(self) -> str:
         """What would help, in a sentence; "" where nothing is known."""
         if self.would_bring is not None:
-            return what_more_brings(self.would_bring)
+            return " ".join(filter(None, (self.compare, what_more_brings(self.would_bring))))
         return self.advice[0] if self.knows else ""
 
     @property
@@ -118,12 +119,14 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
             "or for something else on this host."
         )
         return Verdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
+    compare = _compare(values)
     by_how_much = capitalised(what_limits(limits).partition("; ")[2])
     return Verdict(
         f"{capitalised(resource(first))} limits",
         f"{wait} {by_how_much}".strip(),
-        _advice(first, values),
+        (*([compare] if compare else []), *_advice(first, values)),
         would_bring=dict(sorted(values["would_bring"].items(), key=lambda one: (one[0] != first, -one[1]))),
+        compare=compare,
     )
 
 
@@ -133,6 +136,45 @@ def sent_share(wire_bytes: float, read_bytes: float) -> float | None:
     Files read on this host are in neither: they did not cross the network from an agent, so they save nothing.
     """
     return wire_bytes / read_bytes if wire_bytes and read_bytes else None
+
+
+def sent_more(wire_bytes: float, read_bytes: float) -> str:
+    """How many more bytes were sent than the files have: "88 %"; "" where that is not the case.
+
+    Less than a percent reads as equal.
+    """
+    share = sent_share(wire_bytes, read_bytes)
+    return "" if share is None or share < 1 + _PERCENT else percent(share - 1)
+
+
+def times_without(values: Mapping[str, Any]) -> float | None:
+    """Samples per second, as a multiple of those that could come without offloading by the loader's estimate."""
+    known, seconds = values["throughput"].values(), values["seconds"]
+    return values["samples"] / seconds / min(known) if known and seconds and values["samples"] else None
+
+
+def told_times(values: Mapping[str, Any], verdict: Verdict) -> str:
+    """A sentence on `times_without`, where that is known; it blames no offloading for what has another reason."""
+    times = times_without(values)
+    assert times is not None, "the caller has looked"
+    text = f"{times:.2g} times as many as could come without offloading, by the loader's estimate."
+    if times >= 1 - HARDLY:
+        return text
+    if not values["offloading"]:
+        return f"{text} Nothing was offloaded, so the difference is the start of workers, or something else here."
+    if verdict.would_bring is None:
+        return f"{text} The training hardly waits, so offloading or not makes little difference."
+    return f"{text} {verdict.compare}"
+
+
+def _compare(values: Mapping[str, Any]) -> str:
+    times = times_without(values)
+    if times is None or times >= 1 - HARDLY or not values["offloading"]:
+        return ""
+    return (
+        'If the next epoch is no faster, compare one under policy="no-off": by the loader\'s estimate '
+        f"{percent(1 / times - 1)} more samples per second could come without offloading."
+    )
 
 
 def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -145,7 +187,7 @@ def _advice(first: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     if not values["offloading"]:
         why_not = values["summary"].partition(": ")[2] or values["summary"]
         told.insert(0 if first == "wire" else len(told), f"See why nothing is offloaded: {why_not}.")
-    if brings.get("agent-cpu", 1.0) >= _GAIN:
+    if brings.get("agent-cpu", 1.0) >= GAIN:
         bought.append("agent-cpu")
     if told:  # else what limits is to come first
         bought.sort(key=lambda name: -brings.get(name, 1.0))

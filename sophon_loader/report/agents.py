@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sophon_loader.figures import counted, percent, size
@@ -11,6 +11,8 @@ from sophon_loader.figures import counted, percent, size
 IN_USE, SILENT, MISSING, LEFT, REFUSED = "in use", "does not answer", "yet to come", "has left", "not used"
 STATES = (IN_USE, SILENT, MISSING, LEFT, REFUSED)
 """In the order in which one of several ranks' is told: the last of them."""
+GAIN = 1.05
+"""More cores at the agent are of use where twice of them would bring at least so much."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,21 @@ class AgentShare:
         return text + {SILENT: ", and does not answer now", LEFT: ", and has left"}.get(self.state, "")
 
 
-def agents_of_use(cores: float | None, agents: float | None, states: Sequence[str]) -> str:
+def agents_of_use(
+    cores: float | None, agents: float | None, states: Sequence[str], would_bring: Mapping[str, float]
+) -> str:
     """How many agents a loader could use, and how many it has, in a sentence; "" where that is not known.
 
     Args:
         cores, agents: of a report: `wanted_agent_cores` and `wanted_agents`.
         states: of several agents; none where there is one.
+        would_bring: of the report. Ranks, or moments, may differ in whether an agent is of use.
     """
     if cores is None or agents is None:
         return ""
     if not (cores and agents):
+        if would_bring.get("agent-cpu", 1.0) >= GAIN:
+            return "More cores of agents would be of use; how many is not known."
         return "No agent would be of use: an epoch takes hardly longer without any."
     there = counted(cores / agents * (states.count(IN_USE) if states else 1), "core")
     whole = counted(math.ceil(round(agents, 2) or 1), "agent")

@@ -12,7 +12,7 @@ from typing import Any
 from sophon_loader import __version__
 from sophon_loader.decide.words import LEAST_GAIN, RESOURCES, capitalised, doubled, resource, what_more_brings
 from sophon_loader.figures import counted, number, percent, size
-from sophon_loader.report.advice import Verdict, sent_share, verdict_of
+from sophon_loader.report.advice import Verdict, sent_more, sent_share, told_times, verdict_of
 from sophon_loader.report.agents import agents_of_use
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
@@ -104,8 +104,7 @@ def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
         return card(title, figure(number(ours)), sentence("How many would come without offloading is not known."))
     without = min(known)
     both = bars([("this epoch", ours, number(ours)), ("without offloading", without, number(without))])
-    told = f"{ours / without:.2g} times as many as could come without offloading, by the loader's estimate."
-    return card(title, figure(number(ours)), both, sentence(told))
+    return card(title, figure(number(ours)), both, sentence(told_times(values, verdict)))
 
 
 def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
@@ -118,9 +117,10 @@ def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
             f"Files of {size(values['file_bytes'])} were read on this host; nothing crossed the network from an agent."
         )
         return card(title, figure("No agent used" if verdict.holds else "Nothing"), sentence(here))
-    saved = figure(f"{size(max(0, whole - wire))} ({percent(max(0.0, 1 - share))})")
+    more = sent_more(wire, whole)
+    saved = f"None: {more} more were sent" if more else f"{size(max(0, whole - wire))} ({percent(max(0.0, 1 - share))})"
     both = bars([("sent", wire, size(wire)), ("files", whole, size(whole))])
-    return card(title, saved, both, sentence(f"{capitalised(values['summary'])}."))
+    return card(title, figure(saved), both, sentence(f"{capitalised(values['summary'])}."))
 
 
 def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
@@ -162,7 +162,8 @@ def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
 def _agents(values: Mapping[str, Any]) -> str:
     agents = values.get("agents", ())
     states = [one["state"] for one in agents]
-    of_use = sentence(agents_of_use(values.get("wanted_agent_cores"), values.get("wanted_agents"), states))
+    wanted = values.get("wanted_agent_cores"), values.get("wanted_agents")
+    of_use = sentence(agents_of_use(*wanted, states, values["would_bring"]))
     if not agents:
         return card("Agents", of_use) if of_use else ""
     groups, lacking = any(one["group"] for one in agents), any(one["lacks"] for one in agents)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sophon_loader.decide.words import resource
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
 from sophon_loader.profiling.steps import VERDICT_STEPS
-from sophon_loader.report.advice import sent_share
+from sophon_loader.report.advice import sent_more, sent_share
 from sophon_loader.report.agents import agents_of_use
 from sophon_loader.report.values import ReportValues
 
@@ -47,8 +47,8 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "what limits", verdict.limits or _too_soon(report)
     yield "what would help", verdict.helps
     states = [one.state for one in report.agents]
-    yield "agents of use", agents_of_use(report.wanted_agent_cores, report.wanted_agents, states)
-    yield "why this plan", report.plan_reason
+    yield "agents of use", agents_of_use(report.wanted_agent_cores, report.wanted_agents, states, report.would_bring)
+    yield "why this plan", report.why_this_plan
     yield "speeds", _speeds(report.rates)
     yield "without offloading", _throughput(report.throughput)
     yield "sent", _sent(totals)
@@ -113,7 +113,11 @@ def _sent(totals: Totals) -> str:
         return f"nothing: files of {size(totals.file_bytes)} were read on this host"
     text = f"{size(totals.wire_bytes)} for files of {size(totals.read_bytes)} ({percent(share)})"
     here = totals.file_bytes - totals.read_bytes if totals.fallbacks or totals.cached else 0
-    return f"{text}; files of {size(here)} were read on this host" if here > 0 else text
+    if here > 0:
+        text += f"; files of {size(here)} were read on this host"
+    if more := sent_more(totals.wire_bytes, totals.read_bytes):
+        text += f": {more} more than the files have, because prepared samples can be larger; it spares the loader's CPU"
+    return text
 
 
 def _cached(totals: Totals) -> str:
@@ -133,8 +137,9 @@ def _cuts(cuts: Mapping[int, int]) -> str:
     """How many ops ran at the agent; nothing where none did."""
     if not set(cuts) - {0}:
         return ""
-    parts = [f"{cut or 'none'} for {counted(count, 'sample')}" for cut, count in sorted(cuts.items())]
-    return f"{', '.join(parts)} (decoding is the first)"
+    told = {0: "none", 1: "decoding alone"}
+    parts = [f"{told.get(cut, cut)} for {counted(count, 'sample')}" for cut, count in sorted(cuts.items())]
+    return ", ".join(parts) + (" (decoding is the first)" if max(cuts) > 1 else "")
 
 
 def _cpu_time(totals: Totals) -> str:

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from sophon_loader.figures import counted, duration, number, percent, size
-from sophon_loader.report.advice import sent_share, verdict_of
+from sophon_loader.report.advice import sent_more, sent_share, verdict_of
 from sophon_loader.report.course import Course, EpochCourse
 from sophon_loader.report.markup import asset, table
 from sophon_loader.report.page import faults_of, page_of
@@ -189,7 +189,8 @@ def _epochs(epochs: Sequence[EpochCourse]) -> str:
 def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
     seconds, samples = epoch.total("for_s"), epoch.total("samples")
     wire = epoch.total("wire_bytes")
-    share = sent_share(wire, epoch.total("read_bytes"))
+    read = epoch.total("read_bytes")
+    share, more = sent_share(wire, read), sent_more(wire, read)
     said = [
         "Not enough data" if epoch.told is None else verdict_of(epoch.told.values).short,
         *faults_of(epoch.faults()),
@@ -201,7 +202,7 @@ def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
         number(samples / seconds) if seconds else "-",
         percent(min(1.0, epoch.total("waited_s") / seconds)) if seconds else "-",
         size(wire),
-        "-" if share is None else percent(max(0.0, 1 - share)),
+        f"none: {more} more" if more else "-" if share is None else percent(max(0.0, 1 - share)),
         "; ".join(said),
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sophon_loader.decide.words import NOTHING
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
-from sophon_loader.report.advice import Verdict, verdict_of
+from sophon_loader.report.advice import Verdict, sent_more, verdict_of
 from sophon_loader.report.agents import AgentShare
 from sophon_loader.workers.counters import NO_TOTALS, Totals
 
@@ -99,13 +100,23 @@ class ReportValues:
         totals = self.totals
         if not self.offloading:
             return f"nothing offloaded: {self.why_not}"
-        text = (
-            f"{self.prepared} of {totals.samples} samples {_prepared(totals)}; "
-            f"{size(totals.wire_bytes)} sent instead of {size(totals.read_bytes)}"
-        )
+        sent, files = size(totals.wire_bytes), size(totals.read_bytes)
+        text = f"{self.prepared} of {totals.samples} samples {_prepared(totals)}; "
+        if sent_more(totals.wire_bytes, totals.read_bytes):
+            text += f"{sent} sent for files of {files}, which is more, and spares the loader's CPU"
+        else:
+            text += f"{sent} sent instead of {files}"
         if totals.fallbacks:
             text += f"; {totals.fallbacks} files read on this host instead"
         return f"{text}; {self.why_not}" if self.why_not else text
+
+    @property
+    def why_this_plan(self) -> str:
+        """`plan_reason`; a plan that offloads nothing by now says so where samples of this epoch were offloaded."""
+        head, nothing, tail = self.plan_reason.partition(NOTHING)
+        if not (nothing and self.offloading):
+            return self.plan_reason
+        return f"{head}{nothing} now, after {self.prepared} of {self.totals.samples} samples were{tail}"
 
     @property
     def verdict(self) -> str:
@@ -164,7 +175,7 @@ class ReportValues:
             "group_bytes": dict(self.group_bytes),
             "agents": [asdict(one) for one in self.agents],
             "agent_address": self.agent_address,
-            "plan_reason": self.plan_reason,
+            "plan_reason": self.why_this_plan,
             "notes": list(self.notes),
         }
 

@@ -174,7 +174,7 @@ def test_a_state_taken_behind_a_signal_goes_on_there(
     assert seen(iter(again)) == rest
 
 
-@pytest.mark.filterwarnings("ignore:No op runs at the agent")
+@pytest.mark.filterwarnings("ignore:No op but decoding can run at the agent")
 @pytest.mark.parametrize("agent", [None, LOCAL])
 def test_with_an_agent_too(pictures: Any, alarmed: None, agent: Any) -> None:
     loader = OffloadingDataLoader(pictures(4, Slow(0.8)), BATCH, agent=agent, policy="all-off")

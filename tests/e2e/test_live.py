@@ -124,7 +124,7 @@ def test_an_op_that_the_agent_does_not_know(root: Path, make: Any, workers: int)
         assert any("times_two" in note for note in report["notes"])
 
 
-@pytest.mark.filterwarnings("ignore:no op runs at the agent")
+@pytest.mark.filterwarnings("ignore:No op but decoding can run")
 def test_a_pipeline_that_the_agent_cannot_begin(root: Path, make: Any) -> None:
     dataset = pictures(root, transform=v1.Compose([_grey_tensor, times_two]))
     for report in epochs(make(dataset, num_workers=1), key="unknown"):

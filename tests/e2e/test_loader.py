@@ -592,7 +592,7 @@ class Refusing:
         raise ValueError("of the user's own")
 
 
-@pytest.mark.filterwarnings("ignore:no op runs at the agent")
+@pytest.mark.filterwarnings("ignore:No op but decoding can run")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("there", [True, False], ids=["agent", "alone"])
 def test_an_error_of_the_user_is_not_buried(root: Path, make: Any, there: bool, workers: int) -> None:

@@ -52,6 +52,8 @@ SPARE = 5.0
 """Times the slack by which an epoch may be longer than the shortest for the sake of less work."""
 LONGER = (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0)
 """Times the shortest epoch that are looked at where traffic has a price; the sum of the two is convex in it."""
+MORE = 1.01
+"""Times the files' bytes; more than that is said to spare something else."""
 LEAST_PART = 0.01
 """Share of the requests below which a part of a tariff is left out."""
 AGENT_EXCHANGE = 1e-3
@@ -181,6 +183,8 @@ def _reason(base: EpochTime, predicted: EpochTime, wire_bytes: float, table: Cho
         if files
         else f"{size(wire_bytes / table.samples)} per sample"
     )
+    if files and wire_bytes > MORE * files:
+        sent += f", to spare {resource(base.bottleneck)},"
     return (
         f"without offloading {resource(base.bottleneck)} limits, at {_per_s(table, base.seconds)}; "
         f"with it {resource(predicted.bottleneck)} limits, at {_per_s(table, predicted.seconds)}, and {sent} are sent"

@@ -63,7 +63,7 @@ def test_a_dataset_that_cannot_be_offloaded(make: Any) -> None:
     assert said_by(loader).startswith("TensorDataset is not an ImageFolder")
 
 
-@pytest.mark.filterwarnings("ignore:no op runs at the agent")
+@pytest.mark.filterwarnings("ignore:No op but decoding can run")
 @pytest.mark.parametrize("policy", ["auto", "resize-off"])
 def test_a_first_op_that_is_unknown(root: Path, make: Any, policy: str) -> None:
     chain = v1.Compose([v1.Lambda(as_it_is), v1.Resize((16, 16)), v1.ToTensor()])

@@ -87,4 +87,4 @@ def test_prices_without_a_prediction_are_followed_and_say_nothing_of_limits() ->
     for _ in range(MIN_OFFERS):
         live.shared.offers.write(0, [Offer(0, "file", 9000, 0.0, 0.002), Offer(2, "pixels", 3000, 0.001, 0.001)])
     assert live._revise() and live.tariff.reason == "asked to save bytes"
-    assert (live.limits(), live.would_bring(), live.predicted_s) == ({}, {}, None)
+    assert (live.limits(), live.findings().would_bring(), live.predicted_s) == ({}, {}, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from sophon_loader.decide.agent_cores import wanted_agent_cores
 from sophon_loader.main import fleet_size
+from sophon_loader.main.account import Account
 from sophon_loader.main.fleet_size import EVERY_S, AgentCores, WantedFile
 from sophon_loader.pipeline.randomness import threads_beside
 from sophon_loader.wire.wanted_cores import WantedCores
@@ -35,10 +37,16 @@ def test_it_is_known_once_ways_have_been_weighed_and_worked_out_anew_every_few_s
     made.progress(2.0, totals_of(200))
     verdict = live._verdict
     assert verdict is not None
+    account = Account("auto", 0)
     told = live.findings(of_one=2.0).wanted
     assert told == WantedCores(wanted_agent_cores(verdict.facts), 2.0) and told.cores > 0
     made.progress(3.0, totals_of(300, wire_bytes=5_000_000))
     assert live.findings(of_one=2.0).wanted == told, "not again within a second"
+    account.findings = live.findings(of_one=2.0)
+    report, now = account.report(), live._verdict
+    assert now is not None and now is not verdict, "the report is of one moment, and not of when the fleet was told"
+    assert report.wanted_agent_cores == now.wanted_cores != told.cores
+    assert (report.would_bring, report.limits) == (now.would_bring, now.limits())
     made.progress(3.0 + EVERY_S, totals_of(400, wire_bytes=5_000_000))
     assert live.findings(of_one=2.0).wanted not in (None, told)
 
@@ -51,8 +59,8 @@ def test_cores_that_agents_promise_and_do_not_have(got: float, times: float) -> 
     made.progress(1.0, totals_of())
     verdict = made.live._verdict
     assert verdict is not None
-    cores = AgentCores(files_from_agents=False)
-    cores.after(1.0, verdict, got)
+    cores = AgentCores()
+    cores.after(1.0, replace(verdict, agent_speed=got))
     assert cores.wanted == pytest.approx(times * wanted_agent_cores(verdict.facts))
 
 

@@ -137,7 +137,7 @@ def test_files_that_are_read_here_are_not_offloaded_before_anything_is_known() -
 def test_the_first_requests_already_go_out_at_prices(driven: Driven) -> None:
     live = driven.live
     assert live.tariff.offloads and live.predicted_s is None
-    assert not (live.limits() or live.would_bring() or live.weighed())
+    assert not (live.limits() or live.findings().would_bring() or live.findings().weighed())
     (part,) = driven.told.parts
     assert part.prices is not None and max(vars(part.prices).values()) == 1.0
 
@@ -262,7 +262,9 @@ def test_too_few_offers_change_no_price(driven: Driven) -> None:
     first = driven.live.tariff
     driven.weigh(MIN_OFFERS - 1)
     assert not driven.progress(1.0, totals_of(100))
-    assert driven.live.tariff is first and not (driven.live.would_bring() or driven.live.weighed())
+    assert driven.live.tariff is first and not (
+        driven.live.findings().would_bring() or driven.live.findings().weighed()
+    )
     assert 0.9e6 < driven.live.conditions.rates.wire_bytes_s < 2e6, "what the window has shown is kept"
     driven.weigh(1)
     assert driven.progress(2.0, totals_of(200)) and driven.live.limits() != {}
@@ -281,7 +283,7 @@ def test_what_limits_is_told_before_choices_have_been_weighed(
     report = account.report()
     assert report.bottleneck == limits and report.limits[limits] == 1.0
     assert report.verdict.startswith(f"{capitalised(resource(limits))} limits. ") and "Twice" not in report.verdict
-    assert not (report.throughput or driven.live.would_bring() or driven.live.weighed())
+    assert not (report.throughput or driven.live.findings().would_bring() or driven.live.findings().weighed())
 
 
 def test_another_iteration_counts_from_nothing_and_goes_on_with_what_is_known(driven: Driven) -> None:
@@ -386,7 +388,7 @@ def test_the_agent_s_disk_holds_all_choices_up_alike(driven: Driven) -> None:
     assert next(iter(driven.live.limits())) == "agent-disk" and driven.live.limits()["gpu"] < 0.1
     assert "the agent's disk limits, at " in driven.live.tariff.reason
     assert driven.live.predicted_s == pytest.approx(100_000 * SAMPLES / disk_bytes_s)
-    found = driven.live.would_bring()
+    found = driven.live.findings().would_bring()
     assert found["agent-disk"] > 1.5 and found["wire"] == found["agent-cpu"] == pytest.approx(1.0)
 
 
@@ -395,7 +397,7 @@ def test_what_more_would_bring(driven: Driven) -> None:
     driven.weigh(20)
     for second in range(1, 8):
         driven.progress(float(second), totals_of(100 * second))
-    found = driven.live.would_bring()
+    found = driven.live.findings().would_bring()
     assert set(found) == {"gpu", "wire", "loader-cpu", "agent-cpu", "agent-disk"}
     assert next(iter(driven.live.limits())) == "wire"
     assert found["wire"] > 1.5 and found["gpu"] == pytest.approx(1.0) and min(found.values()) > 0.99
@@ -420,10 +422,10 @@ def test_what_more_would_bring_is_of_one_moment_whatever_comes_meanwhile() -> No
     driven.statistics.shortest_net_s.array[:] = 0.0005
     driven.weigh(20)
     driven.progress(1.0, totals_of(100))
-    undisturbed = dict(driven.live.would_bring())
+    undisturbed = dict(driven.live.findings().would_bring())
     driven.progress(2.0, totals_of(200))
     policy.meanwhile = lambda: driven.progress(3.0, totals_of(300, wire_bytes=2_100_000))
-    assert driven.live.would_bring() == pytest.approx(undisturbed, rel=0.02)
+    assert driven.live.findings().would_bring() == pytest.approx(undisturbed, rel=0.02)
     assert driven.live.conditions.rates.wire_bytes_s < 0.3e6, "of the next moment"
 
 
@@ -431,7 +433,7 @@ def test_what_the_choices_take(driven: Driven) -> None:
     driven.weigh(MIN_OFFERS)
     driven.weigh(MIN_OFFERS, [OFFERS[0]._replace(nbytes=50_000)])
     driven.progress(1.0, totals_of(100))
-    found = driven.live.weighed()
+    found = driven.live.findings().weighed()
     assert list(found) == ["file@0", str(Choice(2, "pixels"))]
     assert found["file@0"]["wire_bytes"] == 75_000 and found["pixels@2"]["wire_bytes"] == 10_000
     assert found["pixels@2"]["agent_s"] == pytest.approx(0.003 + 0.0003, rel=1e-3), "with reading and upkeep"
@@ -519,7 +521,7 @@ def test_what_limits_is_told_of_an_agent_that_never_weighed_anything() -> None:
              "offloaded_upkeep_s": 0.0, "work_s": 0.0, "fresh": 0, "net_s": 0.0}  # fmt: skip
     driven.progress(1.0, totals_of(50, **files))
     assert next(iter(driven.live.limits())) == "agent-cpu" and not driven.live.tariff.offloads
-    assert driven.live.would_bring()["agent-cpu"] == pytest.approx(2.0, rel=0.05)
+    assert driven.live.findings().would_bring()["agent-cpu"] == pytest.approx(2.0, rel=0.05)
     assert driven.live.predicted_s == pytest.approx(SAMPLES / 50, rel=0.05) and driven.told.parts == (FILES,)
     driven.statistics.agent_cores.array[:] = driven.statistics.per_worker.array[:] = 1.0
     driven.progress(2.0, totals_of(100, **{name: 2 * value for name, value in files.items()}))
@@ -674,7 +676,7 @@ def test_what_twice_of_the_cache_would_bring(admitted: float, times: float | Non
     driven = Driven(admitted=admitted)
     driven.weigh(64)
     driven.progress(1.0, totals_of())
-    brings = driven.live.would_bring()
+    brings = driven.live.findings().would_bring()
     assert ("cache" in brings) == (0 < admitted < 1)
     if times is not None:
         assert brings["cache"] == pytest.approx(times, rel=0.05)

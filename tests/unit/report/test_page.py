@@ -241,7 +241,7 @@ def test_agents_of_use_are_told_in_words() -> None:
         (0.0003, 0.0001, (), "0.1 cores of agents would be of use, that is 1 agent like these; there are 3 cores."),
         (0.0, 0.0, (), "No agent would be of use: an epoch takes hardly longer without any."),
     ):
-        made = report(wanted_agent_cores=cores, wanted_agents=agents, agents=of)
+        made = report(wanted_agent_cores=cores, wanted_agents=agents, agents=of, would_bring={"wire": 2.0})
         texts = page(made).texts
         assert says in texts[: texts.index("Details")] and dict(rows_of(made))["agents of use"] == says
     assert "of agents would be of use" not in page(report(agents=two)).text

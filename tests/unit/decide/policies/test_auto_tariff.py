@@ -216,6 +216,12 @@ def test_a_gpu_bound_job_is_left_alone() -> None:
     assert tariff.predicted == tariff.without
 
 
+def test_more_bytes_than_the_files_have_are_sent_for_a_reason_that_is_told() -> None:
+    table = table_of([[100, 188]] * 300, [[0, 0.01]] * 300, [[0.02, 0]] * 300, (FILE, PIXELS))
+    reason = Auto().tariff(facts_of(table, Rates(1e9, 1e9, 1, 8))).reason
+    assert reason.endswith("187 % of the files' bytes, to spare the loader's CPU, are sent")
+
+
 @pytest.mark.parametrize(("saved", "offloads"), [(0.5, False), (2.0, True)])
 def test_a_gain_within_the_slack_is_no_reason_to_offload(saved: float, offloads: bool) -> None:
     table = table_of([[1e6, 1e6 * (1 - saved / 100)]] * 200, [[0, 1e-4]] * 200, choices=(FILE, PIXELS))
