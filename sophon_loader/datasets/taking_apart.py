@@ -12,6 +12,7 @@ from sophon_loader.datasets.indices import integers
 from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
 from sophon_loader.datasets.recognised import own_parts, replaced_under, rule_of
+from sophon_loader.datasets.without_gain import why_no_gain
 from sophon_loader.errors import must_leave
 from sophon_loader.host.shared import SharedArray
 
@@ -93,15 +94,20 @@ def _source(dataset: Any) -> tuple[Source, int]:
     raise NotOffloadable(_why(dataset))
 
 
+_ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow as RGB, gain nothing"
+"""What giving a class these members would not change: said before somebody does."""
+
+
 def _why(dataset: Any) -> str:
     """Why a dataset is not offloaded that has no rule and does not keep to the protocol, and what would help."""
     name = type(dataset).__name__
+    if no_gain := why_no_gain(dataset):
+        return f"{name} runs as in DataLoader: {no_gain}"
     members = {"root": "root", "transform": "transform", "key": "key(index)", "target": "target(index)"}
     lacking = [text for member, text in members.items() if not hasattr(dataset, member)]
     what = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if lacking[1:] else lacking) or "a length"
-    remedy = (
-        f"it lacks {what} (see sophon_loader.OffloadableDataset); for a list of files, use sophon_loader.FileDataset"
-    )
+    remedy = f"it lacks {what} (see sophon_loader.OffloadableDataset; {_ONLY}); for a list of files, use "
+    remedy += "sophon_loader.FileDataset"
     if own := own_parts(dataset):
         # A recipe that many have copied gives the path as well.
         more = "; put what it gives besides image and label into the label: targets=[(label, path), ...]"

@@ -17,6 +17,7 @@ from sophon_loader.datasets.indices import as_integer
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.recognised import Transforms
+from sophon_loader.datasets.without_gain import why_no_gain
 from sophon_loader.errors import must_leave
 from sophon_loader.host.regular import read_regular
 from sophon_loader.main.order import Order
@@ -72,7 +73,8 @@ def _first_difference(data: Offloadable) -> str | None:
         for row in sorted({0, length // 2, length - 1}) if length else ():
             found = _difference(owner, source, transforms, row)
             if found is not None:
-                return f"the dataset does more than its parts: {found}"
+                kind = why_no_gain(owner)
+                return f"the dataset does more than its parts: {found}{f'; {kind}' if kind else ''}"
     return None
 
 
