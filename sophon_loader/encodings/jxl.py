@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
+import re
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from sophon_loader.encodings.encoding import Encoded, Encoding, Payload, image_size
-from sophon_loader.encodings.estimate import UsedAt, compressed_image
+from sophon_loader.encodings.estimate import Fitted, UsedAt, compressed_image
 from sophon_loader.encodings.rgb import MAX_RGB_PIXELS, decoded_rgb, is_rgb
 from sophon_loader.errors import EncodingError
 
-_EFFORT = 3
-"""For a dear wire: 13 % (imagenet) and 16 % (photos) fewer bytes than `htj2k` for crops of 224 px, five times the CPU.
-Effort 1 has 3 % more bytes than `htj2k` for a third of the agent's CPU, but with libjxl 0.11.2 it is not lossless: of
-ramps with noise that overflow from 255 to 0, 6 % come back as others, or not at all."""
-_DECODE_PER_ENCODE = 0.58
-"""CPU seconds to decode per second of encoding; 0.59 and 0.58 for the images of docs/results.md."""
+_FAST, _SAFE = 1, 3
+"""Efforts. The fast one has 4 % more bytes than `htj2k` for a third of the agent's CPU, for crops of 224 px of photos.
+The safe one has 13 % (imagenet) and 16 % (photos) fewer bytes than `htj2k`, for five times the CPU."""
+_FAST_FROM = (0, 12)
+"""The first libjxl whose effort 1 is lossless: all of 20 000 noisy images came back. With 0.11.2, of ramps with noise
+that overflow from 255 to 0, 6 % come back as others, or not at all."""
+_DECODE_PER_ENCODE = {_FAST: 2.6, _SAFE: 0.58}
+"""CPU seconds to decode per second of encoding, by effort; of the safe one 0.59 and 0.58 for the images of
+docs/results.md."""
 _CODESTREAM = b"\xff\x0a"
 """The first bytes of a codestream without a container."""
 _SIDE_BITS = (9, 13, 18, 30)
@@ -28,15 +32,26 @@ _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 class JxlEncoding(Encoding):
-    """Meta: `size` [width, height]. The effort only says how hard the encoder tries.
+    """Meta: `size` [width, height]. The effort only says how hard the encoder tries; any end decodes each.
 
     What was written is not decoded again to see that it is right: at effort 3 all of 50 000 noisy and odd-sized images
-    came back, of which effort 1 gets 2 in 1000 wrong (tests/contract/test_jxl.py).
+    came back, of which libjxl 0.11.2 gets 2 in 1000 wrong at effort 1 (tests/contract/test_jxl.py).
     """
 
     name = "jxl"
     used_at = UsedAt.RESIZED
-    estimate = compressed_image(_DECODE_PER_ENCODE)
+
+    @cached_property
+    def effort(self) -> int:
+        """By the library that is installed, which is loaded for that."""
+        import imagecodecs
+
+        return effort_of(imagecodecs.jpegxl_version())
+
+    @cached_property
+    def estimate(self) -> Fitted:  # type: ignore[override]  # nobody sets it
+        """By the effort: a picture that was written fast takes longer to decode than it took to write."""
+        return compressed_image(_DECODE_PER_ENCODE[self.effort])
 
     def accepts(self, value: Any) -> bool:
         return is_rgb(value)
@@ -44,7 +59,7 @@ class JxlEncoding(Encoding):
     def encode(self, value: Image.Image) -> Encoded:
         import imagecodecs
 
-        data = imagecodecs.jpegxl_encode(np.asarray(value), lossless=True, effort=_EFFORT, numthreads=1)
+        data = imagecodecs.jpegxl_encode(np.asarray(value), lossless=True, effort=self.effort, numthreads=1)
         return Encoded(self.name, {"size": list(value.size)}, data)
 
     def decode(self, meta: dict[str, Any], payload: Payload) -> Image.Image:
@@ -55,6 +70,20 @@ class JxlEncoding(Encoding):
             raise EncodingError(f"jxl must be of the size in its header {width} x {height} and not too large")
         decoder = partial(imagecodecs.jpegxl_decode, numthreads=1)
         return decoded_rgb(self.name, decoder, payload, (width, height))
+
+
+def effort_of(version: str) -> int:
+    """The least effort at which a libjxl is lossless; the safe one where the version cannot be read.
+
+    Args:
+        version: as `imagecodecs.jpegxl_version()` gives it.
+
+    Example:
+        >>> effort_of("libjxl 0.11.2")
+        3
+    """
+    found = re.match(r"libjxl (\d+)\.(\d+)", version)
+    return _FAST if found and tuple(map(int, found.groups())) >= _FAST_FROM else _SAFE
 
 
 def _size_of(payload: Payload) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""JPEG XL's fastest effort is not lossless for some noisy images, which is why the encoding uses another."""
+"""libjxl's fastest effort is not lossless for some noisy images before 0.12, so the encoding uses another there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.encodings.jxl import JxlEncoding, effort_of
 from sophon_loader.encodings.registry import decode, encode
 from tests.support.drawn import FULL
 
@@ -31,8 +32,24 @@ def test_images_that_effort_1_gets_wrong_come_back_right() -> None:
         if not np.array_equal(imagecodecs.jpegxl_decode(data, numthreads=1), pixels):
             wrong += 1
             assert np.array_equal(crossed(pixels), pixels)
-    if not wrong:
+    if effort_of(imagecodecs.jpegxl_version()) == 1:
+        assert not wrong, "the encoding uses this effort"
+    elif not wrong:
         pytest.skip(f"this libjxl gets every one of {count} noisy images right at effort 1")
+
+
+@pytest.mark.parametrize(
+    ("version", "effort"),
+    [("libjxl 0.11.2", 3), ("libjxl 0.12.0", 1), ("libjxl 1.0.0", 1), ("libjxl 0.9.1", 3), ("libjxl n/a", 3), ("", 3)],
+)
+def test_the_effort_is_the_least_that_is_lossless(version: str, effort: int) -> None:
+    assert effort_of(version) == effort
+
+
+def test_the_estimate_is_of_the_effort() -> None:
+    fast, safe = JxlEncoding(), JxlEncoding()
+    fast.effort, safe.effort = 1, 3
+    assert fast.estimate.decode_per_encode > 1 > safe.estimate.decode_per_encode
 
 
 def test_noise_of_every_size_comes_back_right() -> None:
