@@ -75,7 +75,9 @@ def with_its_info(image: Image.Image) -> tuple[torch.Tensor, str, list[type]]:
 def test_a_function_that_comes_first_is_warned_of_once(root: Path, agent: Agent, make: MakeLoader) -> None:
     loader = make(folder(root, v1.Compose([with_its_info, *eval_transform().transforms])), collate_fn=as_list)
     assert agent.alive()
-    with pytest.warns(OffloadWarning, match="No op but decoding can run at the agent: with_its_info .* it is a function"):
+    with pytest.warns(
+        OffloadWarning, match="No op but decoding can run at the agent: with_its_info .* it is a function"
+    ):
         iter(loader)
     iter(loader)
     assert any("put it behind the ops that an agent is to run" in note for note in loader.report().notes)
