@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -193,12 +194,14 @@ class Engine:
         several, cache = len(self._contact.routes) > 1, self._cache
         if not several and cache is None:
             return None
+        known = weakref.ref(self)  # this engine holds the dataset, which holds what is returned: no circle
 
         def look() -> None:
             if cache is not None:
                 see_reads(cache)
-            if several and not epoch.superseded:
-                self.wanted()
+            engine = known() if several and not epoch.superseded else None
+            if engine is not None:
+                engine.wanted()
 
         return look
 

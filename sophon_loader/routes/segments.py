@@ -93,6 +93,9 @@ class Segment:
         True
     """
 
+    _data = _table = -1
+    """What `__del__` finds where `__init__` has raised."""
+
     def __init__(self, folder: str, number: int, *, for_reading: bool = False) -> None:
         names = [f"{number}.{what}" for what in ("data", "table")]
         self.writable = not for_reading
@@ -110,9 +113,13 @@ class Segment:
             os.close(within)
 
     def close(self) -> None:
-        """Close its files."""
-        os.close(self._data)
-        os.close(self._table)
+        """Close its files; they are closed, too, when nobody refers to the segment."""
+        opened, self._data, self._table = (self._data, self._table), -1, -1
+        for descriptor in opened:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    __del__ = close
 
     def find(self, digest: bytes, withdrawn: int = 0) -> Entry | None:
         """What is kept under the digest of a key, if anything is.

@@ -32,6 +32,9 @@ class Withdrawals:
         1
     """
 
+    _descriptor = -1
+    """What `__del__` finds where `__init__` has raised."""
+
     def __init__(self, folder: str, *, for_reading: bool = False) -> None:
         within = open_private_folder(folder)
         try:
@@ -54,10 +57,12 @@ class Withdrawals:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close its file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        """Close its file; it is closed, too, when nobody refers to the count."""
+        opened, self._descriptor = self._descriptor, -1
+        if opened >= 0:
+            os.close(opened)
+
+    __del__ = close
 
 
 def _opened(folder: int, for_reading: bool) -> int:

@@ -14,10 +14,11 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms as v1
 
-from sophon_loader import OffloadingDataLoader
+from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.main import workforce as module
 from sophon_loader.main.relay import Relay
 from sophon_loader.main.workforce import Workforce
+from tests.support.agents import EXPORT, Agent
 from tests.support.held import nothing_more_held
 from tests.support.loaders import LOCAL, MakeLoader, samples_of
 from tests.support.pictures import folder
@@ -92,6 +93,24 @@ def test_an_epoch_that_is_over_holds_no_descriptor(
     with nothing_more_held(spare_descriptors=9):  # some pipes of workers that have just ended
         for _ in range(20):
             use(loader)
+
+
+@pytest.mark.parametrize("use", [whole, middle])
+@pytest.mark.parametrize("shape", ["alone", "persistent", "prefetch"])
+def test_its_cache_is_closed(root: Path, tmp_path: Path, shape: str, use: Callable[[Any], None]) -> None:
+    options = OffloadOptions(cache=str(tmp_path), cache_gb=0.1)
+    nothing_is_left(root, use, options=options, **SHAPES[shape])
+    with nothing_more_held(spare_descriptors=3):  # one segment's and the count's; a loader opens 17
+        nothing_is_left(root, use, options=options, **SHAPES[shape])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_it_lets_go_of_several_agents(root: Path, agent: Agent, workers: int) -> None:
+    known = weakref.ref(data := folder(root))
+    other = f"tcp://localhost:{agent.endpoint.rpartition(':')[2]}/{EXPORT}"
+    nothing_is_left(root, whole, data, agent=[agent.address(), other], policy="all-off", num_workers=workers)
+    del data
+    assert known() is None
 
 
 @pytest.mark.parametrize("use", [whole, middle])
