@@ -140,7 +140,7 @@ def run_from_file(
         after: see `Chain.run`. Then op 0 is the decoding of what op 1 reads, and ops run one by one; an image that
             `after` is given may be one whose pixels or `info` nobody has looked at.
         begun: what `begin` gave for this file and draw, if it was asked before.
-        tally: counts who decodes the file, which C of our own may then do; None for Pillow.
+        tally: notes whether C of our own decodes the file, which it may then do; None for Pillow.
         place: see `Chain.run`.
 
     Returns:
@@ -163,6 +163,8 @@ def run_from_file(
             if must_leave(error):
                 raise
             stage = 0
+            if tally is not None:
+                tally.ours = False  # Pillow begins anew
         if stage:
             value = _looked_at(chain.run(value, stage, deferrable, draw, after=after))
             return chain.run(value, deferrable, stop, draw, after=after, place=place)

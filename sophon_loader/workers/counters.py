@@ -57,7 +57,7 @@ class Totals:
         compared_rest_s: part of that: of samples that crossed at cut 0, for which all ops were left.
         compared_loader_s: CPU seconds that decoding and ops of these took at the loader.
         fused: samples whose file C of our own has decoded here.
-        unfused: other ones that it might have, but for what their files are.
+        unfused: other ones that were decoded here, all by Pillow; both are 0 where that one alone was to decode.
         cached: samples whose file came from the cache on this host.
         in_cache: samples whose file was there when it was decided what to ask for, also if they were asked for.
         cuts, encodings: samples per cut and per encoding.

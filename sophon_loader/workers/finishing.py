@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
+from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import go_on, run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
@@ -218,7 +219,7 @@ class Finisher:
         since_s = time.thread_time()
         self._kept.contents.looked()  # an agent that was started anew may have other files than the copies
         try:
-            stage, value = self._received(reply, steps, draw)
+            stage, value = self._received(reply, steps, draw, row)
         except MalformedMessage as error:
             row.add(malformed=1)
             self._tell("answer unusable", sample=reply.wanted.sample, reason=error)
@@ -228,7 +229,6 @@ class Finisher:
             except Exception as second:
                 add_note(second, f"the agent's answer was unusable: {error}")
                 raise
-        self._count(row)
         self._sizes.compare(reply, self._instead.name())
         row.count(sample, 0 if reply.wanted.prices else reply.wanted.cut, reply.turnaround_s)
         chain = steps.chain
@@ -240,7 +240,7 @@ class Finisher:
             self._verifier.verify(reply, chain, draw, row)
         return value
 
-    def _received(self, reply: Reply, steps: Steps, draw: Draw) -> tuple[int, Any]:
+    def _received(self, reply: Reply, steps: Steps, draw: Draw, row: Row) -> tuple[int, Any]:
         """A stage, and the value that the agent has sent at it; of a part of the file, what it was cut out for.
 
         Raises:
@@ -255,7 +255,8 @@ class Finisher:
         try:
             value = decode(sample.encoding, sample.meta, reply.payload)
             if isinstance(value, PartOfFile):
-                return run_from_part(steps.chain, value, draw, self._tally)
+                with self._decoding(row):
+                    return run_from_part(steps.chain, value, draw, self._tally)
         except Exception as error:  # the boundary to what somebody else has made
             if raised_by_handler(error):
                 raise
@@ -269,11 +270,7 @@ class Finisher:
         chain, profile = steps.chain, self._profile
         look = self._looking(steps, row)
         if profile is None or not profile.recording:
-            if look is None:
-                value = run_from_file(chain, data, len(chain), draw, tally=self._tally, place=self._place)
-                self._count(row)
-                return value
-            return chain.run(data, 0, len(chain), draw, after=look)
+            return self._run_ops(data, chain, draw, row, look)
         measured = profile.measure(len(data), steps.reach)
 
         def after(stage: int, value: Any) -> None:
@@ -281,20 +278,27 @@ class Finisher:
             if look is not None:
                 look(stage, value)
 
-        if self._tally is None:
-            value = chain.run(data, 0, len(chain), draw, after=after)
-        else:
-            value = run_from_file(chain, data, len(chain), draw, after=after, tally=self._tally)
-            self._count(row)
+        value = self._run_ops(data, chain, draw, row, after)
         profile.store(draw.index, measured)
         return value
 
-    def _count(self, row: Row) -> None:
-        """Who has decoded."""
+    def _run_ops(self, data: Any, chain: Chain, draw: Draw, row: Row, after: Callable[[int, Any], None] | None) -> Any:
+        """All ops, on a whole file; see `Chain.run`."""
+        if after is not None and self._tally is None:
+            return chain.run(data, 0, len(chain), draw, after=after)
+        place = self._place if after is None else None
+        with self._decoding(row):
+            return run_from_file(chain, data, len(chain), draw, after=after, tally=self._tally, place=place)
+
+    @contextlib.contextmanager
+    def _decoding(self, row: Row) -> Iterator[None]:
+        """Count a picture that is decoded within, once, by who has decoded it."""
         tally = self._tally
-        if tally is not None and (tally.ours or tally.pillows):
-            row.add(fused=tally.ours, unfused=tally.pillows)
-            tally.ours = tally.pillows = 0
+        if tally is not None:
+            tally.ours = False
+        yield
+        if tally is not None:
+            row.add(fused=tally.ours, unfused=not tally.ours)
 
     def _looking(self, steps: Steps, row: Row) -> Callable[[int, Any], None] | None:
         """What looks at one sample of each source whether its values can cross; None once that has been done."""

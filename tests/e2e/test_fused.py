@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from sophon_loader import OffloadOptions
 from sophon_loader.native import fused
 from tests.e2e.test_other_agent import Cropping
-from tests.support.loaders import QUICK, samples_of
+from tests.support.loaders import QUICK, as_list, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, picture, train_transform
 
 pytestmark = pytest.mark.skipif(fused.DECODE not in fused.checked(), reason="our decoder cannot be used here")
@@ -63,6 +63,50 @@ def test_samples_are_those_of_pillow(root: Path, make: Any, name: str, workers: 
     assert (others.fused, others.unfused) == (0, 0)
     assert f"{totals.fused} pictures by C of our own, {totals.unfused} pictures by Pillow" in str(ours.report())
     assert "by Pillow" not in str(pillows.report())
+
+
+FILES_OF = {
+    "baseline": ("RGB", "a.jpg", {}),
+    "progressive": ("RGB", "a.jpg", {"progressive": True}),
+    "png": ("RGB", "a.png", {}),
+    "palette": ("P", "a.png", {}),
+    "gif": ("P", "a.png", {"format": "GIF"}),
+    "16 bits": ("I;16", "a.png", {}),
+    "1 bit": ("1", "a.png", {}),
+    "a transparent colour": ("RGB", "a.png", {"transparency": (1, 2, 3)}),
+}
+LOOKS = [v1.Compose([v1.CenterCrop(64), v1.ToTensor()]), v1.FiveCrop(40), sharpened]
+
+
+@pytest.mark.parametrize("transform", LOOKS, ids=["table", "five", "pixels"])
+@pytest.mark.parametrize("kind", FILES_OF)
+def test_each_picture_counts_once(tmp_path: Path, make: Any, kind: str, transform: Any) -> None:
+    mode, name, options = FILES_OF[kind]
+    (tmp_path / "class").mkdir()
+    Image.new("RGB", (96, 80), (200, 100, 50)).convert("L").convert(mode).save(tmp_path / "class" / name, **options)
+    loader = make(folder(tmp_path, transform), agent=None, collate_fn=as_list)
+    list(loader)
+    totals = loader.report().totals
+    assert (totals.fused, totals.unfused) == ((1, 0) if kind == "baseline" else (0, 1))
+
+
+def broken(image: Image.Image) -> torch.Tensor:
+    """An op that fails for one of the pictures."""
+    if image.width == 33:
+        raise ValueError("33 px")
+    return v1.functional.to_tensor(image)
+
+
+def test_a_picture_whose_sample_failed_counts_for_no_other(tmp_path: Path, make: Any) -> None:
+    (tmp_path / "class").mkdir()
+    Image.new("L", (33, 40)).save(tmp_path / "class" / "a.jpg")
+    Image.new("P", (40, 40)).save(tmp_path / "class" / "b.png")
+    loader = make(folder(tmp_path, broken), agent=None, batch_size=1)
+    batches = iter(loader)
+    with pytest.raises(ValueError, match="33 px"):
+        next(batches)
+    next(batches)
+    assert (loader.report().totals.fused, loader.report().totals.unfused) == (0, 1)
 
 
 @pytest.mark.parametrize("policy", ["no-off", "all-off", "resize-off", "auto"])

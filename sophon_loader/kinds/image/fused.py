@@ -36,10 +36,10 @@ _TURNS = {
 
 @dataclass
 class Tally:
-    """How many pictures were decoded by C of our own, and how many of those that have a program by Pillow."""
+    """Whether C of our own has decoded the picture that is at work: once, or more often, as several images of it may
+    want. Else Pillow has, whether a program knows the file or not."""
 
-    ours: int = 0
-    pillows: int = 0
+    ours: bool = False
 
 
 class Picture:
@@ -194,14 +194,12 @@ def begun(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
 
 
 def decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
-    """As `begun`, of a JPEG file, what its first crop leaves; counted."""
+    """As `begun`, of a JPEG file, what its first crop leaves; noted."""
     tally = source.tally
-    if tally is None:
+    if tally is None or not _finishes() or not (source.can_be_cut or source.part is not None):
         return None
-    takes = _finishes() and (source.can_be_cut or source.part is not None)
-    found = _decoded(source, steps) if takes else None
-    tally.ours += found is not None
-    tally.pillows += found is None
+    found = _decoded(source, steps)
+    tally.ours |= found is not None
     return found
 
 

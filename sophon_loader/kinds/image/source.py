@@ -40,7 +40,7 @@ class Source:
         sealed: whether to raise `PixelsWanted` in place of decoding.
         is_file: whether the image stands for an opened file, which can still be told how to decode (`drafted`).
         was_read: whether a program has been run on it.
-        tally: counts who decodes it, where C of our own may; None for Pillow alone.
+        tally: notes whether C of our own decodes it, where that may; None for Pillow alone.
     """
 
     __slots__ = ("_failed", "_opened", "can_be_cut", "data", "is_file", "part", "sealed", "shape", "tally", "was_read")

@@ -364,7 +364,7 @@ def read_in_its_place(parts: Parts, reply: Reply, why: str) -> None:
     totals = parts.statistics.totals(1)
     assert (totals.samples, totals.malformed, totals.fallbacks, totals.encodings) == (1, 1, 1, {"file": 1})
     with pytest.raises(MalformedMessage, match=re.escape(why)), parts.steps[0].chain.isolated():
-        parts.finisher._received(reply, parts.steps[0], draw_of(parts, 1))
+        parts.finisher._received(reply, parts.steps[0], draw_of(parts, 1), parts.statistics.row(0))
 
 
 @pytest.mark.parametrize(

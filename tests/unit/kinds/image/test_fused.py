@@ -99,13 +99,13 @@ def test_a_crop_a_resize_and_a_flip_are_all_done(kind: str) -> None:
     source = counted(file_of(kind))
     steps = [("crop", 3, 4, 40, 41), ("resize", 24, 24, 2, None, None), ("transpose", 0)]
     found = begun(source, steps)
-    assert found is not None and found[1] == 3 and source.tally == Tally(ours=1)
+    assert found is not None and found[1] == 3 and source.tally == Tally(ours=True)
 
 
 def test_a_file_that_is_not_ours_is_resized_all_the_same() -> None:
     source = counted(file_of("jpeg progressive"))
     found = begun(source, [("crop", 3, 4, 40, 41), ("resize", 24, 24, 2, None, None), ("transpose", 0)])
-    assert found is not None and found[1] == 3 and source.tally == Tally(pillows=1)
+    assert found is not None and found[1] == 3 and source.tally == Tally()
 
 
 def test_the_picture_ends_before_a_step_that_pillow_must_take() -> None:
@@ -122,7 +122,7 @@ def test_a_part_of_a_file_gives_the_pixels_of_the_whole() -> None:
     source = Source(part.data, Shape(200, 150, "RGB"), part=part)
     source.tally = Tally()
     found = begun(source, steps)
-    assert found is not None and source.tally == Tally(ours=1)
+    assert found is not None and source.tally == Tally(ours=True)
     assert found[0].image().tobytes() == run(counted(data).whole(), steps).tobytes()
     beyond: Any = [("crop", 0, 0, 101, 83)]
     assert begun(source, beyond) is None, "the part does not hold it"
@@ -131,7 +131,7 @@ def test_a_part_of_a_file_gives_the_pixels_of_the_whole() -> None:
 def test_a_damaged_file_is_left_to_pillow() -> None:
     source = counted(file_of("jpeg scan damaged"))
     assert begun(source, [("crop", 0, 0, 70, 50), ("resize", 9, 9, 2, None, None)]) is None
-    assert source.tally == Tally(pillows=1)
+    assert source.tally == Tally()
 
 
 def test_without_a_tally_nothing_is_done() -> None:
