@@ -194,8 +194,10 @@ class Broker:
             if self._frontend.socket in events:
                 self._receive()
             for client in self._frontend.departed():
-                unanswered = self._desk.gone(client)
-                self._frontend.visits.left(self._frontend.owner_of(client), unanswered, time.monotonic())
+                owner = self._frontend.owner_of(client)
+                if self._desk.is_loader(client):  # also one that has never greeted this run of the agent
+                    self._frontend.visits.greeted(owner)
+                self._frontend.visits.left(owner, self._desk.gone(client), time.monotonic())
                 self._admission.finish(client, len(self._readers.turns.drop(client)) + self._ahead.drop(client))
             self._tell_who_has_gone(time.monotonic())
             self._cores_now(time.monotonic())

@@ -94,14 +94,18 @@ class Desk:
         self._encodings = list(encodings)
         self._admission = admission
         self._pipelines = pipelines
-        self._greeted: set[bytes] = set()
+        self._loaders: set[bytes] = set()
         self._asked_s: OrderedDict[bytes, float] = OrderedDict()  # when clients asked last, the newest at the end
         self._stopping = False
 
     @property
     def loaders(self) -> int:
-        """Connections that have been greeted and not closed."""
-        return len(self._greeted)
+        """Connections of loaders that have not been closed."""
+        return len(self._loaders)
+
+    def is_loader(self, client: bytes) -> bool:
+        """Whether a connection is a loader's, and not that of somebody who asks for the status."""
+        return client in self._loaders
 
     def stop(self) -> None:
         """Take no more requests."""
@@ -130,6 +134,8 @@ class Desk:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
         except WireError as error:
             return [Refuse(client, Failed(failure_of(error), str(error)))]
+        if isinstance(message, Fetch | Register | AskListing | AskSizes):
+            self._loaders.add(client)  # workers, and who comes back to an agent that was started anew, do not say Hello
         if isinstance(message, Fetch):
             return self._fetch(client, message, load, now_s, exports, len(frames[0]))
         if isinstance(message, Register):
@@ -141,7 +147,7 @@ class Desk:
         self._asked_s.pop(client, None)
         unanswered = self._admission.outstanding_of(client)
         self._admission.forget(client)
-        self._greeted.discard(client)
+        self._loaders.discard(client)
         return unanswered
 
     def _answer(self, client: bytes, message: Message, exports: Sequence[str], nbytes: int) -> list[Instruction]:
@@ -161,7 +167,7 @@ class Desk:
             version = common_version(hello.versions, hello.software, f"sophon-agent {__version__}")
         except VersionMismatch as error:
             return [Refuse(client, Refused(Failure.VERSION, str(error)))]
-        self._greeted.add(client)
+        self._loaders.add(client)
         return [Greet(client, version, exports), Log("loader joined", client, details={"software": hello.software})]
 
     def _register(self, client: bytes, message: Register, registration: bytes, load: Load) -> list[Instruction]:

@@ -45,6 +45,7 @@ from storage_agent import status_table
 from tests.support.agent_ops import Fail, Gate, Invert
 from tests.support.agents import ROOT, Agent, Client, StartAgent, agent_for, fetch, until
 from tests.support.encoding_examples import difference
+from tests.support.loaders import MakeLoader
 from tests.unit.wire.strategies import example
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
@@ -280,6 +281,13 @@ def test_status_as_a_table(served: Agent) -> None:
     for text in ("serves", "workers", "2 of 2 ready", "as pixels", "sent", "MB", "Mbit/s", "running for"):
         assert (text in shown.stdout) == (text != "Mbit/s"), "a limit that there is not is left out"
     assert set(served.status()) == status_table.NAMES
+
+
+def test_a_loader_whose_workers_say_no_hello_is_connected(agent: Agent, make: MakeLoader) -> None:
+    until(lambda: agent.status()["loaders"] == 0, "earlier tests' connections are closed")
+    batches = iter(make(num_workers=1, policy="all-off"))
+    next(batches)
+    until(lambda: agent.status()["loaders"] == 1, "its worker is counted")
 
 
 def test_status_of_nobody() -> None:

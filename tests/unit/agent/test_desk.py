@@ -117,6 +117,22 @@ def test_an_export_that_a_client_may_not_see_is_not_there_for_it(counter: Counte
     assert isinstance(says(AskListing("e", "")), LookUp) and isinstance(says(_fetch((0, "file"), export="e")), Read)
 
 
+# --- which connections are loaders' --------------------------------------------------------------------------------
+
+
+LOADERS_SAY = [Hello(list(VERSIONS), "x"), _fetch((0, "file")), AskListing("d", ""), AskSizes("d", ["x"])]
+OTHERS_SAY = [Ping(), AskStatus(), Hello([99], "of the future")]
+
+
+@pytest.mark.parametrize("message", LOADERS_SAY + OTHERS_SAY, ids=lambda one: type(one).__name__)
+def test_a_loader_is_who_greets_or_asks_for_data(counter: Counter, message: Message) -> None:
+    counter.says(message)
+    is_one = message in LOADERS_SAY
+    assert counter.desk.is_loader(C) == is_one and counter.desk.loaders == is_one
+    counter.desk.gone(C)
+    assert counter.desk.loaders == 0 and not counter.desk.is_loader(C)
+
+
 # --- greeting -------------------------------------------------------------------------------------------------
 
 
