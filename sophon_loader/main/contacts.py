@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from sophon_loader.client.groups import group_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.errors import ConfigError, SophonError, warn_user
+from sophon_loader.host.system import now_s
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact, can_read_here
@@ -304,7 +306,9 @@ class Contacts:
 def share_of(one: Contact) -> AgentShare:
     """What an agent has sent since the run began, and lacks."""
     (samples, nbytes), lacked = ((0, 0), 0) if one.shared is None else (one.shared.sent(), one.shared.lacked)
-    return AgentShare(str(one.agent), samples, nbytes, lacks=lacked, of_samples=one.samples)
+    lost_s = 0.0 if one.shared is None else one.shared.lost_s
+    lost_at = time.time() - (now_s() - lost_s) if lost_s else 0.0
+    return AgentShare(str(one.agent), samples, nbytes, lacks=lacked, of_samples=one.samples, lost_at=lost_at)
 
 
 def together(agreements: Sequence[Agreement]) -> Agreement:

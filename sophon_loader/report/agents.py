@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sophon_loader.figures import counted, percent, size
 
@@ -27,6 +29,7 @@ class AgentShare:
         group: that it is of; "" for none.
         lacks: samples that it is known to lack, at least, because others have their files.
         of_samples: that the dataset has.
+        lost_at: when it was given up last because it did not answer, in seconds since 1970; 0 if it never was.
     """
 
     agent: str
@@ -37,6 +40,7 @@ class AgentShare:
     group: str = ""
     lacks: int = 0
     of_samples: int = 0
+    lost_at: float = 0.0
 
     @property
     def note(self) -> str:
@@ -74,6 +78,25 @@ def agents_of_use(
     return f"{of_use}; there {'is' if there == '1 core' else 'are'} {there}."
 
 
+def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which of several agents were lost, when, and what has taken over, in sentences.
+
+    Args:
+        agents: as plain data, as in `Report.as_dict()`.
+    """
+    found = []
+    for one in agents:
+        if not (lost_at := one.get("lost_at", 0.0)):
+            continue
+        others = [other["agent"] for other in agents if other is not one and other["state"] == IN_USE]
+        instead = "the other agents" if len(others) > 1 else f"the one at {others[0]}" if others else "this host"
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lost_at))
+        took_over = f"{instead} took over" + ("" if others else ", as far as it has the files")
+        now = {IN_USE: "; it is back", LEFT: "; it has left"}.get(one["state"], "; it does not answer yet")
+        found.append(f"The agent at {one['agent']} was lost at {when}, and {took_over}{now}.")
+    return found
+
+
 def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ...]:
     """Each agent once: counts of ranks are added up, and of states the worst is told.
 
@@ -91,6 +114,7 @@ def summed_shares(ranks: Iterable[Iterable[AgentShare]]) -> tuple[AgentShare, ..
             samples=known.samples + one.samples,
             wire_bytes=known.wire_bytes + one.wire_bytes,
             lacks=max(known.lacks, one.lacks),
+            lost_at=max(known.lost_at, one.lost_at),
             state=worst.state,
             why=worst.why,
         )

@@ -13,7 +13,7 @@ from sophon_loader import __version__
 from sophon_loader.decide.words import LEAST_GAIN, RESOURCES, capitalised, doubled, resource, what_more_brings
 from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.report.advice import Verdict, sent_more, sent_share, told_times, verdict_of
-from sophon_loader.report.agents import agents_of_use
+from sophon_loader.report.agents import agents_of_use, losses
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
 FAULTS = {
@@ -153,7 +153,7 @@ def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
 
 
 def _faults(values: Mapping[str, Any], counts: Mapping[str, int] | None) -> str:
-    faults = faults_of(values if counts is None else counts)
+    faults = [*losses(values.get("agents", ())), *faults_of(values if counts is None else counts)]
     sound = sentence("Faults cost time; they lose and change no sample.")
     none = sentence("There was no fault.")
     return card("Was anything lost?", figure("Nothing"), sound, listed(faults) if faults else none)

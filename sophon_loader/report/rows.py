@@ -6,13 +6,14 @@ What is empty or 0 has no row. Programs read `Report.as_dict()` instead, whose n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sophon_loader.decide.words import resource
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
 from sophon_loader.profiling.steps import VERDICT_STEPS
 from sophon_loader.report.advice import sent_more, sent_share
-from sophon_loader.report.agents import agents_of_use
+from sophon_loader.report.agents import agents_of_use, losses
 from sophon_loader.report.values import ReportValues
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _rows(report: ReportValues) -> Iterator[tuple[str, str]]:
     yield "ops at the agent", _cuts(totals.cuts)
     yield "decoded here", _decoded(totals)
     yield "CPU time", _cpu_time(totals)
-    yield "problems", "\n".join(_problems(totals))
+    lost = losses([asdict(one) for one in report.agents])
+    yield "problems", "\n".join([*lost, *_problems(totals)])
     yield "checked", _verified(totals.verified)
     yield "ranks", _ranks(report.ranks)
     yield "notes", "\n".join(report.notes)

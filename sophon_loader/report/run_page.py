@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -34,7 +35,9 @@ def run_page(course: Course) -> str:
     Raises:
         ConfigError: it tells of no second of training.
     """
-    told = course.told
+    reports = [one.told for one in course.epochs if one.told is not None]
+    told = course.told  # which may be of an epoch before an agent was lost
+    told = replace(told, values={**told.values, "agents": reports[-1].values.get("agents", [])})
     faults: Counter[str] = Counter()
     for epoch in course.epochs:
         faults.update(epoch.faults())

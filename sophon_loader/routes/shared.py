@@ -219,6 +219,11 @@ class SharedRoute:
         return gave_up_s if gave_up_s > self._memory.back_s.array[self._row] else 0.0
 
     @property
+    def lost_s(self) -> float:
+        """When a worker gave the agent up last, whether or not it has answered since; 0 if none ever has."""
+        return float(self._memory.gave_up_s.array[self._row].max())
+
+    @property
     def back_s(self) -> float:
         """When the agent was asked whether it is back and then said so; 0 if it never had to be."""
         return float(self._memory.back_s.array[self._row])

@@ -13,6 +13,7 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import SampleDiffers
+from sophon_loader.report.rows import rows_of
 from storage_agent.keys import KeyFolder
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.held import nothing_more_held
@@ -223,6 +224,8 @@ def test_an_epoch_that_goes_on_elsewhere(root: Path, agent: Agent, other: Agent,
             other.kill()
         if number == 9:
             state = first.state_dict()
+            told = dict(rows_of(first.report()))["problems"]
+            assert f"{other.address()} was lost at" in told and f"the one at {agent.address()} took over" in told
             break
     first.close()
     other.start()

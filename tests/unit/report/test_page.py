@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -264,6 +265,26 @@ def test_agents_stand_side_by_side() -> None:
     alike = page(report(agents=(replace(first, group=""),)))
     assert not {"group", "lacks at least"} & set(alike.texts)
     assert "Agents side by side" not in page(report()).texts
+
+
+@pytest.mark.parametrize(
+    ("states", "took_over", "now"),
+    [
+        (("does not answer", "in use", "has left"), "the one at tcp://1:1/p took over", "it does not answer yet"),
+        (("in use", "in use", "in use"), "the other agents took over", "it is back"),
+        (("has left", "in use", "not used"), "the one at tcp://1:1/p took over", "it has left"),
+        (("does not answer", "has left", "not used"), "this host took over, as far as it has the files", "it does not"),
+    ],
+)
+def test_an_agent_that_was_lost_is_told_first(states: tuple[str, ...], took_over: str, now: str) -> None:
+    agents = tuple(AgentShare(f"tcp://{n}:1/p", state=state) for n, state in enumerate(states))
+    assert "was lost" not in str(report(agents=agents)) and "was lost" not in page(report(agents=agents)).text
+    made = report(agents=(replace(agents[0], lost_at=1e9), *agents[1:]))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1e9))
+    said = f"The agent at tcp://0:1/p was lost at {when}, and {took_over}; {now}"
+    shown = page(made).text
+    assert said in shown.partition("Samples per second")[0] and "There was no fault" not in shown
+    assert dict(rows_of(made))["problems"].startswith(said)
 
 
 def test_it_needs_no_other_file_and_no_network() -> None:

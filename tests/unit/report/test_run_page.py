@@ -47,6 +47,13 @@ def two_epochs() -> list[str]:
     return log_of([second(0, 1.0), second(0, 2.0)], [second(1, 1.0), faulty])
 
 
+def test_a_loss_behind_the_verdict_is_told() -> None:
+    lines = log_of([second()])
+    lost = (AgentShare("tcp://a:1/photos", state="does not answer", lost_at=1e9),)
+    lines += log_of([second()], bottleneck=None, limits={}, agents=lost)
+    assert "The agent at tcp://a:1/photos was lost" in Page(run_page(course_of(lines))).text
+
+
 def test_it_tells_epochs_side_by_side_and_marks_faults() -> None:
     text = run_page(course_of(two_epochs()))
     shown, data = Page(text), data_of(text)
