@@ -13,6 +13,7 @@ from sophon_loader.datasets.keys import keys_of
 from sophon_loader.datasets.protocol import Source, Transform
 from sophon_loader.datasets.targets import targets_of
 from sophon_loader.errors import ConfigError
+from sophon_loader.kinds.image.opening import naming
 from sophon_loader.pipeline.chain import decode
 
 
@@ -44,7 +45,8 @@ class ImageFiles(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         me: Any = self
-        with open(os.path.join(self.root, me.key(index)), "rb") as file:
+        path = os.path.join(self.root, me.key(index))
+        with open(path, "rb") as file, naming(path):
             image = decode(file.read())
         return image if self.transform is None else self.transform(image), me.target(index)
 

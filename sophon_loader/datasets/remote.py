@@ -24,6 +24,7 @@ from sophon_loader.datasets.targets import IntTargets
 from sophon_loader.datasets.union import union_of_trees
 from sophon_loader.errors import AgentUnreachable, ConfigError, SampleMissing, SophonError, may_come, warn_user
 from sophon_loader.host.shared import SharedArray, SharedStrings
+from sophon_loader.kinds.image.opening import naming
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, names_roster, parse_roster, roster_of
@@ -171,9 +172,11 @@ class RemoteImages(VisionDataset):  # type: ignore[misc]
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be below {len(self)}, got {index}")
         index %= len(self)
-        data = self._file(self.shared_keys[index])
+        key = self.shared_keys[index]
+        data = self._file(key)
         # The transform draws from the caller's generators, as in any torchvision dataset.
-        image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
+        with naming(key):
+            image = chain_of(None).run(data, 0, 1, Draw(0, 0, index))
         target = self.label(index)
         return (
             image if self.transform is None else self.transform(image),

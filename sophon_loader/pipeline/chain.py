@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ import torch
 from PIL import Image
 
 from sophon_loader.errors import PipelineError, TooManyPixels, note_foreign
+from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.pipeline.ends import End, Place, end_of
 from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
@@ -34,7 +34,7 @@ def decode(data: Any, max_px: float = math.inf) -> Image.Image:
     Raises:
         TooManyPixels: more than `max_px`, by the file's header.
     """
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         _check_px("decode", image.width * image.height, max_px)
         image.load()
         # Of an RGB image `convert` gives a copy; this one's pixels are nobody else's, so they need not be copied.

@@ -25,6 +25,7 @@ from sophon_loader.errors import (
 )
 from sophon_loader.figures import counted
 from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
@@ -119,6 +120,7 @@ class Finisher:
         try:
             return self._finish(reply, epoch, row)
         except Exception as error:
+            name_file(error, self._locations.path_here(reply.wanted.sample) or reply.wanted.key)
             answered = reply.sample is not None or reply.failed is not None
             name = self._instead.who() if answered else agent_name(self._terms)
             agent = "no agent" if self._terms is None else f"agent {name}"
@@ -221,6 +223,7 @@ class Finisher:
         try:
             stage, value = self._received(reply, steps, draw, row)
         except MalformedMessage as error:
+            name_file(error, reply.wanted.key)
             row.add(malformed=1)
             self._tell("answer unusable", sample=reply.wanted.sample, reason=error)
             unusable = replace(reply, sample=None, payload=b"", unusable=str(error))

@@ -21,6 +21,7 @@ from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.info import MoreThanPixels, info_of
 from sophon_loader.encodings.registry import encode, encodings, used_at
 from sophon_loader.errors import EncodingError, PipelineError, TooManyPixels
+from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import Begun, begin_on_file, run_from_file
@@ -250,7 +251,7 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
         chosen = chosen and not isinstance(error, MoreThanPixels)
         if isinstance(error, MoreThanPixels):
             learnt.doubtful.add(job.fetch.digest)
-        return Done(file_answer(job, read, "" if chosen else _note_of(error)), failed=True)
+        return Done(file_answer(job, read, "" if chosen else _note_of(error, job.item.key)), failed=True)
     return Done(made, read.data, picture)
 
 
@@ -389,7 +390,8 @@ def _draw(job: Job) -> Draw:
     return Draw(job.fetch.seed, job.fetch.epoch, job.item.sample, job.item.occurrence)
 
 
-def _note_of(error: Exception) -> str:
+def _note_of(error: Exception, key: str) -> str:
+    name_file(error, key)
     # These texts say it all, and may come with every sample.
     says_all = isinstance(error, (EncodingError, TooManyPixels, OpenedOtherwise, Warning))
     shown = traceback.format_exception_only if says_all else traceback.format_exception

@@ -7,7 +7,6 @@ property here, so nothing has to be patched, and whatever is not recorded is Pil
 
 from __future__ import annotations
 
-import io
 import os
 from contextlib import suppress
 from operator import index
@@ -19,6 +18,7 @@ from PIL import Image, ImageFilter
 from sophon_loader.host.regular import read_regular
 from sophon_loader.kinds.image.fused import Picture
 from sophon_loader.kinds.image.history import Node
+from sophon_loader.kinds.image.opening import naming, open_image
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
 from sophon_loader.kinds.image.source import Source, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
@@ -307,10 +307,16 @@ def open_deferred(file: str | os.PathLike[str] | bytes) -> Image.Image:
     """
     from sophon_loader.kinds.image.selftest import trusted  # which tries deferred images
 
-    data = file if isinstance(file, bytes) else read_regular(os.fspath(file))
-    source = source_of(data) if trusted() else None
+    if isinstance(file, bytes):
+        return _opened(file, trusted=trusted())
+    with naming(os.fspath(file)):
+        return _opened(read_regular(os.fspath(file)), trusted=trusted())
+
+
+def _opened(data: bytes, *, trusted: bool) -> Image.Image:
+    source = source_of(data) if trusted else None
     if source is None:
-        return Image.open(io.BytesIO(data))
+        return open_image(data)
     source.is_file = True
     return deferred(source)
 

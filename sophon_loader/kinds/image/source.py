@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
+from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import BANDS, Shape, output, run
 from sophon_loader.kinds.image.segments import read_by, turned
@@ -68,7 +68,7 @@ class Source:
     def opened(self) -> ImageFile.ImageFile:
         """The file as `PIL.Image.open` gives it: opened once, so that its warnings come once."""
         if self._opened is None:
-            self._opened = Image.open(io.BytesIO(self.data))
+            self._opened = open_image(self.data)
         return self._opened
 
     def let_pillow_warn(self) -> None:
@@ -164,7 +164,7 @@ class Source:
                     self.let_pillow_warn()
         if part is None:
             return Held(self.whole(), None, self.shape)
-        with Image.open(io.BytesIO(part.data)) as opened:
+        with open_image(part.data) as opened:
             opened.load()
             return Held(_plain(opened), part.window.kept, self.shape)
 
@@ -264,7 +264,7 @@ def source_of(data: bytes) -> Source | None:
         shape = Shape(known.width, known.height, known.mode)
         transparent = known.has_transparency and known.mode not in ("LA", "RGBA")
     else:
-        opened = Image.open(io.BytesIO(data))
+        opened = open_image(data)
         shape, transparent = Shape(*opened.size, opened.mode), "transparency" in opened.info
     if shape.mode not in BANDS or transparent or not _unsuspected(shape):
         return None

@@ -64,6 +64,11 @@ def test_the_value_at_the_cut_is_the_chains_own(exports: Exports, cut: int, enco
     assert difference(wanted, decode(sample.encoding, sample.meta, answer.payload)) == ""
 
 
+def test_a_file_that_pillow_cannot_open_is_named(exports: Exports) -> None:
+    note = sample_of(answer_job(exports, job_at(2, "pixels", key="a/broken.jpg"), PIPELINE)).note
+    assert "cannot identify image file 'a/broken.jpg'" in note and "BytesIO" not in note
+
+
 @pytest.mark.parametrize("occurrence", [0, 1, 5, (1 << 64) - 1])
 def test_an_index_that_is_met_again_has_draws_of_its_own(exports: Exports, occurrence: int) -> None:
     answer = answer_job(exports, job_at(3, occurrence=occurrence), PIPELINE)
