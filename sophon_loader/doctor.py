@@ -25,7 +25,8 @@ from sophon_loader.figures import counted, number, percent, size
 from sophon_loader.host.system import cores_available
 from sophon_loader.loader import OffloadingDataLoader
 from sophon_loader.pipeline.software import software, unlike
-from sophon_loader.pipeline.switches import remedy_for
+from sophon_loader.pipeline.switches import USUAL, remedy_for
+from sophon_loader.pipeline.told import OPENERS, SETTINGS
 from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, parse_roster, roster_of
 from sophon_loader.routes.roster import able, of_other_exports
 
@@ -35,6 +36,16 @@ _EXAMPLE = """examples:
 
 `--dataset MODULE:FUNCTION` names a function without arguments that returns the dataset of your training, with its
 transforms; the module is looked for in the working directory, too."""
+_RELEASES = ("torch", "torchvision", "pillow")
+_TO_DO = {
+    "libjpeg": "install Pillow from the same wheel at both ends, which brings its libjpeg",
+    "machine": "run the agent on a host whose CPU is of the same kind",
+    "default dtype": "torch.set_default_dtype(torch.float32)",
+    "default device": "torch.set_default_device('cpu'), and give the batches to the device",
+    SETTINGS: "leave Pillow's own settings as they are in the training, or give no agent",
+    OPENERS: "leave Pillow's own openers of formats as they are in the training",
+}
+"""For what is unlike and neither a release nor a switch of torch's, which `remedy_for` knows."""
 _LEAST = 1.05
 """How many times as many samples/s are worth an agent."""
 
@@ -150,13 +161,15 @@ def _libraries(differ: Sequence[str], theirs: dict[str, str]) -> Finding:
     if not differ:
         return Finding("libraries", "what decides the value of a pixel is alike at both ends")
     ours = software()
-    both = ", ".join(f"{name} {ours.get(name, 'none')} here and {theirs.get(name, 'none')} there" for name in differ)
-    releases = [name for name in differ if name in ("torch", "torchvision", "pillow")]
-    todo = [f"install the same {' and '.join(releases)} at both ends"] if releases else []
-    todo += [remedy for name in differ if name not in releases and (remedy := remedy_for(name))]
-    return Finding(
-        "libraries", f"no op runs at the agent, or few do: {both}", "; ".join(todo) or "make both ends alike"
+    usual = {**USUAL, "default device": "cpu"}
+    both = ", ".join(
+        f"{name} {ours.get(name) or 'none'} here and {theirs.get(name, usual.get(name)) or 'none'} there"
+        for name in differ
     )
+    releases = [name for name in differ if name in _RELEASES]
+    todo = [f"install the same {' and '.join(releases)} at both ends"] if releases else []
+    todo += [_TO_DO.get(name) or remedy_for(name) for name in differ if name not in releases]
+    return Finding("libraries", f"no op runs at the agent, or few do: {both}", "; ".join(filter(None, todo)))
 
 
 def _of_dataset(

@@ -65,7 +65,7 @@ def test_samples_are_those_of_pillow(root: Path, make: Any, name: str, workers: 
     assert "by Pillow" not in str(pillows.report())
 
 
-FILES_OF = {
+FILES_OF: dict[str, tuple[str, str, dict[str, Any]]] = {
     "baseline": ("RGB", "a.jpg", {}),
     "progressive": ("RGB", "a.jpg", {"progressive": True}),
     "png": ("RGB", "a.png", {}),
