@@ -30,15 +30,18 @@ Every class can be built from one string, because DataLoader re-raises a worker'
 from __future__ import annotations
 
 import contextlib
+import copy
 import signal
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class SophonError(Exception):
@@ -201,6 +204,34 @@ def frames_for_user(error: BaseException) -> TracebackType | None:
         return None
     foreign: TracebackType | None = getattr(error, "sophon_foreign", None)
     return error.__traceback__ if foreign is None else foreign
+
+
+def without_frames(error: _Error) -> _Error:
+    """A copy of an error, to be kept in an attribute, or to be raised anew from there.
+
+    An error that has been raised holds the frames of all its callers: those of an epoch with its pipes and memory, and
+    the user's training function with its tensors. Raising the kept one would give it frames again.
+
+    Args:
+        error: unchanged, unless it cannot be copied; then it loses its own frames.
+
+    Example:
+        >>> except AgentUnreachable as error:
+        ...     self.error = without_frames(error)
+        >>> raise without_frames(self.error)
+    """
+    try:
+        found = copy.copy(error)
+    except Exception:  # a class of somebody else, whose constructor takes other arguments than it keeps
+        found = error
+    if type(found) is not type(error):
+        found = error
+    found.__traceback__ = found.__context__ = found.__cause__ = None
+    values = vars(found)
+    values.pop("sophon_foreign", None)
+    if "__notes__" in values:  # else a note on the copy would be one on both
+        values["__notes__"] = [*values["__notes__"]]
+    return found
 
 
 def raised_by_handler(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.policy import PricingPolicy
-from sophon_loader.errors import SophonError, may_come, raised_by_handler, warn_user
+from sophon_loader.errors import SophonError, may_come, raised_by_handler, warn_user, without_frames
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Meeting
@@ -297,7 +297,7 @@ class Contact:
                     if leave:
                         return False
                     told = self.error
-                    wait.goes_on(told)
+                    wait.goes_on(without_frames(told))
         except BaseException:
             self.leave_trial()
             raise
@@ -349,7 +349,7 @@ class Contact:
             raise error
         if first:
             self.missing = str(error)
-        self.error = error
+        self.error = without_frames(error)
         self._route.failed(now_s(), str(error), self._spent_s + spent_s)
         log.info(log_line("agent missing" if first else "agent still gone", reason=error))
 

@@ -7,6 +7,7 @@ before torch asks. What has been told binds nobody: a worker that gets another b
 from __future__ import annotations
 
 import math
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from sophon_loader.errors import raised_by_handler
+from sophon_loader.errors import add_note, raised_by_handler, without_frames
 
 SHARE = 0.02
 """Workers that starve for more of their time, in a few whiles in a row, are told of more. Starving for 0.02 to 0.04 of
@@ -126,7 +127,7 @@ class Foreseen(Iterator[Any]):
         if self._waiting:
             return self._waiting.popleft()
         if self._end is not None:
-            raise self._end
+            raise without_frames(self._end)
         entry = next(self._entries)
         self._read += 1
         return entry
@@ -149,7 +150,9 @@ class Foreseen(Iterator[Any]):
             except Exception as end:  # of the user's sampler, or its end: raised when it is due
                 if raised_by_handler(end):
                     raise
-                self._end = end
+                if not isinstance(end, StopIteration):
+                    add_note(end, f"raised by the sampler:\n{''.join(traceback.format_tb(end.__traceback__)).rstrip()}")
+                self._end = without_frames(end)
             self._read += 1
         return [*islice(self._waiting, begin, begin + count)]
 

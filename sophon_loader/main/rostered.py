@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.protocol import Offloadable
-from sophon_loader.errors import AgentUnreachable, ConfigError, SophonError, warn_user
+from sophon_loader.errors import AgentUnreachable, ConfigError, SophonError, warn_user, without_frames
 from sophon_loader.figures import counted
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
@@ -253,7 +253,7 @@ class Rostered(Contacts):
         return next((one.error for one in reversed(self._each) if not one.why_alone), self._nobody)
 
     def _of_all(self, error: SophonError) -> SophonError:
-        return super()._of_all(error) if self._each else error
+        return super()._of_all(error) if self._each else without_frames(error)
 
     def _use(self, those: Sequence[Contact]) -> None:
         for one in those:
@@ -269,7 +269,7 @@ class Rostered(Contacts):
             SophonError: that error, where no other may serve it.
         """
         one.refuse(error)
-        one.error = error
+        one.error = without_frames(error)
         self._instances.pop(one, None)
         if all(two.why_alone for two in self._each):
             self._why = one.why_alone

@@ -191,9 +191,13 @@ class _Asking(threading.Thread, Generic[Found]):
         Raises:
             Exception: what it got instead.
         """
-        if self._error is not None:
-            raise self._error
-        return self._answers
+        error, self._error = self._error, None
+        if error is None:
+            return self._answers
+        try:
+            raise error
+        finally:
+            del error  # whose traceback refers to this frame: a circle, which would hold the frames of all callers
 
 
 def _numeric(where: Sequence[object]) -> str:

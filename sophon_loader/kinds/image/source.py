@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from sophon_loader import native
-from sophon_loader.errors import must_leave
+from sophon_loader.errors import must_leave, without_frames
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
@@ -87,13 +87,13 @@ class Source:
         """The opened file with its pixels. A damaged one fails each time; Pillow fails once, and gives what there is
         to whoever asks again, such as an op that runs because a table could not be used."""
         if self._failed is not None:
-            raise self._failed
+            raise without_frames(self._failed)
         opened = self.opened()
         try:
             opened.load()
         except Exception as error:
             if not must_leave(error):
-                self._failed = error
+                self._failed = without_frames(error)
             raise
         return opened
 

@@ -4,6 +4,7 @@ nothing drawn earlier than by torch."""
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -175,8 +176,9 @@ def test_one_that_says_so_is_read_ahead_and_fails_in_its_turn() -> None:
     next(entries)
     assert told.read == 14
     assert [len(ticket.indices) for ticket in itertools.islice(entries, 2)] == [4, 4]
-    with pytest.raises(KeyError, match="broken"):
+    with pytest.raises(KeyError, match="broken") as caught:
         next(entries)
+    assert "test_look_ahead.py" in "".join(traceback.format_exception(caught.value)), "the sampler's line is told"
 
 
 def test_batches_of_ones_own_that_say_so() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.client.address import Address
-from sophon_loader.routes.roster import MAX_MEMBERS, Resolved
+from sophon_loader.routes.roster import MAX_MEMBERS, Question, Resolved
 from tests.support.agents import until
 from tests.support.held import nothing_more_held, threads_besides
 
@@ -175,3 +178,27 @@ def test_the_system_s_own_resolver() -> None:
     found = [one.address for one in Resolved(Address.parse("tcp://localhost:5555/d")).look()]
     assert {one.endpoint for one in found} <= {"tcp://127.0.0.1:5555", "tcp://[::1]:5555"} and found
     assert [str(one.address) for one in Resolved(Address.parse("tcp://[::1]:7/d")).look()] == ["tcp://[::1]:7/d"]
+
+
+class Large:
+    """Stands for a tensor of a training function."""
+
+
+def test_what_a_question_got_holds_no_caller() -> None:
+    """Also before a garbage collection."""
+
+    def fail() -> None:
+        raise OSError("the disk has gone")
+
+    def train(question: Question[None]) -> weakref.ref[Large]:
+        large = Large()
+        with contextlib.suppress(OSError):
+            question.answers()
+        return weakref.ref(large)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert train(Question(fail, "fails", 5.0))() is None
+    finally:
+        gc.enable()

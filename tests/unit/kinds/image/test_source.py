@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,6 +112,28 @@ def test_of_a_part_the_whole_picture_cannot_be_made() -> None:
         deferred(one).load()
     with pytest.raises(ValueError, match="must hold"):
         deferred(one).resize((20, 20)).load()
+
+
+class Large:
+    """Stands for a tensor of a training function."""
+
+
+def test_what_is_kept_of_a_damaged_picture_holds_no_caller() -> None:
+    """The picture lives, and fails each time."""
+
+    def train() -> weakref.ref[Large]:
+        large = Large()
+        with contextlib.suppress(OSError):
+            one.whole()
+        return weakref.ref(large)
+
+    one = Source(file_of("jpeg cut short"), RGB)
+    for _ in range(2):
+        large = train()
+        gc.collect()
+        assert large() is None
+        with pytest.raises(OSError, match="truncated"):
+            one.whole()
 
 
 # --- when a part is decoded -----------------------------------------------------------------------------------
