@@ -25,6 +25,8 @@ MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
 OF_CACHE = tuple(f"cache {what}" for what in CACHE_HARM)
 CACHE_SHARE = 0.5
 """Of the schedules, in which files are kept; what is kept outlives them."""
+ROSTER_SHARE = 0.5
+"""Of the schedules whose policy allows it, in which a roster names the agent, and one that nobody reaches."""
 ENCODINGS: tuple[Any, ...] = ("auto", "paper", ["webp"], ["pixels", "roi-jpeg"], ["file"])
 POLICIES = ("no-off", "all-off", "resize-off", "sophon", "auto")
 
@@ -58,6 +60,7 @@ class Schedule:
         faults: in the order in which they come.
         fused: whether C of our own may decode.
         cache: whether files are kept on this host.
+        roster: whether a folder names the agent.
 
     Example:
         >>> Schedule.from_line(drawn(7).line()) == drawn(7)
@@ -71,6 +74,7 @@ class Schedule:
     faults: list[Fault] = field(default_factory=list)
     fused: bool = True
     cache: bool = False
+    roster: bool = False
 
     def line(self) -> str:
         """As a line of text, to be kept."""
@@ -108,7 +112,8 @@ def drawn(seed: int) -> Schedule:
         kinds = [keeps.choice((*OF_CACHE, CLOCK_JUMP)) for _ in range(keeps.randint(0, MOST_FAULTS))]
         faults += [Fault(keeps.randrange(batches), kind, keeps.randint(1, 16)) for kind in kinds]
     profile = draw.random() < 0.2
-    return Schedule(seed, files, loader, profile, sorted(faults, key=lambda fault: fault.at), fused, cache)
+    roster = loader["policy"] != "sophon" and random.Random(f"{seed} roster").random() < ROSTER_SHARE
+    return Schedule(seed, files, loader, profile, sorted(faults, key=lambda fault: fault.at), fused, cache, roster)
 
 
 def _fault(draw: random.Random, batches: int) -> Fault:

@@ -34,6 +34,7 @@ from tqdm import tqdm
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.errors import OffloadWarning
+from sophon_loader.wire.entry import SUFFIX, Entry
 from sophon_loader.workers import kept
 from tests.faults.schedules import (
     BEFORE,
@@ -57,6 +58,7 @@ from tests.support.warm import Warm
 KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
 OPTIONS = OffloadOptions(connect_timeout_s=5.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
+NOBODY = "tcp://127.0.0.1:9"
 SLOW_DISK = """
 import os, time
 
@@ -96,6 +98,7 @@ class Scene:
 
     Attributes:
         cache: a folder for files that are kept, by one schedule after the other.
+        roster: a folder that names the agent once it has been announced.
     """
 
     def __init__(self, root: Path, agent: Agent, relay: SpoiltRelay, slow_disk: Path, full_disk: Path) -> None:
@@ -105,6 +108,8 @@ class Scene:
         self.agent = agent
         self.relay = relay
         self.cache = root.with_name("cache")
+        self.roster = root.with_name("agents")
+        self.roster.mkdir(mode=0o755)
         self._draw = random.Random(str(root.name))
         self._stopped = False
 
@@ -120,6 +125,13 @@ class Scene:
     def idle(self) -> bool:
         """Whether everything is answered."""
         return self.agent.alive() and self.agent.status()["outstanding"] == 0
+
+    def announce(self) -> None:
+        """Write entries anew: of the relay, and of an agent that nobody reaches."""
+        for name, endpoint in (("relay", self.relay.endpoint), ("nobody", NOBODY)):
+            path = self.roster / f"{name}.new"
+            path.write_text(Entry([endpoint], "", [EXPORT]).text())
+            path.replace(path.with_suffix(SUFFIX))
 
     def begin(self, fault: Fault) -> None:
         """Have something go wrong."""
@@ -246,7 +258,8 @@ def run(schedule: Schedule, at: Scene) -> None:
         warnings.simplefilter("ignore", OffloadWarning)
         expected = _epochs(schedule, at, None, {})
         try:
-            found = _epochs(schedule, at, at.relay.address(EXPORT), _events(schedule, at))
+            address = f"file://{at.roster}/{EXPORT}" if schedule.roster else at.relay.address(EXPORT)
+            found = _epochs(schedule, at, address, _events(schedule, at))
         finally:
             at.heal()
     check(found, expected, schedule.loader["in_order"])
@@ -298,6 +311,7 @@ def _epochs(
     )
     found: list[Samples] = []
     number = 0
+    at.announce()
     for event in events.get(BEFORE, ()):
         event()
     try:
@@ -305,6 +319,7 @@ def _epochs(
             found.append([])
             batches = iter(loader)
             for _ in range(len(loader)):
+                at.announce()
                 for event in events.get(number, ()):
                     event()
                 found[-1] += samples_of([next(batches)])
