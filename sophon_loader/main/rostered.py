@@ -49,6 +49,9 @@ class Rostered(Contacts):
     One that cannot serve the dataset is left out, with a warning; it is tried again when it has been restarted. Where
     no other is named, its error is raised.
 
+    Places are few. One whose agent has not agreed goes to the next that waits, once each has been tried; so entries
+    that lead nowhere keep no agent out.
+
     Args:
         data: the dataset that the agents must serve together, each at least a part of it.
         settings: of the loader.
@@ -65,9 +68,13 @@ class Rostered(Contacts):
         self._free: deque[int] = deque(range(MAX_AGENTS))
         """Those that no agent has, the one that has been free for longest first."""
         self._rows: dict[Contact, int] = {}
+        """Places of all that may serve yet: not of those that are refused."""
         self._members: dict[Contact, Member] = {}
         self._instances: dict[Contact, str] = {}
         """Of those in use, as they had it when they agreed."""
+        self._yielded: dict[Address, int] = {}
+        """When those that are still named gave their places to others, in turns."""
+        self._turn = 0
         self._doubles: dict[Address, Contact] = {}
         """Addresses at which an agent was found that is known by another one."""
         self._run: tuple[Sequence[Chain], Seed, int]
@@ -75,7 +82,7 @@ class Rostered(Contacts):
         self._gone: set[Contact] = set()
         self._told_gone = self._gone
         self._nobody: SophonError | None = None
-        """The newest reason why nobody is named."""
+        """The newest reason why nobody is named, or why one that is met no more has not agreed."""
         self._why = ""
         self._left: deque[AgentShare] = deque(maxlen=_MAX_TOLD)
         self._too_many = 0
@@ -129,7 +136,7 @@ class Rostered(Contacts):
                 one.move(self._places[row])
 
     def _start(self, chains: Sequence[Chain], seed: Seed, processes: int) -> None:
-        self._why, self._nobody, self._look_at_s = "", None, -math.inf
+        self._why, self._look_at_s = "", -math.inf
         self._run = chains, seed, processes
         self._left.clear()
         terms = replace(self._any.proposed(chains, seed), roster=str(self))
@@ -143,17 +150,18 @@ class Rostered(Contacts):
                 self._remove(one)
             else:
                 one.start(chains, seed, processes, self._places[self._rows[one]])
+        self._nobody = None
 
     # --- who is there ---------------------------------------------------------------------------------------------
 
     def _look(self, wait_s: float = 0.0) -> list[Contact]:
         self._follow()
-        if not self._each:
+        if not self._rows:
             time.sleep(wait_s)
         came = []
         for one in list(self._each):
             try:
-                if one.look(wait_s / len(self._each)):
+                if one.look(wait_s / max(1, len(self._rows))):
                     came.append(one)
             except SophonError as error:
                 self._refuse(one, error)
@@ -196,9 +204,12 @@ class Rostered(Contacts):
             for address, one in self._doubles.items()
             if address in named and one in self._in_use and not one.is_gone
         }
+        self._yielded = {address: turn for address, turn in self._yielded.items() if address in named}
         known = {one.address for one in self._members.values()} | self._doubles.keys()
         instances = {member.instance for one, member in self._members.items() if one in self._in_use}
         joining = [one for one in members if one.address not in known and one.instance not in instances - {""}]
+        joining.sort(key=lambda member: self._yielded.get(member.address, 0))
+        self._make_room(len(joining) - len(self._free))
         room = len(self._free)
         for member in joining[:room]:
             where = replace(member.address, token=self._named.token, keyed_as=self._named.endpoint)
@@ -209,6 +220,16 @@ class Rostered(Contacts):
             one.start(*self._run, self._places[row])
             log.info(log_line("agent named", agent=member.address, roster=self))
         self._too_many = len(joining[room:])
+
+    def _make_room(self, wanted: int) -> None:
+        """Take places of agents that were tried in vain, once each has been tried; those queue behind all others."""
+        absent = [one for one in self._rows if not one.agreed and one not in self._in_use]
+        if not all(one.error for one in absent):
+            return
+        for one in absent[: max(0, wanted)]:
+            self._turn += 1
+            self._yielded[self._members[one].address] = self._turn
+            self._remove(one)
 
     def _is_double(self, one: Contact) -> bool:
         """Whether an agent that has agreed is one of those in use, at another address; then it is met no more."""
@@ -226,17 +247,22 @@ class Rostered(Contacts):
     def _remove(self, one: Contact) -> None:
         """Meet it no more."""
         one.leave()
-        row = self._rows.pop(one)
         self._each.remove(one)
         if one in self._in_use:
             self._in_use.remove(one)
             self._left.append(replace(share_of(one), group=self._group_of(one), state=LEFT))
             self._add_bytes(self._bytes_of_gone, one)
-            self._places[row].free()
+            self._places[self._rows[one]].free()
             log.info(log_line("agent left", agent=one.agent, roster=self))
-        self._free.append(row)
+        elif one.error and not one.why_alone:
+            self._nobody = one.error
+        self._free_place(one)
         del self._members[one]
         self._instances.pop(one, None)
+
+    def _free_place(self, one: Contact) -> None:
+        if (row := self._rows.pop(one, None)) is not None:
+            self._free.append(row)
 
     # --- those that are met ---------------------------------------------------------------------------------------
 
@@ -246,11 +272,14 @@ class Rostered(Contacts):
             self._came_s = now_s()
         elif now_s() - self._came_s > _OTHERS_S:  # an address may lead nowhere; who comes later, joins
             return True
+        if self._too_many and all(one.why_alone for one in self._each):  # others have yet to be tried
+            return False
         return bool(self._each or self._nobody) and all(one.agreed or one.error for one in self._each)
 
     @property
     def _error(self) -> SophonError | None:
-        return next((one.error for one in reversed(self._each) if not one.why_alone), self._nobody)
+        refused = self._each[-1].error if self._each else None
+        return next((one.error for one in reversed(self._each) if not one.why_alone), self._nobody or refused)
 
     def _of_all(self, error: SophonError) -> SophonError:
         return super()._of_all(error) if self._each else without_frames(error)
@@ -271,9 +300,13 @@ class Rostered(Contacts):
         one.refuse(error)
         one.error = without_frames(error)
         self._instances.pop(one, None)
-        if all(two.why_alone for two in self._each):
+        one.shared = None
+        self._free_place(one)
+        if all(two.why_alone for two in self._each) and not self._too_many:
             self._why = one.why_alone
             raise error
+        if self._too_many:
+            self._look_at_s = -math.inf  # its place is free for one that waits
         if self._in_use:
             self._warn_of(one)
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
 from tests.support.replicas import LOADER, PATIENT, SOON, see_shares, sent
-from tests.support.rostered import FILES, SAMPLER, Epoch, MakeAgent, left, no_warning
+from tests.support.rostered import FILES, SAMPLER, Epoch, Listening, MakeAgent, left, no_warning
+
+NOBODY = Listening("tcp://127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")
@@ -386,3 +389,32 @@ def test_more_than_can_be_used_are_counted_at_once(
         assert "2 agents are not used, since a loader has at most 1" in str(loader.report())
     finally:
         loader.close()
+
+
+@pytest.mark.filterwarnings("ignore::sophon_loader.OffloadWarning")
+@pytest.mark.parametrize("first", ["silent", "silent and leave", "refused"])
+def test_those_that_serve_nothing_keep_no_place(
+    root: Path, roster: Path, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are two places: the agent whose entry comes third gets one, and serves."""
+    monkeypatch.setattr(rostered, "MAX_AGENTS", 2)
+    monkeypatch.setattr(rostered, "_SOON_S", 0.2)
+    empty = tmp_path / "empty"
+    shutil.copytree(root, empty, copy_function=lambda source, target: None)
+    with agent_for(root) as agent, agent_for(empty) if first == "refused" else nullcontext(NOBODY) as other:
+        others = [roster / f"{number}.json" for number in range(2)]
+        for path, host in zip(others, ("127.0.0.1", "localhost"), strict=True):
+            path.write_text(Entry([other.endpoint.replace("127.0.0.1", host)], path.stem, [EXPORT]).text())
+        entry = Entry([agent.endpoint], "third", [EXPORT]).text()
+        if first != "silent and leave":
+            (roster / "third.json").write_text(entry)
+        loader = loader_of(root, roster, num_workers=0, sampler=SAMPLER)
+        try:
+            epoch = Epoch(loader, root)
+            if first == "silent and leave":
+                others[0].write_text(entry)
+                others[1].unlink()
+            epoch.until(lambda: epoch.sent(agent) > 20, "the agent has its turn, and stays", 10.0)
+            assert loader.report().as_dict()["offloading"], loader.report()
+        finally:
+            loader.close()
