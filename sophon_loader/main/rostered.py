@@ -177,6 +177,7 @@ class Rostered(Contacts):
             return
         if due:
             self._look_at_s = now + (LOOK_EVERY_S if len(self._in_use) > len(gone) else _SOON_S)
+        self._roster.met = [self._members[one].address for one in self._rows]
         members = self._roster.look(ask=due)
         if self._roster.is_looking and not self._roster.trouble:
             return

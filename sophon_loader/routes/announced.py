@@ -10,9 +10,10 @@ import errno
 import itertools
 import logging
 import os
+import random
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, Entry
 from sophon_loader.wire.wanted_cores import PREFIX
 
 MAX_ENTRIES = 1000
+"""Read at a look. If the folder has more, those of agents that are met come first, and the rest is drawn anew each
+time: what others write there may hide an agent for some looks, not for good."""
+_MAX_MET = 128
+"""Names of entries whose agents are or were met; twice as many as a loader has places."""
 MAX_NAMES = 16 * MAX_ENTRIES
 """In the folder that are looked at; others than entries may lie there."""
 MAX_SAID = 100
@@ -102,8 +107,12 @@ class Announced:
         self._place: tuple[str, str, str] | None = None
         """The folder, the export, and the folder within that, once agents have been found there."""
         self._known: dict[str, _Known] = {}
+        self.met: Collection[Address] = ()
+        self._met: tuple[str, ...] = ()
+        """Names of the entries of agents that are met, then of those that were, the newest first; for the thread."""
         self._names: tuple[str, ...] = ()
         """Of what is known, for the thread."""
+        self._draw = random.Random()
         self._looked_at_s: float | None = None
         """When the folder was read last; None if that failed: what could not be written then is not old."""
         self._question = Question(self._read, "roster-folder", wait_s)
@@ -117,6 +126,9 @@ class Announced:
         Raises:
             ConfigError: the text names no export, only a folder.
         """
+        met = {one.endpoint for one in self.met}
+        names = [name for name, known in self._known.items() if not met.isdisjoint(known.entry.addresses)]
+        self._met = tuple(dict.fromkeys((*names, *self._met)))[:_MAX_MET]
         try:
             snapshots = self._question.answers(ask=ask)
         except ConfigError:
@@ -207,13 +219,17 @@ class Announced:
             with os.scandir(descriptor) as listing:
                 there = {one.name for one in itertools.islice(listing, MAX_NAMES)}
             entries = {name for name in there if name.endswith(SUFFIX) and not name.startswith((".", PREFIX))}
-            known = self._names  # which a listing may lack while their file is being replaced
-            names = [*known, *sorted(entries - set(known))]
-            found = {name: _file(descriptor, name) for name in names[:MAX_ENTRIES]}
+            found = {name: _file(descriptor, name) for name in self._met}
+            # Also known ones, which a listing may lack while their file is being replaced.
+            others = sorted(entries.union(self._names).difference(found))
+            room = MAX_ENTRIES - sum(file is not None for file in found.values())
+            left_out = max(0, len(others) - room)
+            read = self._draw.sample(others, room) if left_out else others
+            found.update((name, _file(descriptor, name)) for name in read)
         finally:
             os.close(descriptor)
         files = {name: file for name, file in found.items() if file is not None}
-        return _Snapshot(self._clock(), folder, export, within, files, doubt, len(names[MAX_ENTRIES:]))
+        return _Snapshot(self._clock(), folder, export, within, files, doubt, left_out)
 
     def _placed(self) -> tuple[str, str, str]:
         for count in range(len(self._parts), -1, -1):

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +54,7 @@ class RayActors:
 
     def __init__(self, text: str, *, wait_s: float = LOOK_S, answer_s: float = ANSWER_S) -> None:
         self.trouble = ""
+        self.met: Collection[Address] = ()
         self._secure = text.startswith("rays://")
         self._address = _parsed(text)
         self._place = self._address.endpoint.removeprefix("tcp://")

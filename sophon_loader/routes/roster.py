@@ -8,7 +8,7 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -54,9 +54,11 @@ class Roster(Protocol):
 
     Attributes:
         trouble: why the last look has found nothing new, or nothing; "" if all is well.
+        met: agents that are used, or tried; where more are named than can be read, those are found all the same.
     """
 
     trouble: str
+    met: Collection[Address]
 
     def look(self, *, ask: bool = True) -> Sequence[Member]:
         """Who the agents are now. Where that cannot be found out, those of the last time, and `trouble` says why.
@@ -86,6 +88,7 @@ class Resolved:
 
     def __init__(self, address: Address, *, wait_s: float = LOOK_S) -> None:
         self.trouble = ""
+        self.met: Collection[Address] = ()
         self._address = replace(address, token=None)
         self._host, self._port = host_of(address.endpoint), int(address.endpoint.rpartition(":")[2])
         self._members: Sequence[Member] = ()

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.routes import announced
-from sophon_loader.routes.announced import MAX_ENTRIES, MAX_SAID, Announced
+from sophon_loader.routes.announced import MAX_SAID, Announced
 from sophon_loader.routes.roster import MAX_MEMBERS
 from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, Entry
 from tests.support.agents import until
@@ -302,16 +302,50 @@ def test_what_belongs_to_another_user(folder: Folder, monkeypatch: pytest.Monkey
     assert reader.hosts() == [] and "another user (uid 12345)" in reader.roster.trouble
 
 
-def test_more_entries_than_there_may_be(folder: Folder) -> None:
-    """Those that are known stay."""
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many entries there may be."""
+    monkeypatch.setattr(announced, "MAX_ENTRIES", 10)
+    return 10
+
+
+def test_more_entries_than_there_may_be(folder: Folder, few: int) -> None:
+    """Those of agents that are met are read each time, the others by turns: the names decide nothing."""
     folder.put("zz")
     reader = Reader(folder)
+    reader.roster.met = [one.address for one in reader.roster.look()]
+    for n in range(3 * few):
+        folder.put(f"{n:05}")
+    seen: set[str] = set()
+    for _ in range(100):
+        found = reader.hosts(0.1)
+        assert len(found) == few and found[-1] == "zz"
+        seen |= {*found}
+    assert len(seen) == 3 * few + 1, "each has been read at some look"
+    assert reader.said == [f'entries left out file={folder.path} reason="there are more than {few}"']
+
+
+def test_an_entry_that_comes_behind_many_is_read_by_a_loader_that_starts(folder: Folder, few: int) -> None:
+    for n in range(2 * few):
+        folder.put(f"{n:05}")
+    folder.put("zz")
+    reader = Reader(folder)
+    until(lambda: "zz" in reader.hosts(), "its turn comes")
+
+
+def test_one_that_is_missing_at_a_look_is_read_again_behind_many(folder: Folder, few: int) -> None:
+    folder.put("zz")
+    reader = Reader(folder)
+    reader.roster.met = [one.address for one in reader.roster.look()]
+    for n in range(2 * few):
+        folder.put(f"{n:05}")
     reader.hosts()
-    for n in range(MAX_ENTRIES + 5):
-        (folder.path / f"{n:05}.json").write_text(entry(f"n{n}").text())
-    found = reader.hosts()
-    assert len(found) == MAX_ENTRIES and found[-1] == "zz" and reader.hosts() == found
-    assert reader.said == [f'entries left out file={folder.path} reason="there are more than {MAX_ENTRIES}"']
+    folder.remove("zz")
+    assert "zz" not in reader.hosts()
+    reader.roster.met = ()
+    folder.put("zz")
+    for _ in range(20):
+        assert "zz" in reader.hosts()
 
 
 def test_a_flood_of_wrong_entries_is_told_of_in_part(folder: Folder) -> None:
