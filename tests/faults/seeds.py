@@ -58,7 +58,6 @@ from tests.support.warm import Warm
 KEPT = Path(__file__).parent / "failed.jsonl"
 """Schedules that have failed once, one a line; `test_seeds.py` runs them first."""
 OPTIONS = OffloadOptions(connect_timeout_s=5.0, heartbeat_s=0.2, dead_after_s=1.0, resend_after_s=0.5, window=16)
-NOBODY = "tcp://127.0.0.1:9"
 SLOW_DISK = """
 import os, time
 
@@ -126,9 +125,10 @@ class Scene:
         """Whether everything is answered."""
         return self.agent.alive() and self.agent.status()["outstanding"] == 0
 
-    def announce(self) -> None:
-        """Write entries anew: of the relay, and of an agent that nobody reaches."""
-        for name, endpoint in (("relay", self.relay.endpoint), ("nobody", NOBODY)):
+    def announce(self, nobodies: int = 1) -> None:
+        """Write entries anew: the agent's, and those of so many that nobody reaches."""
+        endpoints = {"relay": self.relay.endpoint} | {f"nobody-{n}": f"tcp://127.0.1.{n}:9" for n in range(nobodies)}
+        for name, endpoint in endpoints.items():
             path = self.roster / f"{name}.new"
             path.write_text(Entry([endpoint], "", [EXPORT]).text())
             path.replace(path.with_suffix(SUFFIX))

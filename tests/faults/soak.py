@@ -6,6 +6,9 @@ Seeds go by turns to two agents. One of them is never killed, and lives through 
 each run descriptors, threads, processes and memory of those two are counted, and temporary files. At the end, what has
 been counted in the second half must be flat: a line through it must not rise by more than a share of its mean and a
 small number.
+
+The host process also trains all the time, with one loader and the agent that lives. Its roster names more and more
+agents that nobody reaches, a few in the end.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,9 +32,13 @@ import psutil
 from tqdm import tqdm
 
 from bench.record import stamp, write_json
-from tests.faults.schedules import Schedule, drawn
-from tests.faults.seeds import MOST_S, PATIENCE_S, Scene, deadline, run, scene
-from tests.support.agents import until
+from sophon_loader import OffloadingDataLoader
+from sophon_loader.errors import OffloadWarning
+from tests.faults.schedules import MOST_FILES, Schedule, drawn
+from tests.faults.seeds import MOST_S, OPTIONS, PATIENCE_S, Scene, deadline, run, scene
+from tests.support.agents import EXPORT, until
+from tests.support.loaders import samples_of
+from tests.support.pictures import folder
 
 SHARE = 0.1
 """How much of its mean a count may rise over the second half."""
@@ -37,12 +46,49 @@ MORTAL = ("kill", "away", "upgrade")
 MARGINS = {"descriptors": 8, "threads": 4, "processes": 3, "mb": 40, "files": 3}
 """And how much besides, by the end of its name."""
 IDLE_S = 0.2
+NOBODIES = 3
+"""Agents that nobody reaches, of the training: few, since a trial that is on its way has three descriptors."""
 
 
 def spared(schedule: Schedule) -> Schedule:
     """The same with cut connections in place of agents that end."""
     faults = [replace(one, kind="cut") if one.kind in MORTAL else one for one in schedule.faults]
     return replace(schedule, faults=faults)
+
+
+class Training:
+    """One that lasts as long as the soak, an epoch after each seed.
+
+    Args:
+        at: where.
+    """
+
+    def __init__(self, at: Scene) -> None:
+        self._at = at
+        self._loader = OffloadingDataLoader(
+            folder(at.root),
+            agent=f"file://{at.roster}/{EXPORT}",
+            options=replace(OPTIONS, connect_timeout_s=0.3),
+            seed=1,
+            batch_size=4,
+            num_workers=1,
+            policy="all-off",
+        )
+
+    def epoch(self, share: float) -> None:
+        """Run an epoch.
+
+        Args:
+            share: of the soak that has passed.
+        """
+        self._at.announce(1 + int(share * NOBODIES))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OffloadWarning)
+            assert len(samples_of(self._loader)) == MOST_FILES
+
+    def close(self) -> None:
+        """End it."""
+        self._loader.close()
 
 
 def counted(at: Scene) -> dict[str, float]:
@@ -112,6 +158,7 @@ def main() -> int:
         with (
             scene() as mortal,
             scene() as lasting,
+            closing(Training(lasting)) as training,
             tqdm(total=round(60 * asked.minutes), unit="s") as bar,
         ):
             seed, end_s = asked.first, time.monotonic() + 60 * asked.minutes
@@ -119,6 +166,7 @@ def main() -> int:
                 try:
                     with deadline(MOST_S):
                         run(*((drawn(seed), mortal) if seed % 2 else (spared(drawn(seed)), lasting)))
+                        training.epoch(1 - left_s / (60 * asked.minutes))
                 except Exception:
                     print(f"seed {seed} fails\n{traceback.format_exc()}", file=sys.stderr)
                     failed.append(seed)
