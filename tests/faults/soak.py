@@ -47,7 +47,7 @@ MARGINS = {"descriptors": 8, "threads": 4, "processes": 3, "mb": 40, "files": 3}
 """And how much besides, by the end of its name."""
 IDLE_S = 0.2
 NOBODIES = 3
-"""Agents that nobody reaches, of the training: few, since a trial that is on its way has three descriptors."""
+"""Agents that nobody reaches, of the training: few, since a trial that is on its way has about three descriptors."""
 
 
 def spared(schedule: Schedule) -> Schedule:
