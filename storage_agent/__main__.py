@@ -15,6 +15,7 @@ from sophon_loader import native
 from sophon_loader.errors import ConfigError, SophonError
 from sophon_loader.host.scraping import ScrapePort, needs_prometheus
 from sophon_loader.host.system import cores_available
+from sophon_loader.host.unread import quiet_when_unread
 from sophon_loader.wire.announcement import Announcement
 from sophon_loader.wire.entry import Entry
 from storage_agent import log
@@ -30,6 +31,7 @@ from storage_agent.stores import Exports, make_index, open_exports
 from storage_agent.this_host import how_to_copy
 
 
+@quiet_when_unread
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `sophon-agent` and `python -m storage_agent`; returns the exit status."""
     parsed = parser().parse_args(arguments)

@@ -90,6 +90,7 @@ class KeyFolder:
     """
 
     def __init__(self, path: Path) -> None:
+        path = path.absolute()  # it is told for other folders and hosts, in lines to copy
         self.path = path
         self._own, self._clients, self._tokens = path / "server.key", path / "clients", path / "tokens"
         self._owners = [0, os.geteuid()]

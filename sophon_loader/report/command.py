@@ -9,10 +9,12 @@ from pathlib import Path
 
 from sophon_loader import __version__
 from sophon_loader.errors import SophonError
+from sophon_loader.host.unread import quiet_when_unread
 from sophon_loader.report.course import read_course
 from sophon_loader.report.run_page import run_page
 
 
+@quiet_when_unread
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `sophon-report`; returns the exit status."""
     parsed = _parser().parse_args(arguments)

@@ -25,14 +25,12 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.host.private import NotPrivate
 from sophon_loader.logs import log_line
-from sophon_loader.routes.segments import OWN, Entry, Segment, Version
+from sophon_loader.routes.segments import OWN, SEGMENTS, Entry, Segment, Version, own_folder
 from sophon_loader.routes.stuck import Reads
 from sophon_loader.routes.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-SEGMENTS = 8
 MAX_FILE_NBYTES = 1 << 30
 """Larger files are not kept: they cannot be read at once."""
 _ROOM = 0.97
@@ -212,11 +210,6 @@ class Cache:
         if not self._paused_until_s:
             log.warning(log_line("cache does not grow", folder=self.folder, reason=reason))
         self._paused_until_s = time.monotonic() + _PAUSE_S
-
-
-def own_folder(folder: str) -> str:
-    """Where this user's cache of today's format lies in the folder that a user has named."""
-    return os.path.join(os.path.abspath(folder), f"sophon-cache-{FORMAT}-uid{os.getuid()}")
 
 
 def make_private(folder: str) -> tuple[str, int]:

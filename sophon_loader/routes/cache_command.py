@@ -10,17 +10,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from glob import escape, glob
 
+from sophon_loader import __version__
 from sophon_loader.figures import counted, size
 from sophon_loader.host.private import open_private_folder
-from sophon_loader.routes.cache import SEGMENTS, own_folder
-from sophon_loader.routes.segments import Entry, Segment
+from sophon_loader.host.unread import quiet_when_unread
+from sophon_loader.routes.segments import SEGMENTS, Entry, Segment, own_folder
 from sophon_loader.routes.withdrawals import NAME as WITHDRAWALS
 from sophon_loader.routes.withdrawals import Withdrawals
 
 
+@quiet_when_unread
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `sophon-cache`; returns the exit status."""
     parser = argparse.ArgumentParser("sophon-cache", description="A cache of files on this host.")
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, what in (
         ("ls", "say how many files it holds, and the space that they take"),
@@ -37,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"sophon-cache: {parsed.folder} must hold a cache of this user's, got none", file=sys.stderr)
             return 1
         return _list(folder) if parsed.command == "ls" else _verify(folder)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(f"sophon-cache: {error}", file=sys.stderr)
         return 1

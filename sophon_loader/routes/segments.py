@@ -35,6 +35,10 @@ from xxhash import xxh3_64_intdigest
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.host.private import NotPrivate, open_private_file, open_private_folder
 
+FORMAT = 1
+"""Of the folder."""
+SEGMENTS = 8
+"""Segments of a cache."""
 _MAGIC = b"sophon.1"
 _END = struct.Struct("<8sQQ")
 FIRST = 4096
@@ -275,6 +279,11 @@ class Segment:
                     raise
                 return True
         return False
+
+
+def own_folder(folder: str) -> str:
+    """Where this user's cache of today's format lies in the folder that a user has named."""
+    return os.path.join(os.path.abspath(folder), f"sophon-cache-{FORMAT}-uid{os.getuid()}")
 
 
 def _opened(folder: int, names: list[str], flags: int) -> list[int]:

@@ -35,6 +35,16 @@ def local():
 def fails():
     raise RuntimeError("no disk today")
 
+def exits():
+    import argparse
+    argparse.ArgumentParser().parse_args()
+
+class NoLength:
+    def __getitem__(self, index):
+        return index
+    def __len__(self):
+        raise RuntimeError("not counted yet")
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(3))
@@ -166,6 +176,8 @@ def test_other_libraries(work: Path, files: Path, tmp_path: Path) -> None:
     [
         ("nothing", "has no attribute 'nothing'", "runs here"),
         ("fails", "raises RuntimeError: no disk today", "runs here"),
+        ("exits", "raises SystemExit: 2", 'under `if __name__ == "__main__":`'),
+        ("NoLength", "raises RuntimeError: not counted yet", "runs here"),
         ("stream", "returns a Stream, of which no single sample", "docs/datasets.md"),
         ("own", "Own is not an ImageFolder", "sophon_loader.FileDataset"),
     ],

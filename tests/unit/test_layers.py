@@ -35,11 +35,15 @@ def imported(path: Path) -> set[str]:
 
 def loaded_by(names: list[str]) -> set[str]:
     """The packages that a new process has loaded after these modules."""
-    code = f"import importlib, json, sys\nfor name in {names}: importlib.import_module(name)\n"
-    code += "print(json.dumps([name for name in sys.modules if '.' not in name]))"
+    return loaded_after(f"import importlib\nfor name in {names}: importlib.import_module(name)\n")
+
+
+def loaded_after(code: str) -> set[str]:
+    """The packages that a new process has loaded after this code."""
+    code += "\nimport json, sys\nprint(json.dumps([name for name in sys.modules if '.' not in name]), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout))
+    return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 def test_only_the_client_imports_zmq() -> None:
@@ -63,3 +67,26 @@ def test_the_client_loads_zmq() -> None:
 def test_the_agents_own_process_loads_neither_torch_nor_numpy() -> None:
     loaded = loaded_by(["storage_agent.__main__", "storage_agent.broker"])
     assert "zmq" in loaded and not {"torch", "torchvision", "numpy"} & loaded
+
+
+COMMANDS = ["storage_agent.__main__", "sophon_loader.doctor", "sophon_loader.report.command"]
+COMMANDS += ["sophon_loader.routes.cache_command"]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_commands_answer_before_they_load_torch(option: str) -> None:
+    code = f"""
+import contextlib, importlib
+for name in {COMMANDS}:
+    with contextlib.suppress(SystemExit):
+        importlib.import_module(name).main(["{option}"])
+        raise ValueError(name)
+"""
+    loaded = loaded_after(code)
+    assert "sophon_loader" in loaded and not {"torch", "torchvision"} & loaded
+
+
+def test_what_a_cache_holds_is_told_without_torch(tmp_path: Path) -> None:
+    code = f"from sophon_loader.routes.cache_command import main\nmain(['ls', {str(tmp_path)!r}])"
+    assert "torch" not in loaded_after(code)

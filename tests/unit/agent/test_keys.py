@@ -130,6 +130,12 @@ def test_a_folder_that_others_can_look_into(keys: KeyFolder, tmp_path: Path) -> 
         KeyFolder(tmp_path / "file" / "keys")
 
 
+def test_a_relative_folder_is_told_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that copies a token goes to another host, and to another folder."""
+    monkeypatch.chdir(tmp_path)
+    assert KeyFolder(Path("mine")).add("a") == tmp_path / "mine" / "tokens" / "a"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user, and read what is there")
 def test_a_folder_that_another_user_has_put_in_its_place_lets_nobody_in(
     keys: KeyFolder, guests: Guests, clock: FakeClock

@@ -1,8 +1,7 @@
-"""`sophon-doctor`: why an agent cannot be used, or what it would bring, each with the next thing to do."""
+"""Why an agent cannot be used, or what it would bring, each with the next thing to do."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
 import os
@@ -30,12 +29,6 @@ from sophon_loader.pipeline.told import OPENERS, SETTINGS
 from sophon_loader.routes.named import SCHEMES, has_name, is_of_several, parse_roster, roster_of
 from sophon_loader.routes.roster import able, of_other_exports
 
-_EXAMPLE = """examples:
-  sophon-doctor tcp://fileserver:5555/imagenet/train
-  sophon-doctor tcp://fileserver:5555/imagenet/train --dataset train:make_dataset --seconds 60
-
-`--dataset MODULE:FUNCTION` names a function without arguments that returns the dataset of your training, with its
-transforms; the module is looked for in the working directory, too."""
 _RELEASES = ("torch", "torchvision", "pillow")
 _TO_DO = {
     "libjpeg": "install Pillow from the same wheel at both ends, which brings its libjpeg",
@@ -46,6 +39,8 @@ _TO_DO = {
     OPENERS: "leave Pillow's own openers of formats as they are in the training",
 }
 """For what is unlike and neither a release nor a switch of torch's, which `remedy_for` knows."""
+_RAISED = (Exception, SystemExit)
+"""What the user's code raises; a module that reads a command line of its own ends the program by the second."""
 _LEAST = 1.05
 """How many times as many samples/s are worth an agent."""
 
@@ -180,15 +175,18 @@ def _of_dataset(
         return
     try:
         dataset = _made(name)
-    except Exception as error:  # the user's code
-        text = f"{name} raises {type(error).__name__}: {error}"
-        yield Finding("your dataset", text, "see that `python -c` with that import and call runs here", stops=True)
+        is_empty = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__") and not len(dataset)
+    except _RAISED as error:
+        text, todo = f"{name} raises {type(error).__name__}: {error}", "see that `python -c` with that import and call"
+        if isinstance(error, SystemExit):
+            todo = 'read command lines only under `if __name__ == "__main__":`, and ' + todo
+        yield Finding("your dataset", text, f"{todo} runs here", stops=True)
         return
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         text = f"{name} returns a {type(dataset).__name__}, of which no single sample can be asked for"
         yield Finding("your dataset", text, "return a map-style dataset, see docs/datasets.md", stops=True)
         return
-    if hasattr(dataset, "__len__") and not len(dataset):
+    if is_empty:
         text = f"{type(dataset).__name__} has no sample"
         yield Finding("your dataset", text, "see that the files lie where it looks for them", stops=True)
         return
@@ -202,7 +200,7 @@ def _of_dataset(
             loader: Any = OffloadingDataLoader(dataset, agent=agent, options=asked, **how)
             first = next(iter(loader))
             del first
-        except Exception as error:
+        except _RAISED as error:
             yield _failed("your dataset", error)
             return
     plainly = loader._engine is None
@@ -224,7 +222,7 @@ def _of_dataset(
         yield Finding("transforms", "all of them can run at the agent")
     try:
         yield from _worth(loader, dataset, asked, agent, how, seconds)
-    except Exception as error:
+    except _RAISED as error:
         yield _failed("the measurement", error)
     finally:
         loader.close()
@@ -290,7 +288,7 @@ def _rate(loader: Any, seconds: float) -> float:
     return samples / spent_s if samples and spent_s > 0 else 0.0
 
 
-def _failed(what: str, error: Exception) -> Finding:
+def _failed(what: str, error: BaseException) -> Finding:
     text = f"{error}" if isinstance(error, SophonError) else f"{type(error).__name__}: {error}"
     said, todo = _parted(text)
     return Finding(what, said, todo, stops=True)
@@ -300,31 +298,3 @@ def _parted(text: str) -> tuple[str, str]:
     """An error's text: what is wrong, and what to do, which stands behind its last semicolon."""
     said, _, todo = text.strip().rpartition("; ")
     return (said, todo.rstrip(".")) if said else (todo, "see docs/failures.md")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of `sophon-doctor`; returns the exit status: 1 if something keeps the agent from being used."""
-    parser = argparse.ArgumentParser(
-        "sophon-doctor",
-        description="See whether an agent can be reached and used, and what it would bring; each with what to do next.",
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "address", nargs="+", help="of the agent, with the export, as given to agent=; of several agents each"
-    )
-    parser.add_argument("--dataset", metavar="MODULE:FUNCTION", help="what makes the dataset of your training")
-    parser.add_argument("--key", help="as OffloadOptions(key=...)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="to measure for (default: %(default)g)")
-    parsed = parser.parse_args(arguments)
-    if not parsed.seconds > 0:
-        parser.error(f"--seconds must be above 0, got {parsed.seconds:g}")
-    bad = False
-    for found in examine(parsed.address, parsed.dataset, OffloadOptions(key=parsed.key), parsed.seconds):
-        print(found, flush=True)
-        bad |= found.stops
-    return int(bad)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
