@@ -52,7 +52,7 @@ class Metrics:
 
     def __init__(self, ask: Callable[[], Mapping[str, Any]]) -> None:
         self._ask = ask
-        self._page, self._made_s = b"", -FRESH_S
+        self._page, self._trouble, self._made_s = b"", "", -FRESH_S
         self._lock = threading.Lock()
 
     def page(self) -> bytes:
@@ -63,8 +63,15 @@ class Metrics:
         """
         with self._lock:
             if time.monotonic() - self._made_s >= FRESH_S:
-                status = self._ask()
-                self._page, self._made_s = exposition(lambda: families_of(status)), time.monotonic()
+                self._trouble = ""
+                try:
+                    status = self._ask()
+                    self._page = exposition(lambda: families_of(status))
+                except AgentError as error:  # each question to a silent broker waits for seconds
+                    self._trouble = str(error)
+                self._made_s = time.monotonic()
+            if self._trouble:
+                raise AgentError(self._trouble)
             return self._page
 
 

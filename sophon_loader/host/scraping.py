@@ -1,18 +1,21 @@
-"""A port at which Prometheus reads numbers: `GET /metrics` and nothing else, one connection at a time.
+"""A port at which Prometheus reads numbers: `GET /metrics` and nothing else, one answer for each connection.
 
 Both ends use it. What it answers is made by a function when somebody asks, so nothing is done while nobody does. It is
-not `http.server`, because that waits for each line anew: one client could hold it for ever.
+not `http.server`, because that waits for each line anew: one client could hold it for ever. One thread looks after a
+few connections at once, because it asks for no key: clients that say nothing must not keep Prometheus waiting.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from sophon_loader.errors import ConfigError
@@ -21,7 +24,11 @@ ANSWER_S = 5.0
 """How long one client may take, from the connection until it has its answer; then it is hung up on."""
 MAX_HEAD_NBYTES = 16 << 10
 """Of a request; Prometheus sends some 300 bytes."""
-BACKLOG = 8
+MAX_CONNECTIONS = 16
+"""Open at once; one more, and the oldest is hung up on."""
+BACKLOG = 64
+_CLOSE_S = 1.0
+"""How long closing waits for the thread, which may be making a page."""
 _PAUSE_S = 1.0
 """After a connection could not be taken, because descriptors are short for example."""
 _TEXT, _PAGE = "text/plain; charset=utf-8", "text/plain; version=0.0.4; charset=utf-8"
@@ -47,46 +54,74 @@ class ScrapePort:
     def __init__(self, host: str, port: int, page: Callable[[], bytes]) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._socket.setblocking(False)
         self._page = page
         self._closed = threading.Event()
-        self._connection: socket.socket | None = None
+        self._exchanges: list[_Exchange] = []
+        """Oldest first."""
         _OPEN.add(self)
-        threading.Thread(target=self._serve, name="sophon-metrics", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="sophon-metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Listen no longer."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread; to close it does not
+        self._thread.join(_CLOSE_S)
         self._socket.close()
 
     def forget(self) -> None:
         """In a forked process: let go of what is the parent's, so that its port is free once that has ended."""
         self._socket.close()
-        if self._connection is not None:
-            self._connection.close()
+        for one in self._exchanges:
+            one.connection.close()
 
     def _serve(self) -> None:
         while not self._closed.is_set():
-            try:
-                self._connection, _ = self._socket.accept()
-            except OSError:
-                self._closed.wait(_PAUSE_S)
-                continue
-            with self._connection, contextlib.suppress(OSError):
-                self._answer(self._connection, time.monotonic() + ANSWER_S)
-            self._connection = None
+            ready = self._ready()
+            for one in list(self._exchanges):
+                goes_on = one.advance(self._answer) if one.connection.fileno() in ready else True
+                if not goes_on or time.monotonic() >= one.end_s:
+                    self._hang_up(one)
+            if self._socket.fileno() in ready and not self._closed.is_set():
+                self._take()
+        while self._exchanges:
+            self._hang_up(self._exchanges[0])
 
-    def _answer(self, connection: socket.socket, end_s: float) -> None:
-        head = _head_of(connection, end_s)
-        if head is None:
+    def _ready(self) -> set[int]:
+        """Descriptors with something to do, once there are any; none once the oldest connection has had its time."""
+        poll = select.poll()  # no epoll: that is a descriptor, which forked processes would share
+        poll.register(self._socket, select.POLLIN)
+        for one in self._exchanges:
+            poll.register(one.connection, select.POLLIN if one.left is None else select.POLLOUT)
+        wait_s = self._exchanges[0].end_s - time.monotonic() if self._exchanges else None
+        return {descriptor for descriptor, _ in poll.poll(None if wait_s is None else max(0.0, 1000 * wait_s) + 1)}
+
+    def _take(self) -> None:
+        """Take one connection: what it has said already is looked at before the next one is taken."""
+        try:
+            connection, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
             return
+        except OSError:
+            self._closed.wait(_PAUSE_S)
+            return
+        connection.setblocking(False)
+        if len(self._exchanges) >= MAX_CONNECTIONS:
+            self._hang_up(self._exchanges[0])
+        self._exchanges.append(_Exchange(connection, time.monotonic() + ANSWER_S))
+
+    def _hang_up(self, one: _Exchange) -> None:
+        self._exchanges.remove(one)
+        one.connection.close()
+
+    def _answer(self, head: bytes) -> bytes:
         status, kind, body = self._answer_to(head)
         lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
         if status.startswith("405"):
             lines.append("Allow: GET")
-        connection.settimeout(_left_s(end_s))  # of `sendall` as a whole
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return "\r\n".join([*lines, "", ""]).encode() + body
 
     def _answer_to(self, head: bytes) -> tuple[str, str, bytes]:
         """Status, content type and body."""
@@ -144,25 +179,41 @@ class _Collector:
         return ()
 
 
-def _head_of(connection: socket.socket, end_s: float) -> bytes | None:
-    """A request as far as its empty line; None if it does not come in time, or is too long."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        if len(head) >= MAX_HEAD_NBYTES:
-            return None
-        connection.settimeout(_left_s(end_s))
-        more = connection.recv(MAX_HEAD_NBYTES - len(head))
-        if not more:
-            return None
-        head += more
-    return head
+@dataclass(eq=False)
+class _Exchange:
+    """A request and its answer, as far as they have come.
 
+    Args:
+        connection: does not block.
+        end_s: when it is hung up on.
+        head: the request, which ends with an empty line.
+        left: of the answer; None before there is one.
+    """
 
-def _left_s(end_s: float) -> float:
-    left_s = end_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
+    connection: socket.socket
+    end_s: float
+    head: bytes = b""
+    left: memoryview | None = None
+
+    def advance(self, answer: Callable[[bytes], bytes]) -> bool:
+        """Read or write what can be now; False once nothing more is to come.
+
+        Args:
+            answer: makes it, of a whole head.
+        """
+        try:
+            if self.left is None:
+                more = self.connection.recv(MAX_HEAD_NBYTES - len(self.head))
+                self.head += more
+                if b"\r\n\r\n" not in self.head:
+                    return bool(more) and len(self.head) < MAX_HEAD_NBYTES
+                self.left = memoryview(answer(self.head))
+            self.left = self.left[self.connection.send(self.left) :]
+            return bool(self.left)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
 
 _OPEN: weakref.WeakSet[ScrapePort] = weakref.WeakSet()

@@ -250,6 +250,32 @@ def test_a_client_that_does_not_read_is_hung_up_on(port: int, monkeypatch: pytes
     one.close()
 
 
+def test_clients_that_say_nothing_keep_nobody_from_the_page(port: int) -> None:
+    one = scraping.ScrapePort("127.0.0.1", port, lambda: b"x 1\n")
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(50)]
+        began_s = time.monotonic()
+        for _ in range(3):
+            assert answered(port, b"GET /metrics HTTP/1.1\r\n\r\n") == b"HTTP/1.1 200 OK"
+        assert time.monotonic() - began_s < scraping.ANSWER_S / 2
+        assert len(one._exchanges) <= scraping.MAX_CONNECTIONS
+        assert silent[0].recv(1) == b"", "the oldest one makes place"
+        silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert silent[-1].recv(100).startswith(b"HTTP/1.1 404 "), "one that is left may still ask"
+    one.close()
+
+
+def test_a_request_in_pieces_gets_a_long_answer_in_pieces(port: int) -> None:
+    one = scraping.ScrapePort("127.0.0.1", port, lambda: b"x" * (32 << 20))
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r")
+        assert answered(port, b"GET / HTTP/1.1\r\n\r\n") == b"HTTP/1.1 404 Not Found"
+        client.sendall(b"\n")
+        with client.makefile("rb") as answer:
+            assert len(answer.read().partition(b"\r\n\r\n")[2]) == 32 << 20
+    one.close()
+
+
 def test_a_page_that_fails_is_told_and_the_next_one_comes(port: int) -> None:
     pages = [b"x 1\n"]
     one = scraping.ScrapePort("127.0.0.1", port, pages.pop)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sophon_loader.errors import AgentError
 from storage_agent import metrics
 from storage_agent.metrics import Metrics
 
@@ -48,3 +49,17 @@ def test_the_broker_is_asked_once_while_an_answer_is_fresh(monkeypatch: pytest.M
     for now_s[0] in (100.0, 100.4, 100.9, 101.1, 101.2):
         told.page()
     assert asked == [100.0, 101.1]
+
+
+def test_a_silent_broker_is_waited_for_once_by_all_who_ask() -> None:
+    asked = []
+
+    def ask() -> dict[str, Any]:
+        asked.append(1)
+        raise AgentError("nothing came")
+
+    told = Metrics(ask)
+    for _ in range(3):
+        with pytest.raises(AgentError, match="nothing came"):
+            told.page()
+    assert len(asked) == 1
