@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.host.private import ALL_ACCESS
+from sophon_loader.host.private import ALL_ACCESS, WRITING
 
 PREFIX = "sophon1_"
 ENVIRONMENT = "SOPHON_KEY"
@@ -92,7 +92,9 @@ def token_for(endpoint: str, given: str | None) -> Token | None:
         return _read(text, ENVIRONMENT)
     path = file_of(endpoint)
     # Not by `Path.exists`, which raises where a name is too long for any file.
-    return _read_file(path) if path is not None and os.path.exists(path) else None
+    if path is None or not os.path.exists(path):
+        return None
+    return _read_file(path, _trusted_in(path.parent))
 
 
 def file_of(endpoint: str) -> Path | None:
@@ -146,8 +148,8 @@ def read_private(path: Path, owners: Collection[int] | None = None) -> str:
         )
     if owners is not None and status.st_uid not in owners:
         raise ConfigError(
-            f"a key file must belong to the agent's user, to root, or to the owner of the folder of keys, got {path} "
-            f"of uid {status.st_uid}; see who may write to the folders above it"
+            f"a key file must belong to this user, to root, or to the owner of the folder of keys, got {path} of "
+            f"uid {status.st_uid}; see who may write to the folders above it"
         )
     return text
 
@@ -167,8 +169,23 @@ def _read(given: str, name: str) -> Token:
     return _read_file(path)
 
 
-def _read_file(path: Path) -> Token:
-    return Token.parse(read_private(path), f"the file {path}")
+def _read_file(path: Path, owners: Collection[int] | None = None) -> Token:
+    return Token.parse(read_private(path, owners), f"the file {path}")
+
+
+def _trusted_in(folder: Path) -> Collection[int] | None:
+    """Users whose tokens may lie in a folder; None for any, where no other user can have put one there.
+
+    It matters to root alone, who can read all of them: a token names the agent that is talked to.
+    """
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise ConfigError(f"a key file must lie in a folder that can be looked at, got {folder}: {error}") from error
+    own = (os.geteuid(), 0)
+    if status.st_mode & WRITING or status.st_uid not in own:
+        return (*own, status.st_uid)
+    return None
 
 
 def _checksum(keys: bytes) -> bytes:

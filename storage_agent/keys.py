@@ -24,7 +24,7 @@ import zmq
 from zmq.utils import z85
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.host.private import NotPrivate, open_private_folder
+from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.keys import KEY_NBYTES, Token, config_folder, read_private
 from storage_agent.log import EventLog
 
@@ -224,9 +224,15 @@ class KeyFolder:
         return _key(values, "public", path).hex(), Grant(name, None if exports is None else frozenset(exports))
 
     def state(self) -> object:
-        """Is another one when the keys that are let in may have changed."""
+        """Is another one when the keys that are let in may have changed, or who can read or write their files.
+
+        Raises:
+            OSError: their folder is away, another user's, or one that others may write to by now.
+        """
+        os.close(open_private_folder(self._clients, kept_from_others=WRITING, follow=True, owners=self._owners))
         with os.scandir(self._clients) as entries:
-            return frozenset((one.name, one.stat().st_mtime_ns, one.inode()) for one in entries)
+            states = [(one.name, one.inode(), one.stat()) for one in entries]
+        return frozenset((name, inode, of.st_mtime_ns, of.st_ctime_ns) for name, inode, of in states)
 
 
 class Guests:
@@ -300,7 +306,7 @@ def _write_new(path: Path, what: dict[str, Any] | str) -> bool:
 def _read(path: Path, owners: Collection[int]) -> dict[str, Any]:
     try:
         values = json.loads(read_private(path, owners))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         values = None

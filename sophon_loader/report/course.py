@@ -114,7 +114,7 @@ def course_of(lines: Iterable[str]) -> Course:
             _follow(epochs, _said(line))
         except ConfigError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             unreadable += 1
     return Course(tuple(one for one in epochs if one.seconds or one.told), unreadable)
 

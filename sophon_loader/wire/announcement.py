@@ -51,7 +51,7 @@ class Announcement:
         """
         try:
             return Announcement(**json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise MalformedMessage(f"an agent must announce itself in a line of JSON, got {line!r}: {error}") from error
 
 

@@ -99,6 +99,22 @@ def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
             token_for(ENDPOINT, str(path))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user, and read it then")
+def test_another_user_s_token_is_taken_where_no_other_can_have_put_it(configured: Path) -> None:
+    """In a container, root may have the file, or the home, of a user of the host."""
+    path = _file(configured / "keys" / "fileserver:5555")
+    os.chown(path, 65534, 65534)
+    for mode, owner, taken in ((0o755, 0, True), (0o777, 0, False), (0o775, 65534, True), (0o775, 65533, False)):
+        os.chown(path.parent, owner, owner)
+        path.parent.chmod(mode)
+        if taken:
+            assert token_for(ENDPOINT, None) == TOKEN
+        else:
+            with pytest.raises(ConfigError, match=f"must belong to this user, .* got {path} of uid 65534"):
+                token_for(ENDPOINT, None)
+    assert token_for(ENDPOINT, str(path)) == TOKEN, "a path that the user has named is the user's choice"
+
+
 @pytest.mark.parametrize(
     ("given", "rule"),
     [

@@ -148,7 +148,7 @@ def test_a_folder_that_another_user_has_put_in_its_place_lets_nobody_in(
     os.chown(clients / "a", 65534, 65534)
     clock.now_s += LOOK_S
     assert guests.grant(public) is None
-    with pytest.raises(ConfigError, match=r"a key file must belong to the agent's user, .* got .*clients/a of uid 655"):
+    with pytest.raises(ConfigError, match=r"a key file must belong to this user, .* got .*clients/a of uid 655"):
         keys.grant("a")
 
 
@@ -198,7 +198,7 @@ def test_a_key_that_is_written_by_hand_is_noticed(keys: KeyFolder, guests: Guest
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"public": "zz"}', '{"public": "00"}', '{"public": 7}', "\u00e9"]
+    "text", ["", "{", "[]", "null", '{"public": "zz"}', '{"public": "00"}', '{"public": 7}', "\u00e9", "[" * 4095]
 )
 def test_one_damaged_file_shuts_out_one(keys: KeyFolder, guests: Guests, text: str) -> None:
     keys.add("a")
@@ -208,6 +208,30 @@ def test_one_damaged_file_shuts_out_one(keys: KeyFolder, guests: Guests, text: s
     assert guests.grant(public) == Grant("b")
     with pytest.raises(ConfigError):
         keys.grant("a")
+
+
+def test_a_file_that_others_may_read_lets_nobody_in_until_it_is_put_right(
+    keys: KeyFolder, guests: Guests, clock: FakeClock
+) -> None:
+    keys.add("a")
+    public = _public(keys, "a")
+    assert guests.grant(public) is not None
+    for mode, lets_in in ((0o644, False), (0o600, True)):
+        (keys.path / "clients" / "a").chmod(mode)
+        clock.now_s += LOOK_S
+        assert (guests.grant(public) is not None) == lets_in, oct(mode)
+
+
+def test_a_folder_that_others_may_write_to_lets_nobody_in_until_it_is_put_right(
+    keys: KeyFolder, guests: Guests, clock: FakeClock
+) -> None:
+    keys.add("a")
+    public = _public(keys, "a")
+    assert guests.grant(public) is not None
+    for mode, lets_in in ((0o770, False), (0o700, True)):
+        (keys.path / "clients").chmod(mode)
+        clock.now_s += LOOK_S
+        assert (guests.grant(public) is not None) == lets_in, oct(mode)
 
 
 def test_exports_that_are_no_names(keys: KeyFolder) -> None:

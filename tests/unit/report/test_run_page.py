@@ -91,9 +91,10 @@ def test_lines_that_are_none_are_counted_and_left_out() -> None:
     lines = two_epochs()
     damaged = ["", "{", "3", "[]", '{"v":1}', '{"v":1,"kind":"second"}', '{"v":1,"kind":"report","values":{}}', "é\x00"]
     damaged += [json.dumps(second(waited_s=float("nan"))), json.dumps(second(samples="many")), lines[1][:40]]
+    damaged += ["[" * 100_000, '{"v":1,"kind":"second","samples":' + '{"a":' * 100_000]
     course = course_of([*lines[:2], *damaged, *lines[2:]])
     assert course.unreadable == len(damaged) - 1
-    assert "10 lines of the log could not be read." in Page(run_page(course)).text
+    assert "12 lines of the log could not be read." in Page(run_page(course)).text
     assert course.epochs == course_of(lines).epochs
 
 

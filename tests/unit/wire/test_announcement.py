@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.errors import AgentUnreachable
+from sophon_loader.errors import AgentUnreachable, MalformedMessage
 from sophon_loader.wire import announcement as module
 from sophon_loader.wire.announcement import Announcement, Awaited
 from tests.support.clocks import FakeClock
@@ -74,3 +74,9 @@ def test_one_that_was_in_time_though_nobody_looked(process: Any, monkeypatch: py
     process.say(SAID.line() + "\n")
     clock.now_s += 100.0
     assert awaited.heard(0.0) == SAID
+
+
+@pytest.mark.parametrize("line", ["", "3", "{", "{}", "[" * 100_000])
+def test_a_line_that_is_none(line: str) -> None:
+    with pytest.raises(MalformedMessage, match="an agent must announce itself in a line of JSON"):
+        Announcement.parse(line)
