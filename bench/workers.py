@@ -14,7 +14,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -32,7 +32,7 @@ JOBS = ("loader", "step", "wire")
 
 
 def images_s(
-    job: str, dataset: Any, agent: str | None, workers: int | str, settle_s: float, seconds: float
+    job: str, dataset: Any, agent: str | None, workers: int | Literal["auto"], settle_s: float, seconds: float
 ) -> tuple[float, list[int]]:
     """Images per second, and the numbers of workers that there were while that was measured.
 
@@ -77,7 +77,7 @@ def compared(job: str, dataset: Any, agent: str | None, options: Any) -> dict[st
         rates: dict[str, Any] = {}
         for name in names:
             settle_s = options.settle if name == "auto" else STARTS_S
-            workers = name if name == "auto" else int(name)
+            workers: int | Literal["auto"] = "auto" if name == "auto" else int(name)
             rates[name], numbers = images_s(job, dataset, agent, workers, settle_s, options.seconds)
             if name == "auto":
                 found = numbers

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from sophon_loader.client.options import LocalAgent, OffloadOptions
+from sophon_loader.decide.policies import PolicyName
 from sophon_loader.decide.policy import Policy, PricingPolicy
+from sophon_loader.encodings.catalogue import EncodingName
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host.system import cores_available
 from sophon_loader.main.engine import Engine
@@ -118,7 +120,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | str = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -133,11 +135,11 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         agent: str | LocalAgent | Sequence[str] | None = None,
-        policy: str | Policy | PricingPolicy = "auto",
-        encodings: str | Sequence[str] = "auto",
+        policy: PolicyName | str | Policy | PricingPolicy = "auto",
+        encodings: Literal["auto", "paper"] | Sequence[EncodingName | str] = "auto",
         seed: int | None = None,
         profile: str | Path | None = None,
-        tail: str | torch.device = "loader",
+        tail: Literal["loader", "device"] | str | torch.device = "loader",
         device_prefetch: int = 0,
         shard: bool = False,
         options: OffloadOptions | None = None,

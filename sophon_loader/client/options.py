@@ -6,10 +6,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeGuard
+from typing import Literal, TypeGuard, get_args
 
 from sophon_loader.errors import ConfigError
 
+AgentMissing = Literal["read-here", "wait", "raise"]
 _SWITCHES = {
     "reuse_batch_memory": "batches travel as in torch's DataLoader",
     "progress": "no line is shown while an epoch runs",
@@ -72,7 +73,7 @@ class OffloadOptions:
     window: int = 512
     window_nbytes: int = 32 << 20
     connect_timeout_s: float = 5.0
-    agent_missing: str = "read-here"
+    agent_missing: AgentMissing = "read-here"
     missing_wait_s: float = 300.0
     heartbeat_s: float = 2.0
     dead_after_s: float = 10.0
@@ -100,7 +101,7 @@ class OffloadOptions:
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not (_is_number(value) and 0 < value < math.inf):
                 raise ConfigError(f"{one.name} must be a positive number of seconds, got {value!r}")
-        if self.agent_missing not in ("read-here", "wait", "raise"):
+        if self.agent_missing not in get_args(AgentMissing):
             raise ConfigError(
                 f"agent_missing must be 'read-here', 'wait' or 'raise', got {self.agent_missing!r}; with 'read-here', "
                 "mounted files are read until the agent comes"

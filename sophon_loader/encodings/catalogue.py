@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from sophon_loader import native
 
@@ -65,6 +66,8 @@ class Line:
     missing: str = ""
 
 
+EncodingName = Literal["file", "pixels", "array", "roi-jpeg", "webp", "htj2k", "jpegls", "jxl", "lepton", "roi-lepton"]
+"""Names that editors complete and type checkers know: those of `CATALOGUE`."""
 CATALOGUE = (
     Line("file", "sophon_loader.encodings.file:FileEncoding"),
     Line("pixels", "sophon_loader.encodings.pixels:PixelsEncoding"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from typing import Literal
 
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.policies.fastflow import FastFlow
@@ -20,6 +21,8 @@ from sophon_loader.errors import PlanError
 ENTRY_POINTS = "sophon_loader.policies"
 """Entry points of installed packages: what builds a policy, under the policy's name."""
 
+PolicyName = Literal["no-off", "all-off", "resize-off", "fastflow", "fastflow-every", "sophon", "auto"]
+"""Names that editors complete and type checkers know: those of `POLICIES`."""
 POLICIES: dict[str, Callable[[], Policy | PricingPolicy]] = {
     "no-off": NoOff,
     "all-off": AllOff,

@@ -6,10 +6,11 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.options import AgentMissing, OffloadOptions
 from sophon_loader.errors import ConfigError
 
 TIMES = [field.name for field in dataclasses.fields(OffloadOptions) if field.name.endswith("_s")]
@@ -20,6 +21,13 @@ def test_the_defaults_work_and_cannot_be_changed_in_place() -> None:
     assert options.window >= 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.window = 3
+
+
+def test_editors_complete_what_a_missing_agent_may_lead_to() -> None:
+    for name in get_args(AgentMissing):
+        assert OffloadOptions(agent_missing=name).agent_missing == name
+    with pytest.raises(ConfigError, match="'read-here', 'wait' or 'raise', got 'never'"):
+        OffloadOptions(agent_missing="never")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [0, -1])

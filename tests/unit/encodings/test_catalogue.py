@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from PIL import Image
@@ -23,6 +24,10 @@ BUILT_IN = tuple(line.name for line in CATALOGUE)
 def test_the_broker_offers_what_the_workers_have() -> None:
     assert encoding_names() == tuple(encodings())
     assert all(encoding.name == name for name, encoding in encodings().items())
+
+
+def test_editors_complete_the_names_of_all_encodings() -> None:
+    assert get_args(catalogue.EncodingName) == BUILT_IN
 
 
 def test_what_is_missing_has_a_reason() -> None:

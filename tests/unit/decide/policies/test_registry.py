@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -45,6 +45,10 @@ class PricesFromOutside:
 
     def tariff(self, facts: Facts, traffic: Traffic = NO_TRAFFIC) -> Tariff:
         raise NotImplementedError
+
+
+def test_editors_complete_the_names_of_all_policies() -> None:
+    assert get_args(package.PolicyName) == tuple(POLICIES)
 
 
 @pytest.mark.parametrize("name", POLICIES)
