@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from numbers import Integral, Real
 from operator import index
 from typing import Any
 from weakref import ref
@@ -22,6 +23,8 @@ from sophon_loader.kinds.image.opening import naming, open_image
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
 from sophon_loader.kinds.image.source import Source, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
+
+_NUMBERS = {int, float}
 
 
 class _Ours(Image.Image):
@@ -160,9 +163,13 @@ class Deferred(_Ours):
         """See PIL.Image.Image.resize."""
         try:
             width, height = size
+            if type(width) is not int or type(height) is not int:  # numpy's; with a gap, Pillow computes with them
+                width, height = map(index, size) if reducing_gap is None else size
             filter_ = BICUBIC if resample is None else index(resample)
             part = None if box is None else tuple(box)
-        except (TypeError, ValueError):
+            if part is not None and not {*map(type, part)} <= _NUMBERS:
+                part = tuple(map(_plain_number, part))
+        except (TypeError, ValueError, OverflowError):
             return super().resize(size, resample, box, reducing_gap)
         if part == (0, 0, *self._size):
             part = None
@@ -173,7 +180,7 @@ class Deferred(_Ours):
 
     def transpose(self, method: Any) -> Image.Image:
         """See PIL.Image.Image.transpose."""
-        number = int(method) if isinstance(method, int) else method
+        number = index(method) if isinstance(method, (int, Integral)) else method
         return self._recorded(("transpose", number)) or super().transpose(method)
 
     def convert(self, mode: Any = None, matrix: Any = None, *rest: Any, **more: Any) -> Image.Image:
@@ -319,6 +326,13 @@ def _opened(data: bytes, *, trusted: bool) -> Image.Image:
         return open_image(data)
     source.is_file = True
     return deferred(source)
+
+
+def _plain_number(value: Any) -> Any:
+    """A real number, such as one of numpy's, as the int or float that Pillow takes it for; anything else as it is."""
+    if type(value) in (int, float) or not isinstance(value, Real):
+        return value
+    return index(value) if isinstance(value, Integral) else float(value)
 
 
 def finished(image: Deferred, made: Image.Image) -> Image.Image:

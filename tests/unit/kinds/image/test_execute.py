@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
@@ -40,6 +41,32 @@ def test_a_file_is_read_once_and_tells_its_program(tmp_path: Path, by: Any) -> N
     assert isinstance(turned, Deferred) and turned.program("f") == replace(PROGRAM, steps=PROGRAM.steps[:2])
     assert "('crop', 3, 4, 30, 40)" in repr(turned.program())
     assert turned == opened(FILE).crop((3, 4, 30, 40)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+
+@pytest.mark.parametrize(
+    "number", [np.int64, np.uint8, np.float32, np.float64, np.float16], ids=lambda one: one.__name__
+)
+def test_numbers_of_numpy_are_recorded_as_python_s(number: Any) -> None:
+    whole = number if issubclass(number, np.integer) else np.int32
+    box = tuple(map(number, (1.3, 2, 30.7, 40)))
+
+    def done(image: Image.Image) -> Image.Image:
+        resized = image.resize((whole(20), whole(21)), 2, box).resize((whole(9), 8), np.int64(3))
+        return resized.transpose(whole(1))
+
+    image = done(open_deferred(FILE))
+    assert isinstance(image, Deferred)
+    numbers = [one for step in image.program().steps for one in step[1:] if one is not None]
+    assert {type(one) for one in (*numbers, *numbers[3])} == {int, tuple, type(number(1).item())}
+    assert image == done(opened(FILE))
+
+
+def test_numbers_that_pillow_refuses_are_refused() -> None:
+    """As strings and floats are for a size."""
+    for size, box in (((np.float64(8), 9), None), (("8", 9), None), ((8, 9), ("1", 2, 30, 40))):
+        for image in (open_deferred(FILE), opened(FILE)):
+            with pytest.raises(TypeError):
+                image.resize(size, 2, box)  # type: ignore[arg-type]
 
 
 def test_what_no_program_knows_is_opened_by_pillow() -> None:
