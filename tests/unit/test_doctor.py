@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sophon_loader.doctor import _libraries
+from sophon_loader.doctor.examination import _libraries
 from sophon_loader.pipeline.software import software, unlike
 from sophon_loader.pipeline.told import OPENERS
 
