@@ -103,6 +103,7 @@ def test_one_that_stands_still_is_not_waited_for_until_it_is_given_up(
         loader.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, 1])
 def test_one_that_is_slow_gets_less(root: Path, agent: Agent, workers: int) -> None:
     nbytes = sum(path.stat().st_size for path in root.rglob("*.jpg")) / FILES
