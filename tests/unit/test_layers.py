@@ -73,7 +73,7 @@ COMMANDS = ["storage_agent.__main__", "sophon_loader.doctor", "sophon_loader.rep
 COMMANDS += ["sophon_loader.routes.cache_command"]
 
 
-@pytest.mark.interpreter
+@pytest.mark.slow_start
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_commands_answer_before_they_load_torch(option: str) -> None:
     code = f"""
