@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 from torchvision import transforms as v1
 
+import sophon_loader
 from sophon_loader.errors import must_leave, raised_by_handler
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.native import decoding
@@ -26,6 +28,7 @@ from tests.support.picture_files import file_of
 from tests.support.pictures import picture
 
 DRAW = Draw(0, 0, 0)
+PACKAGE = os.path.join(os.path.dirname(sophon_loader.__file__), "")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -54,7 +57,7 @@ def signalled_at(call: int, run: Any) -> bool:
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
         is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR  # also called to be closed, where nothing may raise
-        if event == "call" and "sophon_loader" in frame.f_code.co_filename and not is_generator:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE) and not is_generator:
             calls += 1
             if calls == call:
                 sys.setprofile(None)
