@@ -252,7 +252,13 @@ def raised_by_handler(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
-        if id(frame.f_code) in installed or any(map(_holds_a_frame, frame.f_locals.values())):
+        if id(frame.f_code) in installed:
+            return True
+        # To look at the locals of a frame keeps them, with the error that it has just caught: a circle, which would
+        # hold a loader's workers until a garbage collection. Neither package has a handler that is not installed.
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("sophon_loader", "torch") and any(
+            map(_holds_a_frame, frame.f_locals.values())
+        ):
             return True
         trace = trace.tb_next
     return False

@@ -287,9 +287,9 @@ class AsMade(Around):
         self._first = reading.came
 
     def __next__(self) -> Any:
-        asked = set(self._batches._task_info)
+        asked = self._batches.asked
         try:
             return next(self._batches)
         finally:
-            for number in asked - self._batches._task_info.keys():
+            for number in asked - self._batches.asked:
                 self._reading.comes(self._first + number)

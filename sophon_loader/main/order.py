@@ -137,6 +137,11 @@ class Reading(Iterator[Any]):
             self._passed = position
         return size
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything has been read and not passed."""
+        return bool(self._ahead)
+
     def give_up(self) -> None:
         """The batches that have been read and not passed do not come: what made them was interrupted."""
         while self._ahead:

@@ -12,16 +12,21 @@ from multiprocessing.queues import Queue
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from sophon_loader.errors import ConfigError
+from sophon_loader.errors import ConfigError, raised_by_handler
 from sophon_loader.workers.ranges import WAITING, profiler_range
-from sophon_loader.workers.sending import Sending
+from sophon_loader.workers.sending import Asking, Sending
 
 T_co = TypeVar("T_co", covariant=True)
 _MEANWHILE_S = 1.0
 _TAKES = "_sophon_takes_a_batch"
+_UNREADABLE = object()
+"""In place of a batch that has come and cannot be read."""
+_RERAISE = ExceptionWrapper.reraise.__code__
+"""What raises an error of a worker."""
 _PROCESS = _MultiProcessingDataLoaderIter._process_data.__code__
 """What every batch goes through that torch takes from its workers."""
 
@@ -31,7 +36,14 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
     torch's own one asks such a copy's workers whether they live, which multiprocessing refuses ("can only test a child
     process"), or ends those of the parent, with which it shares the queues.
+
+    The handler of a signal may raise wherever a batch is asked for, and torch's own iterator then loses what it held: a
+    batch, the index of another, or that a worker was asked for it. This one keeps those until the batch comes, and sets
+    torch's notes right before it goes on (`_mend`).
     """
+
+    _before: dict[int, Any] | None = None
+    """torch's `_task_info` as a batch was asked for, until that comes; not None by then: it was interrupted."""
 
     def __init__(self, loader: OwnedDataLoader[Any]) -> None:
         self._owner_pid = os.getpid()
@@ -42,7 +54,22 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: OwnedDataLoader[Any], first_iter: bool = False) -> None:
         self._meanwhile = loader.meanwhile
+        self._before = None
+        self._received: dict[int, Any] = {}  # since then
+        self._drawn: dict[int, Any] = {}  # the newest index of the sampler, by the number of its task
+        self._surplus = 0  # tasks that workers were asked for in place of batches which are yet to be delivered
+        for queue in self._index_queues:
+            if type(queue) is Queue:
+                queue.__class__ = Asking
+            if isinstance(queue, Asking):
+                queue.newest = {}
         super()._reset(loader, first_iter)
+
+    @property
+    def asked(self) -> set[int]:
+        """The numbers of batches that workers were asked for and that have not been delivered."""
+        tasks = {*self._task_info, *(self._before or ())}
+        return {number for number in tasks if self._received.get(number) is not _UNREADABLE}
 
     @property
     def _worker_result_queue(self) -> Any:
@@ -53,6 +80,8 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
     def _worker_result_queue(self, queue: Any) -> None:
         if type(queue) is Queue:  # and not one of a context of the user's own
             queue.__class__ = Sending
+        if isinstance(queue, Sending):
+            queue.keeps = not self._pin_memory  # a thread would not say that it has taken one
         self._results = queue
 
     def _next_data(self) -> Any:
@@ -62,14 +91,83 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
                 f"{os.getpid()}, a fork of that; call iter(loader) in the fork"
             )
         try:
-            return super()._next_data()  # type: ignore[no-untyped-call]
+            if self._before is not None:
+                self._mend()
+            self._before = self._task_info.copy()
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
         except StopIteration:
             raise
         except BaseException as error:
-            if _frame_of(error, _PROCESS) is None and not hasattr(error, _TAKES):
-                setattr(error, _TAKES, False)
-            _break_circle(error)
+            self._interrupted(error)
             raise
+        self._before, self._received = None, {}
+        return batch
+
+    def _interrupted(self, error: BaseException) -> None:
+        """An error has left `_next_data`: it came in place of a batch, or of none, and torch's notes may be wrong."""
+        if _frame_of(error, _RERAISE) is None and (not isinstance(error, Exception) or raised_by_handler(error)):
+            takes = hasattr(error, _TAKES)
+        else:
+            takes = hasattr(error, _TAKES) or _frame_of(error, _PROCESS) is not None
+            self._before, self._received = None, {}
+        if not takes:
+            setattr(error, _TAKES, False)
+        _break_circle(error)
+
+    def _mend(self) -> None:
+        """Set torch's notes right behind an exception that came from outside: all that was not delivered is to come."""
+        tasks = {**(self._before or {}), **self._task_info}
+        for worker, queue in enumerate(self._index_queues):
+            if isinstance(queue, Asking):
+                queue.wake()
+                if self._send_idx in queue.newest:
+                    tasks[self._send_idx] = (worker,)
+        for number, data in self._received.items():
+            if number in tasks:
+                self._note_received(tasks, number, data)
+        sent = max(tasks, default=-1) + 1
+        live = {n: task for n, task in tasks.items() if len(task) == 2 or self._workers_status[task[0]]}
+        waiting = sum(len(task) == 1 for task in live.values())
+        of_workers = [sum(task[0] == worker for task in live.values()) for worker in range(self._num_workers)]
+        most = self._prefetch_factor * self._num_workers
+        self._before = dict(tasks)
+        self._task_info, self._tasks_outstanding, self._workers_num_tasks = tasks, waiting, of_workers
+        self._send_idx = self._send_idx if sent < self._send_idx else sent
+        self._rcvd_idx = min(tasks, default=self._send_idx)
+        self._surplus = max(0, len(live) - most)
+        for _ in range(most - len(live)):
+            self._try_put_index()
+
+    def _note_received(self, tasks: dict[int, Any], number: int, data: Any) -> None:
+        """Enter what has come for a task."""
+        worker = tasks[number][0]
+        if data is _UNREADABLE:
+            del tasks[number]
+        elif not isinstance(data, _utils.worker._IterableDatasetStopIteration):
+            tasks[number] = worker, data
+        elif self._workers_status[worker]:  # which an iterable dataset has ended
+            if self._persistent_workers:
+                self._workers_status[worker] = False
+            else:
+                self._mark_worker_as_unavailable(worker)
+
+    def _next_index(self) -> Any:
+        """torch's, but one that has been read of the sampler stays until a worker is asked for it."""
+        number = self._send_idx
+        if number not in self._drawn:
+            self._drawn = {}
+            for index in self._sampler_iter:  # `next` is a call, behind which a handler may raise
+                self._drawn[number] = index
+                break
+            else:
+                raise StopIteration
+        return self._drawn[number]
+
+    def _try_put_index(self) -> None:
+        if self._surplus:
+            self._surplus -= 1
+            return
+        super()._try_put_index()
 
     def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
         """What has come from the workers, within `timeout`; see `OwnedDataLoader.meanwhile`."""
@@ -81,16 +179,29 @@ class OwnedIterator(_MultiProcessingDataLoaderIter):
         return self._taken(max(0.0, end_s - time.monotonic()))
 
     def _taken(self, timeout: float) -> Any:
-        """What has come from the workers. If it came and cannot be read, no more is waited for that batch."""
+        """What has come from the workers and is due. If that cannot be read, no more is waited for its batch."""
         try:
-            # A thread receives, where memory is pinned; else the queue knows when it waits.
-            with profiler_range(WAITING) if self._pin_memory else nullcontext():
-                return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            while True:
+                # A thread receives, where memory is pinned; else the queue knows when it waits.
+                with profiler_range(WAITING) if self._pin_memory else nullcontext():
+                    found = super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+                if not found[0]:
+                    return found
+                number, data = found[1]
+                waited_for = type(number) is not int or len(self._task_info.get(number, ())) == 1
+                if type(number) is int and waited_for:
+                    self._received[number] = data
+                if isinstance(self._data_queue, Sending):
+                    self._data_queue.taken()
+                if waited_for:
+                    return found
         except BaseException as error:
-            number = _unread_by(error)
-            task = None if number is None else self._task_info.pop(number, None)
-            if task is not None:
+            unread = _unread_by(error)
+            task = None if unread is None else self._task_info.get(unread)
+            if unread is not None and task is not None:
+                self._received[unread] = _UNREADABLE
                 setattr(error, _TAKES, True)
+                self._task_info.pop(unread, None)
                 self._tasks_outstanding -= 1
                 self._workers_num_tasks[task[0]] -= 1
                 self._try_put_index()
@@ -126,9 +237,10 @@ def _unread_by(error: BaseException | None) -> int | None:
         error: out of torch's `_try_get_data`, which may have raised it in place of the one that it met.
     """
     while error is not None:
-        frame = _frame_of(error, Queue.get.__code__)
+        frame = _frame_of(error, Sending.get.__code__) or _frame_of(error, Queue.get.__code__)
         if frame is not None and "res" in frame.f_locals:  # the message; unpickling it is what comes next
-            found = (arg for op, arg, _ in pickletools.genops(frame.f_locals["res"]) if "INT" in op.name)
+            message = bytes(frame.f_locals["res"])
+            found = (arg for op, arg, _ in pickletools.genops(message) if "INT" in op.name)
             return next(found, None)
         error = error.__context__
     return None

@@ -138,16 +138,18 @@ class TicketSampler(Sampler[Ticket]):
         """
         if self._stopped:
             raise StopIteration
-        try:
-            ticket = tickets.taken or next(tickets)
-        except StopIteration:
-            self.exhausted = True
-            raise
+        ticket = tickets.taken
+        if ticket is None:
+            for ticket in tickets:  # `next` is a call, behind which a handler may raise
+                tickets.taken = ticket  # which comes again if that happens meanwhile
+                break
+            else:
+                self.exhausted = True
+                raise StopIteration
         if self.queued is not None:
-            tickets.taken = ticket  # which comes again if a signal's handler raises meanwhile
             self.queued.put(ticket)
             self._tell(tickets, self.queued)
-            tickets.taken = None
+        tickets.taken = None
         return ticket
 
     def _tell(self, tickets: _Tickets, queued: QueuedTickets) -> None:
@@ -200,18 +202,25 @@ class _Tickets(Iterator[Ticket]):
         self._met = Occurrences(samples)
         reading.on_skipping = self._met.begin_anew
         self.taken: Ticket | None = None
+        self._entry: Any = None  # that was read of the samplers and has no ticket yet
         self._number = self._told = -1  # of the newest batch; and of the last that has been foreseen
         self._cut = 0, 0  # the size of batches that are foreseen, and how many indices they have
 
     def __next__(self) -> Ticket:
         self.epoch.reading = self._reading
-        entry = next(self._reading)
-        indices = [_row(i) for i in entry] if self._batched else [_row(entry)]
+        if self._entry is None or not self._reading.waits:  # without workers, what was interrupted is given up
+            for entry in self._reading:
+                self._entry = entry
+                break
+            else:
+                raise StopIteration
+        indices = [_row(i) for i in self._entry] if self._batched else [_row(self._entry)]
         occurrences = self._reading.counted(len(indices))
         occurrences += self._met.count_all(indices[len(occurrences) :])
-        self._number += 1
-        self._cut = self._cut[0], max(0, self._cut[1] - len(indices))
-        return self._ticket(self._number, indices, occurrences)
+        ticket = self._ticket(self._number + 1, indices, occurrences)
+        foreseen = max(0, self._cut[1] - len(indices))
+        self._number, self._cut, self._entry = self._number + 1, (self._cut[0], foreseen), None
+        return ticket
 
     def foresee_anew(self) -> None:
         """What has been foreseen is to be told again."""

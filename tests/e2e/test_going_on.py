@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,23 @@ def test_a_signal_of_the_user_s_costs_what_it_costs_there(
     assert found == expected
     assert ("TooLate" in found) and (shape == "alone" or [4, 5] in found)
     assert len(seen(iter(loader))) == FILES // BATCH
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_loop_left_behind_a_signal_ends_its_workers_at_once(pictures: Any, alarmed: None, plain: bool) -> None:
+    gc.disable()
+    try:
+        batches = iter(OffloadingDataLoader(pictures(2, Slow(0.4), plain=plain), BATCH, num_workers=1))
+        next(batches)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with suppress(TooLate):
+            next(batches)
+            pytest.fail("the signal must come as a batch is waited for")
+        (worker,) = active_children()
+        del batches
+        assert not worker.is_alive()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -367,3 +386,26 @@ def test_a_state_behind_signals_at_any_moment_goes_on_there(pictures: Any, alarm
         again = OffloadingDataLoader(pictures(), BATCH, shuffle=True)
         again.load_state_dict(state)
         assert seen(iter(again)) == rest
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file may be left open
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_no_epoch_with_workers_ends_by_a_signal_at_any_moment(
+    pictures: Any, alarmed: None, in_order: bool, plain: bool
+) -> None:
+    """Each signal costs a batch at most: the one that was being received."""
+    signal.signal(signal.SIGALRM, late_within_next)
+    draw = random.Random(0)
+    loader = OffloadingDataLoader(
+        pictures(plain=plain), 1, shuffle=True, num_workers=2, persistent_workers=True, in_order=in_order
+    )
+    list(loader)  # what is seen once in a process, and the start of the workers
+    signals = 0
+    for _ in range(EPOCHS):
+        came, left = drawn_epoch(iter(loader), draw, 1e-3)
+        assert len(set(came)) == len(came) >= FILES - left
+        assert loader.state_dict()["samples"] == 0  # of the next epoch
+        signals += left
+    assert signals
+    assert sorted(drawn_epoch(iter(loader), draw, 60.0)[0]) == list(range(FILES))
