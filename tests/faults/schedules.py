@@ -21,6 +21,10 @@ STRIKES = ("drop", "double", "reorder", "truncate", "flip", "flip header")
 """Of messages; see `bench/bed/spoilt.py`."""
 LASTING = ("stop", "stall", "delay", "slow", "slow disk", "away")
 """Faults that are undone some batches later."""
+ALARM = "alarm"
+"""Signals come while some batches are made, and their handler raises in the loader, whose loop goes on."""
+LOUD_SHARE = 0.3
+"""Of the schedules, in which signals come."""
 MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
 OF_CACHE = tuple(f"cache {what}" for what in CACHE_HARM)
 CACHE_SHARE = 0.5
@@ -37,7 +41,7 @@ class Fault:
 
     Args:
         at: before which batch of the run, from 0; `BEFORE` for before the loader is made.
-        kind: one of `LASTING`, `MOMENTARY`, `OF_CACHE`, a clock jump, or a strike.
+        kind: one of `LASTING`, `MOMENTARY`, `OF_CACHE`, a clock jump, `ALARM`, or a strike.
         amount: batches that it lasts, messages or files that it concerns, or workers of the newer agent; from 1.
         to_agent: of a strike: messages to the agent, and not those from it.
     """
@@ -111,6 +115,9 @@ def drawn(seed: int) -> Schedule:
     if cache := keeps.random() < CACHE_SHARE:
         kinds = [keeps.choice((*OF_CACHE, CLOCK_JUMP)) for _ in range(keeps.randint(0, MOST_FAULTS))]
         faults += [Fault(keeps.randrange(batches), kind, keeps.randint(1, 16)) for kind in kinds]
+    loud = random.Random(f"{seed} is loud")
+    if loud.random() < LOUD_SHARE:
+        faults.append(Fault(loud.randrange(batches), ALARM, loud.randint(1, 8)))
     profile = draw.random() < 0.2
     roster = loader["policy"] != "sophon" and random.Random(f"{seed} roster").random() < ROSTER_SHARE
     return Schedule(seed, files, loader, profile, sorted(faults, key=lambda fault: fault.at), fused, cache, roster)

@@ -7,6 +7,7 @@ faults it takes, and keeps those in `failed.jsonl`, whose schedules run first.
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.faults.schedules import Fault, Schedule, drawn, shrunk
 from tests.faults.seeds import KEPT, SLOW_DISK_S, Scene, check, run, scene
 from tests.faults.soak import risen
 from tests.support.agents import WAIT_S
+from tests.support.alarms import ALARM_S, Alarms
 
 pytestmark = pytest.mark.timeout(600)  # agents start again and again, which takes long on a machine that is busy
 SEEDS = int(os.environ.get("FAULT_SEEDS", "12"))
@@ -97,6 +99,20 @@ def test_a_seed_that_fails_is_kept_with_the_fault_that_it_takes(
     (line,) = (tmp_path / "failed.jsonl").read_text().splitlines()
     assert [fault.kind for fault in Schedule.from_line(line).faults] == ["cut"]
     assert drawn(seed).line() in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("delivered", "passes"), [("ac", True), ("c", False), ("aac", False), ("ca", False)])
+def test_a_signal_excuses_the_samples_of_its_batch_alone(delivered: str, passes: bool) -> None:
+    found, expected = ([[(one, 0) for one in epoch]] for epoch in (delivered, "abc"))
+    with nullcontext() if passes else pytest.raises(AssertionError, match="epoch 0 must have"):
+        check(found, expected, True, [1])
+
+
+def test_alarms_raise_in_the_loader_alone() -> None:
+    alarms, slow = Alarms(random.Random(0)), iter(lambda: time.sleep(ALARM_S), 0)
+    assert alarms.next(slow) is None and alarms.raised == [0]
+    alarms.on = True
+    assert alarms.next(time.sleep(s) for s in [ALARM_S, 0.0]) is None and alarms.raised == [1]
 
 
 @pytest.mark.parametrize(
