@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sophon_loader.errors import raised_by_handler
 from sophon_loader.main.around import Around
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.untraced import untraced
@@ -89,6 +90,8 @@ class Prefetch(Around):
                 batch = self._there(batch)
                 self._ahead.append(_Sent(batch, self._stream.record_event()))
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._ahead.append(error)
 
     def _next(self) -> Any:
@@ -100,6 +103,8 @@ class Prefetch(Around):
         try:
             return next(self._batches)
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             if isinstance(error, StopIteration) or _of_workers(self._batches) is not None:
                 self._ahead.append(error.with_traceback(None))
                 return _FAILED

@@ -53,20 +53,34 @@ class Occurrences:
             self._met[byte] |= bit
             return 0
         again = self._again
-        if isinstance(again, dict):
-            again[index] = before = again.get(index, 0) + 1
-            if len(again) > _SPARSE_SHARE * self._samples:
-                self._again = array("I", bytes(4 * self._samples))
-                for one, times in again.items():
-                    self._again[one] = times
-            return before
-        again[index] += 1
-        return again[index]
+        if isinstance(again, dict) and len(again) >= _SPARSE_SHARE * self._samples:
+            dense = array("I", bytes(4 * self._samples))
+            for one, times in again.items():
+                dense[one] = times
+            self._again = again = dense
+        before = again.get(index, 0) if isinstance(again, dict) else again[index]
+        again[index] = before + 1  # last: a signal's handler that raises comes before it, or behind all
+        return before + 1
 
-    def count_all(self, indices: Iterable[Any]) -> list[int]:
-        """Meet some; how often each had been met before."""
+    def count_all(self, indices: Iterable[Any], counted: list[int] | None = None) -> list[int]:
+        """Meet some; how often each had been met before.
+
+        Args:
+            indices: all of them.
+            counted: of the first of them, to which that of the rest is added, one by one; a handler's exception that
+                comes meanwhile leaves those met that are in there.
+        """
+        found = [] if counted is None else counted
+        found.extend(map(self._meet, islice(indices, len(found), None)))
+        return found
+
+    def _meet(self, index: Any) -> int:
         seen = self._foreseen
-        return [seen.popleft() if seen else self.count(_row(index)) for index in indices]
+        if not seen:
+            return self.count(_row(index))
+        first = seen[0]
+        del seen[0]
+        return first
 
     def foresee(self, begin: int, indices: list[Any]) -> list[int]:
         """What `count_all` will say of indices.
@@ -203,6 +217,7 @@ class _Tickets(Iterator[Ticket]):
         reading.on_skipping = self._met.begin_anew
         self.taken: Ticket | None = None
         self._entry: Any = None  # that was read of the samplers and has no ticket yet
+        self._counted: list[int] = []  # the occurrences of its first indices
         self._number = self._told = -1  # of the newest batch; and of the last that has been foreseen
         self._cut = 0, 0  # the size of batches that are foreseen, and how many indices they have
 
@@ -210,13 +225,14 @@ class _Tickets(Iterator[Ticket]):
         self.epoch.reading = self._reading
         if self._entry is None or not self._reading.waits:  # without workers, what was interrupted is given up
             for entry in self._reading:
-                self._entry = entry
+                self._entry, self._counted = entry, []
                 break
             else:
                 raise StopIteration
         indices = [_row(i) for i in self._entry] if self._batched else [_row(self._entry)]
-        occurrences = self._reading.counted(len(indices))
-        occurrences += self._met.count_all(indices[len(occurrences) :])
+        if not self._counted:
+            self._counted = self._reading.counted(len(indices))
+        occurrences = self._met.count_all(indices, self._counted)
         ticket = self._ticket(self._number + 1, indices, occurrences)
         foreseen = max(0, self._cut[1] - len(indices))
         self._number, self._cut, self._entry = self._number + 1, (self._cut[0], foreseen), None

@@ -141,9 +141,13 @@ def preserved(draws: Collection[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if torch_state is not None:
-            torch.default_generator.set_state(torch_state)
-        if numpy_state is not None:
-            np.random.set_state(numpy_state)
-        if python_state is not None:
-            random.setstate(python_state)
+        try:  # each, whatever the handler of a signal raises meanwhile
+            if torch_state is not None:
+                torch.default_generator.set_state(torch_state)
+        finally:
+            try:
+                if numpy_state is not None:
+                    np.random.set_state(numpy_state)
+            finally:
+                if python_state is not None:
+                    random.setstate(python_state)

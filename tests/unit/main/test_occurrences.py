@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +46,19 @@ def test_memory_grows_with_repetitions_and_not_without_end() -> None:
             assert met.count(index) == times
     assert isinstance(met._again, array) and nbytes(met) < 4.5 * 50_000
     assert met.count(3) == 2
+
+
+def test_a_count_goes_on_where_it_was_interrupted() -> None:
+    class TooLate(Exception):
+        pass
+
+    def interrupted() -> Iterator[int]:
+        yield from (3, 4)
+        raise TooLate
+
+    met, counted = Occurrences(9), list[int]()
+    met.count(4)
+    with pytest.raises(TooLate):
+        met.count_all(interrupted(), counted)
+    assert counted == [0, 1]
+    assert met.count_all([3, 4, 3, 5], counted) == [0, 1, 1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
@@ -174,3 +175,31 @@ def test_the_host_does_not_wait_for_the_device() -> None:
     next(ahead)
     assert not held.query(), "the stream of the step is still held up"
     torch.cuda.synchronize()
+
+
+def test_what_a_signal_s_handler_raises_leaves_at_once_and_waits_for_no_turn() -> None:
+    class TooLate(Exception):
+        pass
+
+    def late(*_: object) -> None:
+        raise TooLate
+
+    class Interrupted(FromWorkers):
+        def __next__(self) -> int:
+            if self._rcvd_idx == 1 and signal.getsignal(signal.SIGUSR1) is late:
+                try:
+                    signal.raise_signal(signal.SIGUSR1)
+                finally:
+                    signal.signal(signal.SIGUSR1, before)
+            return super().__next__()
+
+    batches = Interrupted(4)
+    batches.come(*range(4))
+    before = signal.signal(signal.SIGUSR1, late)
+    ahead = Prefetch(batches, CPU, 2)
+    try:
+        with pytest.raises(TooLate):
+            next(ahead)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert list(ahead) == [0, 1, 2, 3]

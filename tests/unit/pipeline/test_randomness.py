@@ -140,3 +140,14 @@ def test_a_seed_gives_the_draws_of_its_number_and_fits_a_message(number: int) ->
     assert Seed(seed.number) == seed
     assert op_seed(seed.draw(2, 3, 4), 5) == op_seed(Draw(number, 2, 3, 4), 5)
     assert seed.draw(2, 3) == seed.draw(2, 3, 0)
+
+
+def test_all_generators_are_preserved_though_a_signal_comes_as_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(_: object) -> None:
+        raise InterruptedError
+
+    before = random.getstate(), torch.default_generator.get_state()
+    with pytest.raises(InterruptedError), preserved(("torch", "numpy", "python")):
+        random.random(), torch.rand(1)
+        monkeypatch.setattr(np.random, "set_state", late)
+    assert random.getstate() == before[0] and torch.equal(torch.default_generator.get_state(), before[1])
