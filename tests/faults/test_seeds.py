@@ -108,11 +108,15 @@ def test_a_signal_excuses_the_samples_of_its_batch_alone(delivered: str, passes:
         check(found, expected, True, [1])
 
 
-def test_alarms_raise_in_the_loader_alone() -> None:
-    alarms, slow = Alarms(random.Random(0)), iter(lambda: time.sleep(ALARM_S), 0)
-    assert alarms.next(slow) is None and alarms.raised == [0]
+def test_alarms_raise_in_the_loader_alone_and_while_they_are_on() -> None:
+    def slowly() -> Iterator[int]:
+        time.sleep(ALARM_S)
+        yield 7
+
+    alarms = Alarms(random.Random(0))
+    assert alarms.next(slowly()) == 7 and alarms.raised == [0]
     alarms.on = True
-    assert alarms.next(time.sleep(s) for s in [ALARM_S, 0.0]) is None and alarms.raised == [1]
+    assert alarms.next(slowly()) is None and alarms.raised == [1]
 
 
 @pytest.mark.parametrize(

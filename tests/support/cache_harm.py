@@ -32,7 +32,7 @@ def harm_cache(cache: Path, what: str, amount: int, draw: random.Random) -> None
         shutil.rmtree(place, ignore_errors=True)  # a worker may open a segment meanwhile
         return
     for path in draw.sample(paths := sorted(place.glob("[0-9].*")), min(amount, len(paths))):
-        with suppress(FileNotFoundError, IsADirectoryError):
+        with suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):  # blocked by a folder before
             _harm(path, what, draw)
 
 
