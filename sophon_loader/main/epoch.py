@@ -14,8 +14,8 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from sophon_loader.errors import frames_for_user
 from sophon_loader.main.account import Account
 from sophon_loader.main.around import Around
-from sophon_loader.main.order import Reading
 from sophon_loader.main.owned import takes_a_batch
+from sophon_loader.main.reading import Reading
 from sophon_loader.main.tail import Tail
 from sophon_loader.main.untraced import untraced
 from sophon_loader.profiling.steps import StepClock

@@ -10,9 +10,7 @@ from __future__ import annotations
 import copy
 import weakref
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
@@ -20,163 +18,19 @@ from typing import Any
 from torch.utils.data import BatchSampler
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.main.generators import Generators, Packed, States, packed, unpacked
+from sophon_loader.main.entries import Again, Anew, Rest, changed
+from sophon_loader.main.generators import Generators, States, packed, unpacked
 from sophon_loader.main.look_ahead import Foreseen, LookAhead, Through, may_be_foreseen
+from sophon_loader.main.reading import Drawn, Position, Reading
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import preserved
 
-_WATCHED = 4
-"""So many reads of an iteration are watched for draws from global generators; the digest shows the rest."""
 _AT_A_TIME = 4096
 """Indices that are skipped at a time."""
 REMEDY = (
     "give the sampler a generator of its own (as an attribute), let it draw all its indices at once, or give it "
     "state_dict() and load_state_dict()"
 )
-
-
-Stretch = tuple[int, int]
-"""From one sample of an order to before another."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """From what an order was drawn.
-
-    Args:
-        at_first: what the generators stood at before the first index was read.
-        at_iter: what they stood at before `iter(sampler)`; None if that drew nothing.
-        own: what the sampler's `state_dict()` gave before that; None if it has none.
-    """
-
-    at_first: Packed
-    at_iter: Packed | None = None
-    own: Any = None
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far an epoch has come.
-
-    Args:
-        samples: up to the last one delivered, over all ranks where the loader shards.
-        digest: of their indices; empty where the loader shards, whose order follows from the seed.
-        drawn: from what the order was drawn; None before it is, and where the loader shards.
-        missing: stretches of them, from one to before another, that have not been delivered: where batches come as
-            they are made (`in_order=False`), so no more than workers have in hand.
-    """
-
-    samples: int = 0
-    digest: str = ""
-    drawn: Drawn | None = None
-    missing: tuple[Stretch, ...] = ()
-
-
-class Reading(Iterator[Any]):
-    """One iteration over the samplers, and how far the training has come with it.
-
-    Where it goes on, what was missing before that place comes first.
-
-    Attributes:
-        ended: whether the training was told that it is over.
-        unrepeatable: why its order cannot be drawn again; "" if nothing is known against it.
-        on_skipping: called when indices are about to be skipped, also if that is begun anew; gives what is told them,
-            some at a time, and may count them. To be set before the first read.
-        came: batches that have come from workers in an order of their own.
-    """
-
-    def __init__(self, start: Position) -> None:
-        self.ended = False
-        self.unrepeatable = ""
-        self.on_skipping: Callable[[], Callable[[list[Any]], list[int] | None]] = lambda: lambda indices: None
-        self.came = 0
-        self._entries: Iterator[Any] = iter(())
-        self._drawn = start.drawn
-        self._passed = replace(start, missing=())
-        self._owed = list(start.missing)
-        self._counts: deque[int] = deque()
-        self._entered = 0
-        self._ahead: dict[int, tuple[Position, list[Stretch], int]] = {}
-        self._coming: deque[int] = deque()
-
-    @property
-    def position(self) -> Position:
-        """How far the training has come; an order that has not been drawn yet is drawn now."""
-        if self._drawn is None:
-            self._entries = chain(list(islice(self._entries, 1)), self._entries)
-        ahead = (stretch for _, stretches, _ in self._ahead.values() for stretch in stretches)
-        missing = [*self._owed, *(stretch for stretch in ahead if stretch[0] < self._passed.samples)]
-        return replace(self._passed, drawn=self._drawn, missing=tuple(sorted(missing)))
-
-    @property
-    def size(self) -> int:
-        """Of the batches that are foreseen, as far as they are made by torch's rule; else 1."""
-        return 1
-
-    def foresee(self, behind: int) -> list[Any] | None:
-        """A batch that comes later, if it is known by now; of indices one.
-
-        Args:
-            behind: how many come before it.
-        """
-
-    def comes(self, number: int) -> None:
-        """Of the batches that have not been passed, this one is passed next, or behind those told before.
-
-        Args:
-            number: of the batch in this reading.
-        """
-        self.came += 1
-        self._coming.append(number)
-
-    def passed(self) -> int:
-        """The training has had the next batch, or its failure; its size in samples, 0 if none had been read."""
-        number = self._coming.popleft() if self._coming else next(iter(self._ahead), -1)
-        position, _, size = self._ahead.pop(number, (self._passed, [], 0))
-        if position.samples > self._passed.samples:  # not so where the sampler itself has failed, or what was owed came
-            self._passed = position
-        return size
-
-    @property
-    def waits(self) -> bool:
-        """Whether anything has been read and not passed."""
-        return bool(self._ahead)
-
-    def give_up(self) -> None:
-        """The batches that have been read and not passed do not come: what made them was interrupted."""
-        while self._ahead:
-            self.passed()
-
-    def counted(self, samples: int) -> list[int]:
-        """What was counted of samples as they were passed over, which now come after all.
-
-        Args:
-            samples: of the batch that has just been read, of which these are the first.
-        """
-        return [self._counts.popleft() for _ in range(min(samples, len(self._counts)))]
-
-    def _enter(self, position: Position, stretches: list[Stretch], size: int) -> None:
-        """A batch has been read.
-
-        Args:
-            position: behind it.
-            stretches: that it is of.
-            size: in samples.
-        """
-        self._ahead[self._entered] = position, stretches, size
-        self._entered += 1
-
-    def _repaid(self, samples: int) -> list[Stretch]:
-        """Of so many samples that are read next, the stretches that were owed: those come first."""
-        found: list[Stretch] = []
-        while samples and self._owed:
-            begin, end = self._owed.pop(0)
-            middle = min(end, begin + samples)
-            found.append((begin, middle))
-            samples -= middle - begin
-            if middle < end:
-                self._owed.insert(0, (middle, end))
-        return found
 
 
 class Order:
@@ -269,10 +123,10 @@ class Order:
         return self.newest
 
     def _reading(self, start: Position) -> Reading:
-        return _SamplerReading(self, start)
+        return SamplerReading(self, start)
 
 
-class _SamplerReading(Reading):
+class SamplerReading(Reading):
     """Of samplers that draw as they like: when they are asked for an iterator, or when that is read first."""
 
     def __init__(self, order: Order, start: Position) -> None:
@@ -280,18 +134,18 @@ class _SamplerReading(Reading):
         # No circles, which would hold the samplers and their dataset until a garbage collection: the order keeps its
         # newest reading, and a reading its generator.
         self._order: Order = weakref.proxy(order)
-        this: _SamplerReading = weakref.proxy(self)
+        this: SamplerReading = weakref.proxy(self)
         self._start = start
         self._read, self._hash = 0, _hash()
         self._skip = self.on_skipping()
         self._seen: Foreseen | Through
         self._reads = False  # or was interrupted as it did
         if start.drawn is not None:
-            self._entries = _Again(this, start.drawn)
+            self._entries = Again(this, start.drawn)
             return
         own, before = order.own_state(), order.generators.take()
         entries = self.begun(order)  # at once, as DataLoader does, which then draws from the same generators
-        self._entries = _Anew(this, entries, before, _changed(before, order.generators.take()), own)
+        self._entries = Anew(this, entries, before, changed(before, order.generators.take()), own)
 
     def __next__(self) -> Any:
         if self._reads:
@@ -312,11 +166,11 @@ class _SamplerReading(Reading):
         if not (self._order.by_index and may_be_foreseen(self._order.source)):
             return
         entries = self._entries
-        if self._drawn is None and isinstance(entries, _Anew) and not entries.note():
+        if self._drawn is None and isinstance(entries, Anew) and not entries.note():
             self._entries = entries.begun_anew()
-        elif self._drawn is not None and not (isinstance(entries, _Again) and not entries.drawn):
+        elif self._drawn is not None and not (isinstance(entries, Again) and not entries.drawn):
             self._start = Position(self._read, self._hash.hexdigest(), self._drawn, tuple(self._owed))
-            self._entries = _Again(weakref.proxy(self), self._drawn)
+            self._entries = Again(weakref.proxy(self), self._drawn)
 
     def _enter_read(self, entry: Any) -> None:
         indices = [entry] if self._order.batch_sampler is None else entry
@@ -394,7 +248,7 @@ class _SamplerReading(Reading):
         if own is not None:
             order.load_own_state(own)
         order.generators.put(unpacked(drawn.at_iter or drawn.at_first))
-        self._seen = entries = Foreseen(_Rest(iter(order.source)), order.source)
+        self._seen = entries = Foreseen(Rest(iter(order.source)), order.source)
         if drawn.at_iter is not None:
             order.generators.put(unpacked(drawn.at_first))
         self._skip = self.on_skipping()
@@ -432,112 +286,6 @@ class _SamplerReading(Reading):
         return [indices[n] for n in owed]
 
 
-_END = object()
-
-
-class _Anew(Iterator[Any]):
-    """The entries of an order that is drawn now. Like all that a batch passes it is no generator, which would end with
-    the first exception from outside, as of a signal's handler.
-
-    Args:
-        reading: that this is of, which holds it.
-        entries: of the samplers.
-        at_iter: what the generators stood at before those were begun.
-        drew: which of them have changed since then.
-        own: what the sampler said of itself before.
-    """
-
-    def __init__(self, reading: _SamplerReading, entries: Iterator[Any], at_iter: States, drew: set[str], own: Any):
-        self._reading = reading
-        self._entries = entries
-        self._from = at_iter, drew, own
-        self._before: States | None = None
-        self._left = _WATCHED + 1
-
-    def __next__(self) -> Any:
-        if not self._left:
-            return next(self._entries)
-        take = self._reading._order.generators.take
-        if self._left > _WATCHED:
-            return self._first(take)
-        before = take()
-        entry = next(self._entries)
-        self._left -= 1
-        for name in _changed(before, take()) & set(GENERATORS):
-            self._reading.unrepeatable = f"which draws from the global generator of {name} between batches"
-        return entry
-
-    def _first(self, take: Callable[[], States]) -> Any:
-        if self._before is None:
-            self._before = take()  # once: what was drawn before an exception from outside counts
-        entry = next(self._entries, _END)
-        if entry is _END and self._from[2] is not None:
-            # Its state said that it had ended, and now it begins: so torchdata's StatefulDistributedSampler.
-            self._entries = self._reading.begun(self._reading._order)
-            entry = next(self._entries, _END)
-        self.note(begun=True)
-        self._left -= 1
-        if entry is _END:
-            raise StopIteration
-        return entry
-
-    def note(self, *, begun: bool = False) -> bool:
-        """Tell the reading from what its order is drawn, if it has been drawn; whether it has.
-
-        Args:
-            begun: whether it certainly has.
-        """
-        at_iter, drew, own = self._from
-        before = self._before
-        changed = set() if before is None else _changed(before, self._reading._order.generators.take())
-        if before is not None and (begun or changed):
-            self._reading.note(before, at_iter if drew else None, drew | changed, own)
-        return begun or bool(changed)
-
-    def begun_anew(self) -> _Anew:
-        """The same from the beginning, where nothing has been drawn."""
-        again = _Anew(self._reading, self._reading.begun(self._reading._order), *self._from)
-        again._before = self._before
-        return again
-
-
-class _Again(Iterator[Any]):
-    """The entries of an order that was drawn before, behind the start of its reading.
-
-    Args:
-        reading: that this is of, which holds it.
-        order: from what it was drawn.
-
-    Attributes:
-        drawn: whether it has been drawn again.
-    """
-
-    def __init__(self, reading: _SamplerReading, order: Drawn) -> None:
-        self._reading = reading
-        self._from = order
-        self._entries: Iterator[Any] | None = None
-
-    @property
-    def drawn(self) -> bool:
-        return self._entries is not None
-
-    def __next__(self) -> Any:
-        if self._entries is None:
-            self._entries = self._reading.again(self._from)
-        return next(self._entries)
-
-
-class _Rest(Iterator[Any]):
-    """What an iterator has yet to give. To loop over it would ask for its `iter()` again, and one that is its own
-    iterator may then begin anew, as Lightning's for `predict` does."""
-
-    def __init__(self, entries: Iterator[Any]) -> None:
-        self._entries = entries
-
-    def __next__(self) -> Any:
-        return next(self._entries)
-
-
 def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
@@ -555,8 +303,3 @@ def _bytes_of(indices: Any) -> bytes:
         return array("q", indices).tobytes()
     except (TypeError, OverflowError):  # keys of some other kind; indices that no dataset has
         return "".join(f"{index!r}\n" for index in indices).encode(errors="surrogatepass")
-
-
-def _changed(before: States, after: States) -> set[str]:
-    """Which generators were drawn from."""
-    return {name for name in before.keys() & after.keys() if before[name] != after[name]}

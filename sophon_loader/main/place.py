@@ -13,7 +13,8 @@ from torch.utils.data import DistributedSampler, IterableDataset
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.copies import Copies, keeps_state
 from sophon_loader.main.generators import States, packed, unpacked
-from sophon_loader.main.order import REMEDY, Drawn, Order, Position
+from sophon_loader.main.order import REMEDY, Order
+from sophon_loader.main.reading import Drawn, Position
 from sophon_loader.main.seeding import (
     dealt_out_once,
     drawn_seed,

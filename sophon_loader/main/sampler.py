@@ -14,7 +14,8 @@ from torch.utils.data import Sampler
 
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.order import Order, Reading
+from sophon_loader.main.order import Order
+from sophon_loader.main.reading import Reading
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32

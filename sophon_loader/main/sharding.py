@@ -11,7 +11,8 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.main.look_ahead import Foreseen
-from sophon_loader.main.order import Drawn, Order, Position, Reading
+from sophon_loader.main.order import Order
+from sophon_loader.main.reading import Drawn, Position, Reading
 from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.pipeline.randomness import Seed, op_seed
 
