@@ -24,7 +24,7 @@ LASTING = ("stop", "stall", "delay", "slow", "slow disk", "away")
 ALARM = "alarm"
 """Signals come while some batches are made, and their handler raises in the loader, whose loop goes on."""
 LOUD_SHARE = 0.3
-"""Of the schedules, in which signals come."""
+"""Of the schedules without workers, in which signals come."""
 MOMENTARY = ("kill", "kill worker", "upgrade", "cut", "replace")
 OF_CACHE = tuple(f"cache {what}" for what in CACHE_HARM)
 CACHE_SHARE = 0.5
@@ -116,7 +116,7 @@ def drawn(seed: int) -> Schedule:
         kinds = [keeps.choice((*OF_CACHE, CLOCK_JUMP)) for _ in range(keeps.randint(0, MOST_FAULTS))]
         faults += [Fault(keeps.randrange(batches), kind, keeps.randint(1, 16)) for kind in kinds]
     loud = random.Random(f"{seed} is loud")
-    if loud.random() < LOUD_SHARE:
+    if loud.random() < LOUD_SHARE and not workers:  # tensors of workers come by sockets that a signal may leave open
         faults.append(Fault(loud.randrange(batches), ALARM, loud.randint(1, 8)))
     profile = draw.random() < 0.2
     roster = loader["policy"] != "sophon" and random.Random(f"{seed} roster").random() < ROSTER_SHARE
