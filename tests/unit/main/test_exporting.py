@@ -6,6 +6,7 @@ import gc
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +22,9 @@ from sophon_loader.workers.counters import NO_TOTALS
 
 def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Account:
     account = Account("auto", 0)
-    account.workers, account.findings = 3, Findings(limits={"wire": 0.75}, wanted=WantedCores(6.0, 4.0))
+    verdict: Any = SimpleNamespace(would_bring={}, weighed=dict, wanted_cores=6.0)
+    findings = Findings(limits={"wire": 0.75}, verdict=verdict, wanted=WantedCores(5.0, 4.0))
+    account.workers, account.findings = 3, findings
     counted.begin(account)
     totals = replace(NO_TOTALS, samples=samples, encodings={"file": samples})
     account.now = Moment(seconds, totals, seconds / 2, samples)
