@@ -15,8 +15,8 @@ MINUTES ?= 5
 FINDINGS ?= $(sort $(wildcard findings/*.sh))
 # Other releases of Pillow for which `make long` holds programs and our C to what Pillow does.
 PILLOWS ?= 11.0.0 11.3.0 12.1.1 12.3.0
-# Test processes: one more than cores, since much of what starts agents and workers waits for them.
-JOBS ?= 3
+# Test processes: two a core, on two, since much of what starts agents and workers waits for them.
+JOBS ?= 4
 # What starts no agent, and what starts many processes. Each test process runs one thread: there are more than cores.
 UNIT := tests/unit tests/contract tests/native tests/property tests/fuzz --ignore tests/property/test_held_batches.py
 WHOLE := tests/e2e tests/faults tests/pages tests/property/test_held_batches.py
