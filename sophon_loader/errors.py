@@ -35,13 +35,13 @@ import signal
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any
+    from typing import Any, TypeVar
 
-_Error = TypeVar("_Error", bound=BaseException)
+    _Error = TypeVar("_Error", bound=BaseException)
 
 
 class SophonError(Exception):

@@ -99,6 +99,7 @@ class Pod:
         for one in container["volumeMounts"]:
             how = "ro" if one.get("readOnly") else "rw"
             mounts.append((str(self._volumes[one["name"]]), one["mountPath"], how))
+        mounts.sort(key=lambda mount: len(Path(mount[1]).parts))  # a volume at /tmp would hide a checkout below it
         flat = [word for mount in mounts for word in mount]
         command = [*container["command"], *container.get("args", [])]
         return [*_OWN, "sh", "-c", _ROOT_SCRIPT, "sh", str(self._root), *flat, "--", *self._as_user(command)]
