@@ -76,8 +76,10 @@ def why_no_gain(dataset: Any) -> str:
 def _kind(dataset: Any) -> str:
     if isinstance(dataset, IterableDataset):
         return "stream"
-    if isinstance(dataset, (TensorDataset, StackDataset)):
-        return "memory" if isinstance(dataset, TensorDataset) else "several"
+    if isinstance(dataset, TensorDataset):
+        return "memory"
+    if isinstance(dataset, StackDataset):
+        return "several"
     for base in type(dataset).__mro__:
         if base.__module__.partition(".")[0] == "torchvision":
             for kind, names in _CLASSES.items():

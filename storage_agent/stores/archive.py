@@ -80,8 +80,8 @@ class Archive:
         Raises:
             ConfigError: they cannot be served.
         """
-        self.found, self._opened = indexed(self._export, self._location, self._index_folder)
-        self._intact = bytearray(len(self._opened))
+        self.found, index = indexed(self._export, self._location, self._index_folder)
+        self._hold(index)
         if not len(self._index):
             raise ConfigError(
                 f"export {self._export!r} must be archives with something in them, got {self._location}, which has "
@@ -158,10 +158,14 @@ class Archive:
     def _index(self) -> Index:
         with self._lock:
             if self._opened is None:
-                index = self._open()
-                self._intact = bytearray(len(index))
-                self._opened = index
+                self._hold(self._open())
+            assert self._opened is not None
             return self._opened
+
+    def _hold(self, index: Index) -> None:
+        """Read by this index from now on."""
+        self._intact = bytearray(len(index))
+        self._opened = index
 
     def _open(self) -> Index:
         if self.found is None:

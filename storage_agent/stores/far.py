@@ -97,14 +97,15 @@ class Far(Archive):
         self._check_location()
         listings = self._kept()
         if kept := listings.take():
-            path, self._opened = kept
+            path, index = kept
             seconds = time.time() - path.stat().st_mtime
             self._use(path, kept=True)
-            EventLog().info("listing taken", export=self._export, age=duration(seconds), objects=len(self._index))
+            EventLog().info("listing taken", export=self._export, age=duration(seconds), objects=len(index))
         else:
             self._list(made := listings.of_this_start())
-            path, self._opened = self._named(listings, made)
+            path, index = self._named(listings, made)
             self._use(path, kept=False)
+        self._hold(index)
         self._index.notes.tell(self._export)
         if not len(self._index):
             raise ConfigError(

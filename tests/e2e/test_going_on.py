@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import transforms as v1
 
 from sophon_loader import ConfigError, OffloadingDataLoader
+from tests.support.alarms import Interrupted, interruptible, raise_within
 from tests.support.loaders import LOCAL
 
 FILES, BATCH = 16, 2
@@ -320,19 +321,6 @@ def test_a_batch_that_cannot_be_pickled_is_one_error(pictures: Any, what: str, p
 EPOCHS = 12
 
 
-def asked(batches: Any) -> Any:
-    return next(batches)
-
-
-def late_within_next(number: int, frame: Any) -> None:
-    """Raises where the loader runs, and neither before nor behind it."""
-    within = frame
-    while within is not None and within.f_code is not asked.__code__:
-        within = within.f_back
-    if within is not None and within is not frame:
-        raise TooLate
-
-
 def drawn_epoch(batches: Any, draw: random.Random, most_s: float) -> tuple[list[int], int]:
     """What comes while signals come at random moments, and how often `next()` was left by one."""
     came: list[int] = []
@@ -340,8 +328,8 @@ def drawn_epoch(batches: Any, draw: random.Random, most_s: float) -> tuple[list[
     while True:
         try:
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, most_s))
-            came += labels(asked(batches))
-        except TooLate:
+            came += labels(interruptible(next, batches))
+        except Interrupted:
             left += 1
         except StopIteration:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -353,7 +341,7 @@ def drawn_epoch(batches: Any, draw: random.Random, most_s: float) -> tuple[list[
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_no_epoch_ends_by_a_signal_at_any_moment(pictures: Any, alarmed: None, shuffle: bool, plain: bool) -> None:
     """Without workers each signal costs the batch that was being made, at most."""
-    signal.signal(signal.SIGALRM, late_within_next)
+    signal.signal(signal.SIGALRM, raise_within)
     draw = random.Random(0)
     loader = OffloadingDataLoader(pictures(plain=plain), BATCH, shuffle=shuffle)
     list(loader)  # what is seen once in a process
@@ -369,7 +357,7 @@ def test_no_epoch_ends_by_a_signal_at_any_moment(pictures: Any, alarmed: None, s
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file may be left open
 def test_a_state_behind_signals_at_any_moment_goes_on_there(pictures: Any, alarmed: None) -> None:
-    signal.signal(signal.SIGALRM, late_within_next)
+    signal.signal(signal.SIGALRM, raise_within)
     draw = random.Random(0)
     for seed in range(EPOCHS):
         torch.manual_seed(seed)
@@ -378,8 +366,8 @@ def test_a_state_behind_signals_at_any_moment_goes_on_there(pictures: Any, alarm
         while number < FILES // BATCH // 2:
             number += 1
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 3e-3))
-            with suppress(TooLate):
-                asked(batches)
+            with suppress(Interrupted):
+                interruptible(next, batches)
         signal.setitimer(signal.ITIMER_REAL, 0)
         next(batches)
         state, rest = loader.state_dict(), seen(batches)
@@ -400,7 +388,7 @@ def test_no_epoch_with_workers_ends_by_a_signal_at_any_moment(
     pictures: Any, alarmed: None, in_order: bool, plain: bool
 ) -> None:
     """Each signal costs a batch at most: the one that was being received."""
-    signal.signal(signal.SIGALRM, late_within_next)
+    signal.signal(signal.SIGALRM, raise_within)
     draw = random.Random(0)
     arguments: dict[str, Any] = {**WORKERS["persistent"], "in_order": in_order, "collate_fn": without_tensors}
     loader = OffloadingDataLoader(pictures(plain=plain), 1, shuffle=True, **arguments)

@@ -1,11 +1,11 @@
-"""Signals whose handler raises while a loader is asked for a batch."""
+"""Signals whose handler raises within one call, as while a loader is asked for a batch."""
 
 from __future__ import annotations
 
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -14,11 +14,21 @@ ALARM_S = 0.02
 
 
 class Interrupted(Exception):
-    """What the handler of a signal raises, while the loader is asked for a batch."""
+    """What `raise_within` raises."""
 
 
-def _asked(batches: Iterator[Any]) -> Any:
-    return next(batches)
+def interruptible(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, within which `raise_within` raises."""
+    return function(*arguments)
+
+
+def raise_within(number: int, frame: FrameType | None) -> None:
+    """A handler that raises within the function that `interruptible` calls, and neither before nor behind it."""
+    within = frame
+    while within is not None and within.f_code is not interruptible.__code__:
+        within = within.f_back
+    if within is not None and within is not frame:
+        raise Interrupted
 
 
 class Alarms:
@@ -41,10 +51,10 @@ class Alarms:
         """The next batch, which is asked for again if a signal came; None at the end."""
         if self.on:
             left_s, since_s = signal.setitimer(signal.ITIMER_REAL, 0)[0], time.monotonic()
-            before = signal.signal(signal.SIGALRM, self._late)
+            before = signal.signal(signal.SIGALRM, raise_within)
             try:
                 signal.setitimer(signal.ITIMER_REAL, self._draw.uniform(1e-5, ALARM_S))
-                return _asked(batches)
+                return interruptible(next, batches)
             except Interrupted:
                 self.raised[-1] += 1
             except StopIteration:
@@ -55,11 +65,3 @@ class Alarms:
                 if left_s:
                     signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s - (time.monotonic() - since_s)))
         return next(batches, None)
-
-    @staticmethod
-    def _late(_: int, frame: FrameType | None) -> None:
-        within = frame
-        while within is not None and within.f_code is not _asked.__code__:
-            within = within.f_back
-        if within is not None and within is not frame:
-            raise Interrupted

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 from sophon_loader.workers.sending import Asking, Sending
+from tests.support.alarms import Interrupted, interruptible, raise_within
 
 MESSAGES = 200
-
-
-class TooLate(Exception):
-    """What the handler raises."""
 
 
 @contextmanager
@@ -33,21 +30,10 @@ def _queue(kind: type) -> Iterator[Any]:
         queue.join_thread()
 
 
-def _call(function: Any, *arguments: Any) -> None:
-    function(*arguments)
-
-
 @pytest.fixture
 def alarm() -> Iterator[Any]:
-    def late(_: int, frame: Any) -> None:
-        within = frame
-        while within is not None and within.f_code is not _call.__code__:
-            within = within.f_back
-        if within is not None and within is not frame:
-            raise TooLate
-
     draw = random.Random(0)
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, raise_within)
     yield lambda: signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-6, 2e-4))
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
@@ -64,8 +50,8 @@ def test_whether_a_task_was_put_is_known(alarm: Any) -> None:
         for number in range(MESSAGES):
             try:
                 alarm()
-                _call(queue.put, (number, "task"))
-            except TooLate:
+                interruptible(queue.put, (number, "task"))
+            except Interrupted:
                 interrupted += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
             if number not in queue.newest:
@@ -85,8 +71,8 @@ def test_a_message_is_read_on_where_it_was_interrupted(alarm: Any, nbytes: int) 
             queue.put((number, bytes(nbytes)))
             try:
                 alarm()
-                _call(queue.get, True, 10)
-            except TooLate:
+                interruptible(queue.get, True, 10)
+            except Interrupted:
                 interrupted += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
             if queue._kept is None and queue._partly is None and not queue._reader.poll(0.2):
