@@ -70,8 +70,8 @@ class Archive:
         self.found = found
         self._opened: Index | None = None
         self._intact = bytearray()
-        """By position in the index: whether a member's bytes were once those of its CRC-32. A check takes as long as an
-        eighth of a request whose file is in memory, so each member is checked when it is first read."""
+        """By position in the index: whether a member's bytes were once those of its CRC-32. A check takes CPU that
+        counts in a request whose file is in memory, so each member is checked when it is first read."""
         self._lock = threading.Lock()
 
     def check(self) -> None:
