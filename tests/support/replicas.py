@@ -22,13 +22,16 @@ def loader_of(dataset: Any, *agents: Agent, **arguments: Any) -> OffloadingDataL
 
 
 def see_shares(loader: Any, expected: Any) -> None:
-    """An epoch is the expected one, and each agent has a share of it; the loader is closed."""
+    """An epoch is the expected one, and each agent has a share of it or, where its connection came late on a busy host
+    and the others have all of the files, of an epoch soon after; the loader is closed."""
     try:
         assert samples_of(loader) == expected
         report, each = loader.report().as_dict(), sent(loader)
         found = report["samples"], report["fallbacks"], sum(each)
         assert found == (len(expected), 0, len(expected)), f"{found}\n{loader.report()}"
-        assert min(each) > 0, each
+        for number, count in enumerate(each):
+            if not count:
+                until_asked(loader, number)
     finally:
         loader.close()
 
