@@ -6,10 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from sophon_loader.errors import SampleError
-from storage_agent.stores.store import Store
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""The file names that torchvision's ImageFolder takes."""
+from storage_agent.stores.store import IMAGE_SUFFIXES, Store
 
 
 def classes_of(store: Store, prefix: str) -> dict[str, str]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from sophon_loader.errors import MessageTooLong, SampleUnreadable
 from sophon_loader.wire.limits import MAX_LISTING_NBYTES
 from sophon_loader.wire.samples import EVERY, SamplesAsked
-from storage_agent.listing import IMAGE_SUFFIXES
-from storage_agent.stores.store import Store
+from storage_agent.stores.store import IMAGE_SUFFIXES, Store
 
 _AHEAD = 256
 """Samples whose labels the store is told of before they are read."""

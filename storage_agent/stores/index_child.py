@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.listing import IMAGE_SUFFIXES
 from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
 from storage_agent.stores.members import LeftOut, Members, Refused
 from storage_agent.stores.notes import Found, Notes
+from storage_agent.stores.store import IMAGE_SUFFIXES
 from storage_agent.stores.tar import read_tar
 from storage_agent.stores.zip import read_zip
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""The file names that torchvision's ImageFolder takes."""
+
 
 class Store(Protocol):
     """The files of one export, by key: a relative path with `/`.
