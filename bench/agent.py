@@ -27,7 +27,7 @@ from sophon_loader import OffloadingDataLoader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.wire.messages import Fetch, Sample
-from storage_agent.settings import Settings
+from storage_agent.host.agent_settings import Settings
 
 BAR_MB_S = 600.0
 BAR_MEMORY = 1.15

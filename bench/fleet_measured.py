@@ -27,9 +27,9 @@ from bench.record import REPOSITORY
 from bench.streams import StreamSettings, rate, streaming
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.announcement import announced
-from storage_agent.fleet_size import LOOK_S
-from storage_agent.status import ask_status
-from storage_agent.wanted_files import read_wanted
+from storage_agent.command.status import ask_status
+from storage_agent.fleet.fleet_size import LOOK_S
+from storage_agent.fleet.wanted_files import read_wanted
 
 POLL_S = 0.5
 """How often a training is asked how far it is."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Protocol
 
-from storage_agent.fleet_size import HELD_S, FleetSize, WantedFile
+from storage_agent.fleet.fleet_size import HELD_S, FleetSize, WantedFile
 
 CLIENT_PRICE, AGENT_PRICE = 4.96, 0.427
 """$ per hour of a training and of an agent: Pecan's C and W."""

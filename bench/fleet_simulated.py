@@ -15,7 +15,7 @@ from bench.fleet_rules import RULES, Rule, Seen
 from sophon_loader.decide.agent_cores import NEARLY
 from sophon_loader.wire.entry import REWRITTEN_S
 from sophon_loader.wire.wanted_cores import WantedCores
-from storage_agent.fleet_size import LOOK_S, WantedFile
+from storage_agent.fleet.fleet_size import LOOK_S, WantedFile
 
 TICK_S = 0.1
 KNOWN_S = 6.0

@@ -32,7 +32,7 @@ from bench.loading import folder, our_loader, quiet, samples_per_s, tree_cpu_s
 from sophon_loader import OffloadOptions
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from storage_agent.keys import FIRST, KeyFolder
+from storage_agent.clients.key_files import FIRST, KeyFolder
 
 BAR = 0.95
 POLICIES = ("no-off", "resize-off")

@@ -18,17 +18,17 @@ from sophon_loader.host.system import cores_available
 from sophon_loader.host.unread import quiet_when_unread
 from sophon_loader.wire.announcement import Announcement
 from sophon_loader.wire.entry import Entry
-from storage_agent import log
-from storage_agent.allocator import keep_freed_memory
-from storage_agent.announcing import Announcer, announced_address, check_folder
-from storage_agent.arguments import USUAL_PORT, parser
-from storage_agent.broker import Broker
-from storage_agent.checks import check_address, check_modules
-from storage_agent.keys import FIRST, KeyFolder
-from storage_agent.metrics import open_port
-from storage_agent.settings import Settings, is_private
+from storage_agent.broker.broker import Broker
+from storage_agent.clients.key_files import FIRST, KeyFolder
+from storage_agent.command.arguments import USUAL_PORT, parser
+from storage_agent.command.this_host import how_to_copy
+from storage_agent.fleet.announcing import Announcer, announced_address, check_folder
+from storage_agent.host import log
+from storage_agent.host.agent_settings import Settings, is_private
+from storage_agent.host.allocator import keep_freed_memory
+from storage_agent.host.checks import check_address, check_modules
+from storage_agent.host.metrics import open_port
 from storage_agent.stores import Exports, make_index, open_exports
-from storage_agent.this_host import how_to_copy
 
 
 @quiet_when_unread
@@ -183,7 +183,7 @@ def _stop_when_stdin_closes() -> None:
 
 
 def _status(parsed: argparse.Namespace) -> int:
-    from storage_agent.status import show
+    from storage_agent.command.status import show
 
     show(parsed.address, as_json=parsed.json, timeout_s=parsed.timeout_s, key=parsed.key, keys=parsed.keys)
     return 0
@@ -220,7 +220,7 @@ def _keys(parsed: argparse.Namespace) -> KeyFolder:
 
 
 def _ray_start(parsed: argparse.Namespace) -> int:
-    from storage_agent import ray_fleet
+    from storage_agent.fleet import ray_fleet
 
     if odd := [name for name, _ in parsed.export if name.split() != [name]]:
         raise ConfigError(f"export name must have no white space, got {odd[0]!r}; no loader could name it")
@@ -251,13 +251,13 @@ def _check_sizes(parsed: argparse.Namespace, announce: Path | None) -> None:
 
 
 def _ray_stop(parsed: argparse.Namespace) -> int:
-    from storage_agent import ray_fleet
+    from storage_agent.fleet import ray_fleet
 
     return ray_fleet.stop(parsed)
 
 
 def _ray_list(parsed: argparse.Namespace) -> int:
-    from storage_agent import ray_fleet
+    from storage_agent.fleet import ray_fleet
 
     return ray_fleet.show(parsed)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError, UnknownExport
-from storage_agent.settings import Indexed, Settings
+from storage_agent.host.agent_settings import Indexed, Settings
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.far import SCHEMES, Far
 from storage_agent.stores.fetcher import Fetcher

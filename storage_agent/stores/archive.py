@@ -19,8 +19,8 @@ from sophon_loader.errors import (
 )
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
-from storage_agent.descriptors import NONE_LEFT
-from storage_agent.settings import Indexed
+from storage_agent.host.agent_settings import Indexed
+from storage_agent.host.descriptors import NONE_LEFT
 from storage_agent.stores import refusals
 from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, Entry, Index, Version
 from storage_agent.stores.indexing import indexed

@@ -15,16 +15,16 @@ import msgpack
 
 from sophon_loader.errors import AgentBusy, ConfigError, SampleError, SampleMissing, SampleUnreadable
 from sophon_loader.figures import duration
-from storage_agent.descriptors import NONE_LEFT
-from storage_agent.log import EventLog
-from storage_agent.settings import Indexed
+from storage_agent.host.agent_settings import Indexed
+from storage_agent.host.channel import Channel
+from storage_agent.host.descriptors import NONE_LEFT
+from storage_agent.host.log import EventLog
 from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.index import OBJECT, BadIndex, Entry, Index
 from storage_agent.stores.listings import Listings
 from storage_agent.stores.outages import AWAY_S
-from storage_agent.workers.channel import Channel
 
 SCHEMES = ("s3", "gs", "az")
 ANSWER_S = 29.0

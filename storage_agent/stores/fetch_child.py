@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 import msgpack
 
 from sophon_loader.encodings.encoding import Payload
+from storage_agent.host.channel import Channel
 from storage_agent.stores import objects
 from storage_agent.stores.held import Held
 from storage_agent.stores.objects import Failed
-from storage_agent.workers.channel import Channel
 
 _PEER = struct.Struct("3i")
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.figures import duration
-from storage_agent.log import EventLog
+from storage_agent.host.log import EventLog
 from storage_agent.stores.outages import AWAY_S
 
 _AGAIN_S = 0.5

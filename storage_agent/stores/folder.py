@@ -17,7 +17,7 @@ from sophon_loader.errors import (
 )
 from sophon_loader.host.regular import read_to_end
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
-from storage_agent.descriptors import NONE_LEFT
+from storage_agent.host.descriptors import NONE_LEFT
 from storage_agent.stores import refusals
 
 _HAS_PROC = os.path.isdir("/proc/self/fd")

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from sophon_loader.errors import ConfigError
 from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.host.regular import open_regular
-from storage_agent.settings import Indexed
+from storage_agent.host.agent_settings import Indexed
+from storage_agent.stores.archive_locations import containers_of
 from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
-from storage_agent.stores.locations import containers_of
 
 _SUFFIX = ".index"
 _EDGE_NBYTES = 16 << 10

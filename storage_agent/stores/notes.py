@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from storage_agent.log import EventLog
+from storage_agent.host.log import EventLog
 
 _BY_TIME = (
     "their sizes and times of change, in whole seconds, are compared instead; replace no object while agents serve it"

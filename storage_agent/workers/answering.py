@@ -29,10 +29,10 @@ from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.pipeline.registration import OpenedOtherwise, Registration, see_opened_alike
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Registered, Sample
-from storage_agent.answers import Answer, FileRead, file_answer, read_file, sample_answer
-from storage_agent.jobs import Job
+from storage_agent.jobs.jobs import Job
+from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
-from storage_agent.workers.choosing import Appraiser, Prices, cheapest, of_parts, unproven
+from storage_agent.workers.appraiser import Appraiser, Prices, cheapest, of_parts, unproven
 from storage_agent.workers.trials import Picture, Trial, look_at, tried
 
 OFFERED_EVERY = 8

@@ -22,15 +22,15 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.host.system import end_with_parent
 from sophon_loader.pipeline.catalogue import load_ops
-from storage_agent.allocator import KEPT_NBYTES, keep_freed_memory
-from storage_agent.answers import Answer
-from storage_agent.jobs import Job
-from storage_agent.settings import Settings
+from storage_agent.host.agent_settings import Settings
+from storage_agent.host.allocator import KEPT_NBYTES, keep_freed_memory
+from storage_agent.host.channel import Channel
+from storage_agent.jobs.jobs import Job
+from storage_agent.jobs.upkeep import Upkeep
+from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports, open_exports
-from storage_agent.upkeep import Upkeep
-from storage_agent.workers import words
+from storage_agent.workers import message_types
 from storage_agent.workers.answering import Done, Learnt, Prepared, answer, prepare, register, try_out
-from storage_agent.workers.channel import Channel
 from storage_agent.workers.memory import Memory
 from storage_agent.workers.trials import Trial
 
@@ -65,7 +65,7 @@ def main(settings: Settings, broker: Channel) -> None:
     except Exception as error:  # the boundary to user code
         text = f"cannot import {what}: {type(error).__name__}: {error}"
         with contextlib.suppress(OSError):  # it has ended, as another worker has said so before
-            broker.send([words.BROKEN, text.encode("utf-8", "backslashreplace")])
+            broker.send([message_types.BROKEN, text.encode("utf-8", "backslashreplace")])
         return
     with contextlib.suppress(Exception):  # a broken one of another package shows with the first sample
         encodings()  # loaded here, because the first sample's CPU seconds are measured
@@ -74,7 +74,7 @@ def main(settings: Settings, broker: Channel) -> None:
     keep_freed_memory(min(KEPT_NBYTES, settings.worker_nbytes // 8))  # what it keeps counts as taken
     memory = Memory(settings.worker_nbytes)
     try:
-        broker.send([words.READY])
+        broker.send([message_types.READY])
     except OSError:  # it has stopped in the meantime
         return
     Service(broker, open_exports(settings), Learnt(settings.max_px), memory).run()
@@ -121,7 +121,9 @@ class Service:
         """Serve; returns when there is nobody to serve, or memory is short."""
         with contextlib.suppress(_Gone):
             while True:
-                for are_jobs, messages in itertools.groupby(self._received(), lambda frames: frames[0] == words.JOB):
+                for are_jobs, messages in itertools.groupby(
+                    self._received(), lambda frames: frames[0] == message_types.JOB
+                ):
                     if not (self._work if are_jobs else self._obey)(list(messages)):
                         return
 
@@ -143,14 +145,14 @@ class Service:
         """Do what is said about pipelines; False once memory is short."""
         for word, *said in messages:
             digest = bytes(said[0]).decode()
-            if word == words.LEARN:
+            if word == message_types.LEARN:
                 self._learnt.learn(digest, bytes(said[1]))
-            elif word == words.FORGET:
+            elif word == message_types.FORGET:
                 self._learnt.forget(digest)
-            elif word == words.TRIED:
+            elif word == message_types.TRIED:
                 self._learnt.hear(digest, Trial.from_bytes(said[1]))
             else:
-                self._broker.put([words.REGISTERED, *self._counted(register(self._learnt, digest))])
+                self._broker.put([message_types.REGISTERED, *self._counted(register(self._learnt, digest))])
                 self._flush()
                 if self._memory.short:
                     return False
@@ -166,7 +168,7 @@ class Service:
                 trying = try_out(job, made, self._learnt)
                 self._upkeep.count(made.answer.cpu_s + trying.cpu_s)
                 if trying.to_tell is not None:
-                    self._broker.put([words.TRIED, job.fetch.digest.encode(), trying.to_tell.to_bytes()])
+                    self._broker.put([message_types.TRIED, job.fetch.digest.encode(), trying.to_tell.to_bytes()])
             self._flush()
             is_time = before // _LOOK_EVERY != self._answered // _LOOK_EVERY
             if (is_time or any(made.failed for _, made in done)) and self._memory.short:
@@ -193,7 +195,7 @@ class Service:
                 self._flush()
                 held_nbytes, until_s = 0, math.inf
             made = answer(one, self._learnt)
-            message = [words.ANSWER, *self._counted(made.answer)]
+            message = [message_types.ANSWER, *self._counted(made.answer)]
             self._broker.put(message)
             held_nbytes += len(message[-1])
             until_s = min(until_s, self._since_s + HOLD_S)

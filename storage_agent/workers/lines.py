@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 
 from sophon_loader.encodings.encoding import Payload
-from storage_agent.workers.channel import Channel
+from storage_agent.host.channel import Channel
 
 _POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 

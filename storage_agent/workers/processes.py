@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sophon_loader.host.private import open_private_folder
-from storage_agent.descriptors import NONE_LEFT
-from storage_agent.settings import Settings
-from storage_agent.workers.channel import Channel
+from storage_agent.host.agent_settings import Settings
+from storage_agent.host.channel import Channel
+from storage_agent.host.descriptors import NONE_LEFT
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext

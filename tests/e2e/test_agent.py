@@ -41,7 +41,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from storage_agent import status_table
+from storage_agent.command import status_table
 from tests.support.agent_ops import Fail, Gate, Invert
 from tests.support.agents import ROOT, Agent, Client, StartAgent, agent_for, fetch, until
 from tests.support.encoding_examples import difference
@@ -309,7 +309,7 @@ def test_status_of_an_address_that_is_none(address: str, capsys: pytest.CaptureF
 
 
 def test_status_shows_any_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from storage_agent import status
+    from storage_agent.command import status
 
     folder = "/data/[red]" + os.fsdecode(b"\xff")
     monkeypatch.setattr(status, "ask_status", lambda *a: {"exports": {"d": folder}, "limit_mbit": None})

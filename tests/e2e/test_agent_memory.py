@@ -14,7 +14,7 @@ import pytest
 from bench.agent import stream
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from storage_agent.keys import FIRST, KeyFolder
+from storage_agent.clients.key_files import FIRST, KeyFolder
 from tests.support.agents import EXPORT, Agent, agent_for
 
 WINDOW = 32

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.wire.announcement import announced
-from storage_agent.keys import KeyFolder
+from storage_agent.clients.key_files import KeyFolder
 from tests.e2e.test_metrics import free_port
 from tests.support import namespaces
 from tests.support.agents import COMMAND, ROOT, WAIT_S, run_command, until

@@ -11,7 +11,7 @@ import pytest
 from sophon_loader import RemoteImageFolder
 from sophon_loader.errors import SampleMissing
 from sophon_loader.wire.samples import SamplesAsked
-from storage_agent.samples import Samples
+from storage_agent.reading.flat_samples import Samples
 from storage_agent.stores.far import Far
 from storage_agent.stores.listings import Listings
 from tests.support import seaweed

@@ -42,7 +42,7 @@ from pathlib import Path
 from sophon_loader import OffloadingDataLoader
 from tests.support.loaders import QUICK, run_epoch
 from tests.support.pictures import folder
-from storage_agent.status import ask_status
+from storage_agent.command.status import ask_status
 
 root, address = Path(sys.argv[1]), sys.argv[2]
 status = ask_status(address, 20.0)

@@ -25,8 +25,8 @@ from sophon_loader.keys import Token, file_of
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import AskListing, AskStatus, Failed, Hello, Ping, Pong
 from sophon_loader.wire.version import VERSIONS
-from storage_agent.keys import KeyFolder
-from storage_agent.status import ask_status
+from storage_agent.clients.key_files import KeyFolder
+from storage_agent.command.status import ask_status
 from tests.support.agents import EXPORT, WAIT_S, Agent, agent_for, run_command, until
 from tests.support.loaders import QUICK, MakeLoader, run_epoch, samples_of
 from tests.support.pictures import eval_transform

@@ -23,7 +23,7 @@ from sophon_loader import (
 )
 from sophon_loader.client.handshakes import has_keys
 from sophon_loader.errors import AgentUnreachable, ConfigError, VersionMismatch
-from storage_agent.keys import KeyFolder
+from storage_agent.clients.key_files import KeyFolder
 from tests.e2e.test_ranks import run
 from tests.support.agents import EXPORT, Agent, until
 from tests.support.loaders import QUICK, samples_of

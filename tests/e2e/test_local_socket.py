@@ -15,7 +15,7 @@ import pytest
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.local_agent import LocalAgentProcess
 from sophon_loader.host.private_folder import sweep
-from storage_agent.status import ask_status
+from storage_agent.command.status import ask_status
 from tests.support.agents import ROOT, WAIT_S, until
 from tests.support.loaders import LOCAL
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.routes.announced import Announced
-from storage_agent.status import ask_status
+from storage_agent.command.status import ask_status
 from tests.support.agents import Agent, until
 from tests.support.clocks import FakeClock
 

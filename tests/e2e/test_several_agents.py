@@ -16,8 +16,8 @@ from PIL import Image
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import SampleDiffers, SampleMissing
-from storage_agent.keys import FIRST, KeyFolder
-from storage_agent.status import ask_status
+from storage_agent.clients.key_files import FIRST, KeyFolder
+from storage_agent.command.status import ask_status
 from tests.e2e.test_other_agent import OTHER_TORCH, Cropping, Samples, modules
 from tests.support.agents import EXPORT, Agent, agent_for
 from tests.support.loaders import QUICK, said, samples_of

@@ -19,7 +19,7 @@ import pytest
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.main import fleet_size
 from sophon_loader.wire.wanted_cores import WantedCores
-from storage_agent.wanted_files import read_wanted
+from storage_agent.fleet.wanted_files import read_wanted
 from tests.support.agents import EXPORT, ROOT, until, with_modules
 from tests.support.pictures import folder
 from tests.support.replicas import LOADER, PATIENT

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sophon_loader import OffloadOptions, RemoteImageFolder
-from storage_agent.keys import KeyFolder
+from storage_agent.clients.key_files import KeyFolder
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import folder, train_transform

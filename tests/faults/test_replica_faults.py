@@ -14,7 +14,7 @@ import pytest
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import SampleDiffers
 from sophon_loader.report.rows import rows_of
-from storage_agent.keys import KeyFolder
+from storage_agent.clients.key_files import KeyFolder
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.held import nothing_more_held
 from tests.support.loaders import said, samples_of

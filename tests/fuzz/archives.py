@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sophon_loader.errors import SampleError
-from storage_agent.settings import Indexed
+from storage_agent.host.agent_settings import Indexed
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, Entry, Index, Version, write_index
 from storage_agent.stores.members import Members, Refused

@@ -47,7 +47,7 @@ from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Item, Ping, Pong, Register, Sample
-from storage_agent.keys import FIRST, KeyFolder
+from storage_agent.clients.key_files import FIRST, KeyFolder
 from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import SEPARATOR, targets
 from tests.support.agents import EXPORT, Agent

@@ -30,11 +30,11 @@ from sophon_loader.wire.entry import Entry, is_endpoint
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Hello, Item, Listing, Message, Ping, Register, Sample
 from sophon_loader.wire.version import VERSIONS
-from storage_agent import instructions as do
-from storage_agent.admission import Admission
-from storage_agent.desk import Desk, Load
-from storage_agent.jobs import Job
-from storage_agent.pipelines import Pipelines
+from storage_agent.broker import instructions as do
+from storage_agent.broker.desk import Desk, Load
+from storage_agent.jobs.admission import Admission
+from storage_agent.jobs.jobs import Job
+from storage_agent.jobs.registrations import Pipelines
 from tests.fuzz import archives
 from tests.support.encoding_examples import ACCEPTED
 from tests.support.pictures import train_transform

@@ -24,7 +24,7 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.announcement import Announcement, announced
 from sophon_loader.wire.frames import content_hash, pack, unpack
 from sophon_loader.wire.messages import AskStatus, Failed, Fetch, Item, Message, Register, Registered, Sample, Status
-from storage_agent.status import ask_status
+from storage_agent.command.status import ask_status
 from tests.support.warm import Forked, Warm, shared
 
 ROOT = Path(__file__).parents[2]

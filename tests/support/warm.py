@@ -222,7 +222,7 @@ def forkserver_or_other(path: Any, arguments: Sequence[Any], passfds: Sequence[i
 def main(end: socket.socket) -> None:
     """Fork programs until the other end is closed or its process is gone, and then end them."""
     gc.disable()  # nothing of what is imported is garbage
-    for name in ("pytest", "sophon_loader.loader", "storage_agent.broker", "storage_agent.workers.body"):
+    for name in ("pytest", "sophon_loader.loader", "storage_agent.broker.broker", "storage_agent.workers.body"):
         importlib.import_module(name)
     path = _path_without(os.environ.get("PYTHONPATH", ""))
     ready_to_fork()

@@ -9,9 +9,9 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from storage_agent.arguments import parser
-from storage_agent.broker import STOP_S
-from storage_agent.settings import Settings
+from storage_agent.broker.broker import STOP_S
+from storage_agent.command.arguments import parser
+from storage_agent.host.agent_settings import Settings
 from tests.support.deployed import (
     DEPLOY,
     FILES,

@@ -15,8 +15,8 @@ from sophon_loader.client import patience, requests
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.routes import shared, state
 from sophon_loader.wire import limits
-from storage_agent import frontend
-from storage_agent.settings import Settings
+from storage_agent.clients import frontend
+from storage_agent.host.agent_settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FAILURES, AGENT, LIMITS_PAGE = (

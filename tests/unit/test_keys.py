@@ -12,7 +12,7 @@ from sophon_loader import OffloadOptions
 from sophon_loader.client.address import Address
 from sophon_loader.errors import ConfigError
 from sophon_loader.keys import PREFIX, Token, config_folder, file_of, token_for
-from storage_agent.keys import KeyFolder
+from storage_agent.clients.key_files import KeyFolder
 
 TOKEN = Token(bytes(range(32)), b"p" * 32, b"\xff" * 32)
 ENDPOINT = "tcp://fileserver:5555"

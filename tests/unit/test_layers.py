@@ -65,7 +65,7 @@ def test_the_client_loads_zmq() -> None:
 
 
 def test_the_agents_own_process_loads_neither_torch_nor_numpy() -> None:
-    loaded = loaded_by(["storage_agent.__main__", "storage_agent.broker"])
+    loaded = loaded_by(["storage_agent.__main__", "storage_agent.broker.broker"])
     assert "zmq" in loaded and not {"torch", "torchvision", "numpy"} & loaded
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sophon_loader.wire.messages import CHEAPEST, Item
-from storage_agent.jobs import FetchHeader, Job
+from storage_agent.jobs.jobs import FetchHeader, Job
 
 
 def job(number: int, client: bytes = b"c", digest: str = "p", meant_for: float | None = None) -> Job:

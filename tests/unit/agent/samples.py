@@ -16,8 +16,8 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import Item, Sample
-from storage_agent.answers import Answer
-from storage_agent.jobs import FetchHeader, Job
+from storage_agent.jobs.jobs import FetchHeader, Job
+from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.folder import Folder

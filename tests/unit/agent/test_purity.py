@@ -23,7 +23,7 @@ def _loaded(module: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("module", ["storage_agent.broker", "storage_agent.__main__"])
+@pytest.mark.parametrize("module", ["storage_agent.broker.broker", "storage_agent.__main__"])
 def test_the_broker_imports_neither_torch_nor_numpy(module: str) -> None:
     loaded = _loaded(module)
     assert {"zmq", "msgpack"} <= loaded
@@ -32,7 +32,7 @@ def test_the_broker_imports_neither_torch_nor_numpy(module: str) -> None:
     assert not loaded & {"obstore", "ssl"}, "it holds the keys, and talks to no store"
 
 
-@pytest.mark.parametrize("module", ["storage_agent.desk", "storage_agent.staff"])
+@pytest.mark.parametrize("module", ["storage_agent.broker.desk", "storage_agent.broker.staff"])
 def test_decisions_import_no_sockets_and_no_processes(module: str) -> None:
     loaded = _loaded(module)
     assert "msgpack" in loaded

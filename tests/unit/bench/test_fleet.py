@@ -12,7 +12,7 @@ from bench.fleet_rules import RULES, Cachew, Ours, Pecan, Rule, Seen, TfDataServ
 from bench.fleet_simulated import Load, simulated
 from bench.markdown import Results
 from sophon_loader.wire.wanted_cores import WantedCores
-from storage_agent.fleet_size import WantedFile
+from storage_agent.fleet.fleet_size import WantedFile
 
 
 def told(

@@ -15,7 +15,8 @@ from sophon_loader.pipeline import chain
 from sophon_loader.wire import failures, frames, limits, messages, version
 from sophon_loader.wire import fields as types
 from sophon_loader.wire.messages import CHEAPEST, MESSAGES, WITH_PAYLOAD, Failure, Item, Offer
-from storage_agent import desk, pipelines
+from storage_agent.broker import desk
+from storage_agent.jobs import registrations
 from tests.support.encoding_examples import ACCEPTED
 
 TEXT = (Path(__file__).parents[3] / "docs" / "wire.md").read_text()
@@ -118,7 +119,12 @@ def test_limits() -> None:
     del stated["MAX_UINT"]  # stands with the types
     assert written == stated
     assert limits.MAX_DESCRIPTION_NBYTES < limits.MAX_REGISTRATION_NBYTES
-    for module in (frames, chain, desk, pipelines):  # which keep to them, and have none of their own that wire.md omits
+    for module in (
+        frames,
+        chain,
+        desk,
+        registrations,
+    ):  # which keep to them, and have none of their own that wire.md omits
         own = {name for name in vars(module) if name.startswith("MAX_")} - {"MAX_TOTAL_NBYTES"}
         assert all(getattr(module, name) == stated[name] for name in own)
 

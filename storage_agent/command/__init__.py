@@ -1,0 +1,1 @@
+"""The command line of `sophon-agent`: its options, and the answers of its smaller commands."""

@@ -1,0 +1,1 @@
+"""Agents among agents: the entry in a shared folder, and Ray clusters."""
