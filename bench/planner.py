@@ -28,15 +28,15 @@ from typing import Any
 import numpy as np
 
 from bench import arguments, record
+from sophon_loader.auto.shared_offers import KEPT
 from sophon_loader.decide import FILE, POLICIES, Choice, ChoiceTable, Facts, Plan, Policy, PricingPolicy, Rates
 from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.decide.policies.sophon import Sophon
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.profiling.calibration import calibrated
 from sophon_loader.profiling.costs import CostModel
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import EXACT_SHARES
-from sophon_loader.workers.offers import KEPT
 
 SECONDS_BARS = {"sophon": 1.0, "auto": 0.05}
 BYTES_BAR = 64.0

@@ -23,9 +23,9 @@ from torchvision import transforms
 from tqdm import tqdm
 
 from bench import arguments, record
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.profiling.samples import SampleProfile
 
 STAGES = ("file", "Decode", "RandomResizedCrop", "RandomHorizontalFlip", "ToTensor", "Normalize")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

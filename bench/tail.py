@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from bench import arguments, record
 from bench.loading import folder, our_loader, quiet
-from sophon_loader.main.tail import device_of
+from sophon_loader.device.tail import device_of
 
 
 def delivered(loader: Any, device: torch.device) -> float:

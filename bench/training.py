@@ -34,7 +34,7 @@ from tqdm import tqdm
 from bench import arguments, record
 from bench.children import local_agent
 from bench.loading import folder, our_loader
-from sophon_loader.main.tail import device_of
+from sophon_loader.device.tail import device_of
 
 Step = Callable[[torch.Tensor, torch.Tensor], None]
 MODELS = ("resnet50", "resnet152")

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from sophon_loader.client.options import LocalAgent, OffloadOptions
 from sophon_loader.decide.policies import PolicyName
 from sophon_loader.decide.policy import Policy, PricingPolicy
+from sophon_loader.device.prefetch import ahead
 from sophon_loader.encodings.catalogue import EncodingName
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host.system import cores_available
@@ -26,21 +27,20 @@ from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
 from sophon_loader.main.look_ahead import TorchsPrefetch
 from sophon_loader.main.measuring import measured_pass
-from sophon_loader.main.owned import OwnedDataLoader, asked_by_torchs_iterator
 from sophon_loader.main.parts import Parts
 from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
-from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.progress import with_progress
-from sophon_loader.main.ranks import needs_group
 from sophon_loader.main.relay import begun
 from sophon_loader.main.settings import Settings
 from sophon_loader.main.sharding import shard_sampler
-from sophon_loader.main.untraced import untraced
 from sophon_loader.main.unused import watched
 from sophon_loader.main.workforce import AutoWorkers, asked_for
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.ranks.ranks import needs_group
 from sophon_loader.report.report import Report
+from sophon_loader.torch_internals.owned_workers import OwnedDataLoader, asked_by_torchs_iterator
+from sophon_loader.torch_internals.untraced import untraced
 
 OWN = ("agent", "policy", "encodings", "seed", "profile", "tail", "device_prefetch", "shard", "options")
 """The arguments that torch's class does not have."""
@@ -276,7 +276,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             exporter_at(self._settings.options.metrics_port)
         if isinstance(self.dataset, IterableDataset):
             self._parts.log_plain()
-            return ahead(self.iterate_plainly(), self._settings)
+            return ahead(self.iterate_plainly(), self._settings.device_prefetch, self._settings.tail)
         with self._place.iterating():
             return self._batches(measuring)
 
@@ -310,7 +310,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         batches = begun(workforce, epoch, self._inner, order.length, self._engine.may_change, self)
         tail = self._engine.run.split.tail
         if self.device_prefetch:
-            batches, tail = ahead(batches, self._settings, tail), None
+            batches, tail = ahead(batches, self._settings.device_prefetch, self._settings.tail, tail), None
         return EpochIterator(self._parts.observer(epoch), epoch, batches, order.length, tail)
 
     def set_epoch(self, epoch: int) -> None:

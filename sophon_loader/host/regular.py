@@ -5,8 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
+from sophon_loader.errors import SophonError
+
+ROUNDS = 3
+"""How often to look again at a file that is being replaced all the time."""
 _STEP_NBYTES = 1 << 16
 """What is asked for at a time behind the size that a file is said to have."""
 
@@ -114,3 +119,27 @@ def seen(path: str) -> Seen:
     finally:
         os.close(descriptor)
     return Seen(nbytes, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def lasting_sizes(path: str, there: Callable[[], int]) -> tuple[int, int] | None:
+    """The sizes of a file here and at the agent, where they differ although nobody is replacing it; None elsewhere.
+
+    Args:
+        path: of the file here.
+        there: asks the agent for the size.
+
+    Raises:
+        SophonError: the agent does not say it.
+    """
+    for _ in range(ROUNDS):
+        try:
+            before, told, after = seen(path), there(), seen(path)
+        except SophonError:
+            raise
+        except OSError:  # it is not here any more
+            return None
+        if told in (before.nbytes, after.nbytes):
+            return None
+        if before == after:
+            return after.nbytes, told
+    return None

@@ -20,6 +20,7 @@ from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.errors import ConfigError
 from sophon_loader.figures import counted
+from sophon_loader.host.regular import lasting_sizes
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.pipeline.chain import Chain
@@ -30,7 +31,6 @@ from sophon_loader.pipeline.switches import USUAL, remedy_for
 from sophon_loader.pipeline.told import notes_on_openers
 from sophon_loader.routes.shared import Agreed
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
-from sophon_loader.workers.verifying import lasting_sizes
 
 log = logging.getLogger(__name__)
 

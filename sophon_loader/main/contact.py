@@ -18,15 +18,15 @@ from sophon_loader.logs import log_line
 from sophon_loader.main.agent import Agent, Meeting
 from sophon_loader.main.agreement import Agreement, own_addresses
 from sophon_loader.main.recheck import Recheck
-from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
+from sophon_loader.measures.counters import Totals
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.unknown import no_op_for_agents
 from sophon_loader.report.agents import AgentShare
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.routes.state import Route, Standing
 from sophon_loader.routes.waiting import Wait
-from sophon_loader.workers.counters import Totals
 
 _LOOK_S = 0.1
 """Where an agreement is waited for, this long at a time, so that an agent that ends is noticed."""

@@ -15,14 +15,14 @@ from sophon_loader.host.system import now_s
 from sophon_loader.main.agent import Agent
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.contact import Contact, can_read_here
-from sophon_loader.main.run import no_op_for_agents
 from sophon_loader.main.settings import Settings
+from sophon_loader.measures.counters import Totals
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.unknown import no_op_for_agents
 from sophon_loader.report.agents import MISSING, SILENT, AgentShare
 from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.routes.waiting import Wait
-from sophon_loader.workers.counters import Totals
 
 _LOOK_S = 0.05
 """Where agreements are waited for, this long at a time for each agent."""

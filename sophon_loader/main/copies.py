@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, _utils, get_worker_info
 
-from sophon_loader.main.around import Around
-from sophon_loader.main.owned import takes_a_batch
+from sophon_loader.torch_internals.iterator_wrapper import Around
+from sophon_loader.torch_internals.owned_workers import takes_a_batch
 
 
 def keeps_state(dataset: Any) -> bool:

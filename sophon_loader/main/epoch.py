@@ -11,15 +11,15 @@ from typing import Any, Protocol
 from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+from sophon_loader.device.step_clock import StepClock
+from sophon_loader.device.tail import Tail
 from sophon_loader.errors import frames_for_user
 from sophon_loader.main.account import Account
-from sophon_loader.main.around import Around
-from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.reading import Reading
-from sophon_loader.main.tail import Tail
-from sophon_loader.main.untraced import untraced
-from sophon_loader.profiling.steps import StepClock
-from sophon_loader.workers.counters import NO_TOTALS, Totals
+from sophon_loader.measures.counters import NO_TOTALS, Totals
+from sophon_loader.torch_internals.iterator_wrapper import Around
+from sophon_loader.torch_internals.owned_workers import takes_a_batch
+from sophon_loader.torch_internals.untraced import untraced
 
 STARVED_SHARE, STARVED_S = 0.1, 1.0
 """An epoch whose workers were starved for so much of their time, and for so long each, says so: the last batches of any

@@ -15,9 +15,9 @@ from typing import Any
 from sophon_loader.errors import warn_user
 from sophon_loader.host.scraping import ScrapePort, exposition
 from sophon_loader.main.account import Account
-from sophon_loader.main.seeding import rank_of_all
+from sophon_loader.measures.counters import NO_TOTALS, Totals
+from sophon_loader.ranks.seeding import rank_of_all
 from sophon_loader.report.report import Report
-from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 HOST = "127.0.0.1"
 _PREFIX = "sophon_loader"

@@ -9,9 +9,9 @@ import numpy as np
 
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.errors import warn_user
-from sophon_loader.main.ranks import Ranks, ToldReports
-from sophon_loader.main.seeding import rank_of_all
-from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.measures.sample_profile import SampleProfile
+from sophon_loader.ranks.ranks import Ranks, ToldReports
+from sophon_loader.ranks.seeding import rank_of_all
 
 WAIT_S = 10.0
 """How long an epoch's beginning waits for the other ranks' profiles, once; later ones take what has come since."""

@@ -16,10 +16,10 @@ from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import AsMade, Epoch
 from sophon_loader.main.look_ahead import TorchsPrefetch, may_be_foreseen
 from sophon_loader.main.order import Order
-from sophon_loader.main.owned import OwnedDataLoader
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
 from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed, threads_beside
+from sophon_loader.torch_internals.owned_workers import OwnedDataLoader
 from sophon_loader.workers.init import WorkerInit
 from sophon_loader.workers.tickets import SLOT_NBYTES, QueuedTickets, room_ahead, slot_nbytes
 

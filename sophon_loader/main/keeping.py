@@ -10,17 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
+from sophon_loader.auto.shared_live import KeptLive
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import Choice, Rates
 from sophon_loader.decide.policy import Trial
 from sophon_loader.errors import PlanError
 from sophon_loader.main.trials import KeptTrials
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.software import software
 from sophon_loader.profiling.calibration import Calibration
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, replacing, save
 from sophon_loader.wire.frames import content_hash
 
@@ -39,19 +38,6 @@ class Kept:
 
     calibration: Calibration
     rates: Rates
-
-
-@dataclass(frozen=True)
-class KeptLive:
-    """What a plan that lives takes over from an earlier run.
-
-    Args:
-        figures: rates, and what goes beside ops, by name.
-        arrays: the choices that samples had, as `SharedOffers` keeps them.
-    """
-
-    figures: dict[str, float]
-    arrays: dict[str, NDArray[Any]]
 
 
 class ProfileFile:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from sophon_loader import __version__
+from sophon_loader.device.step_clock import StepClock
 from sophon_loader.main.epoch import Epoch, Observer
-from sophon_loader.main.seeding import rank_of_all
-from sophon_loader.profiling.steps import StepClock
+from sophon_loader.measures.counters import NO_TOTALS
+from sophon_loader.ranks.seeding import rank_of_all
 from sophon_loader.report.page import FAULTS
 from sophon_loader.report.report import Report
 from sophon_loader.report.run_log import RunLog
-from sophon_loader.workers.counters import NO_TOTALS
 
 EVERY_S = 1.0
 REPORT_EVERY_S = 30.0

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sophon_loader.auto.live_plan import LivePlan
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.words import NOTHING
 from sophon_loader.main.contact import Contact
 from sophon_loader.main.contacts import Contacts
-from sophon_loader.main.live import LivePlan
 from sophon_loader.main.planning import Planner
 from sophon_loader.main.run import Run
 from sophon_loader.pipeline.chain import Chain

@@ -15,7 +15,10 @@ from sophon_loader.main.copies import Copies, keeps_state
 from sophon_loader.main.generators import States, packed, unpacked
 from sophon_loader.main.order import REMEDY, Order
 from sophon_loader.main.reading import Drawn, Position
-from sophon_loader.main.seeding import (
+from sophon_loader.main.sharding import ShardOrder, order_of
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import Seed, preserved
+from sophon_loader.ranks.seeding import (
     dealt_out_once,
     drawn_seed,
     peeked_base_seed,
@@ -23,9 +26,6 @@ from sophon_loader.main.seeding import (
     seed_of_rank,
     with_rank,
 )
-from sophon_loader.main.sharding import ShardOrder, order_of
-from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Seed, preserved
 
 _VERSION = 1
 

@@ -8,16 +8,16 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from sophon_loader.main.around import Around
+from sophon_loader.device.prefetch import ahead
 from sophon_loader.main.copies import Told
 from sophon_loader.main.epoch import AsMade
 from sophon_loader.main.inner import undrawn
 from sophon_loader.main.order import Order
-from sophon_loader.main.owned import takes_a_batch
 from sophon_loader.main.place import Place
-from sophon_loader.main.prefetch import ahead
 from sophon_loader.main.settings import Settings
-from sophon_loader.main.untraced import untraced
+from sophon_loader.torch_internals.iterator_wrapper import Around
+from sophon_loader.torch_internals.owned_workers import takes_a_batch
+from sophon_loader.torch_internals.untraced import untraced
 
 
 def plain_batches(
@@ -41,7 +41,7 @@ def plain_batches(
     told = batches if isinstance(batches, Told) else None
     if not in_turn and place.order.newest is not None:
         batches = AsMade(batches, place.order.newest)
-    return PlainIterator(ahead(batches, settings), place.order, told)
+    return PlainIterator(ahead(batches, settings.device_prefetch, settings.tail), place.order, told)
 
 
 def end_plain_workers(loader: DataLoader[Any]) -> None:

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from sophon_loader.auto.shared_live import KeptLive
 from sophon_loader.client.burst import measure_wire
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.dry_runs import Prober
@@ -17,13 +18,16 @@ from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.words import resource
+from sophon_loader.device.step_clock import StepClock, gpu_utilisation
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.host.system import cores_available
-from sophon_loader.main.account import Findings
 from sophon_loader.main.agreement import Agreement
-from sophon_loader.main.keeping import KeptLive, ProfileFile, TrialFile, profile_key
+from sophon_loader.main.keeping import ProfileFile, TrialFile, profile_key
 from sophon_loader.main.trials import KeptTrials
+from sophon_loader.measures.counters import Totals
+from sophon_loader.measures.findings import Findings
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.profiling.calibration import Calibration, calibrated, fitted_choices
 from sophon_loader.profiling.costs import CostModel
@@ -31,12 +35,9 @@ from sophon_loader.profiling.learnt import MIN_COUNTED, Bounds, Learnt
 from sophon_loader.profiling.pipelines import Pipelines
 from sophon_loader.profiling.probes import PROBE_EPOCH, Probe, ProbeRequest, Upkeep, spread_over
 from sophon_loader.profiling.rates import EpochMeasure
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from sophon_loader.profiling.stages import Throughput
-from sophon_loader.profiling.steps import StepClock, gpu_utilisation
 from sophon_loader.wire.frames import content_hash
-from sophon_loader.workers.counters import Totals
 
 _PROBE_WAIT_S = 5.0
 """How long an epoch's end waits for the dry runs that are left; without them the agent's CPU counts as the loader's."""

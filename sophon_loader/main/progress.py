@@ -8,13 +8,13 @@ from typing import Any
 from tqdm import tqdm
 
 from sophon_loader.figures import per_second, percent, size
-from sophon_loader.main.around import Around
 from sophon_loader.main.epoch import EpochIterator
-from sophon_loader.main.seeding import rank_of_all
-from sophon_loader.main.untraced import untraced
+from sophon_loader.measures.counters import Totals
+from sophon_loader.ranks.seeding import rank_of_all
 from sophon_loader.report.advice import sent_more, sent_share
 from sophon_loader.report.report import Report
-from sophon_loader.workers.counters import Totals
+from sophon_loader.torch_internals.iterator_wrapper import Around
+from sophon_loader.torch_internals.untraced import untraced
 
 EVERY_S = 1.0
 """How often the line is written. Rates are those since the line before, so they are of now."""

@@ -6,21 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sophon_loader.auto.shared_live import Live
 from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.device.tail import Split
 from sophon_loader.encodings.catalogue import PLAIN, missing
 from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
-from sophon_loader.main.tail import Split
+from sophon_loader.measures.counters import Statistics
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
-from sophon_loader.pipeline.unknown import why_local
+from sophon_loader.pipeline.unknown import notes_on_local_ops
 from sophon_loader.routes.cache import Cache
 from sophon_loader.routes.shared import SharedRoute
-from sophon_loader.workers.counters import Statistics
-from sophon_loader.workers.dataset import Live, OffloadedDataset
+from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
@@ -76,7 +77,7 @@ class Run:
         Args:
             of_agent: where the agent stands; "" for nothing worth knowing.
         """
-        notes = sorted({note for chain in self.split.chains for note in _notes_on_local_ops(chain)})
+        notes = sorted({note for chain in self.split.chains for note in notes_on_local_ops(chain)})
         notes += [f"{name} is not offered: {why}" for name, why in missing().items() if name == "roi-jpeg"]
         unsaid = sorted({op.label for chain in self.split.chains for op in _without_word_on_info(chain)})
         notes += [_NOTE_ON_INFO.format(label) for label in unsaid]
@@ -128,21 +129,6 @@ class Run:
             slots=slots,
             cache=cache,
         )
-
-
-def no_op_for_agents(chains: Sequence[Chain]) -> str:
-    """Why no agent can run an op besides decoding; "" if one can, or there is no other op."""
-    notes = [note for chain in chains for note in _notes_on_local_ops(chain)]
-    return notes[0] if notes and all(chain.describable <= 1 for chain in chains) else ""
-
-
-def _notes_on_local_ops(chain: Chain) -> list[str]:
-    """Why the ops that agents do not run have to stay here, if there are any."""
-    position = chain.describable
-    return [
-        f"{op.label} and the ops behind it stay at the loader: {why_local(op, first=position == 1)}"
-        for op in chain.ops[position : position + 1]
-    ]
 
 
 def _without_word_on_info(chain: Chain) -> list[Op]:

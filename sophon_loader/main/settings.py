@@ -18,10 +18,10 @@ from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.decide.policies.fixed import AllOff, NoOff, ResizeOff
 from sophon_loader.decide.policy import Policy, PricingPolicy
+from sophon_loader.device.tail import device_of
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import ConfigError, warn_user
 from sophon_loader.host.scraping import needs_prometheus
-from sophon_loader.main.tail import device_of
 from sophon_loader.routes.named import FOLDER, SCHEMES, parse_roster
 
 

@@ -13,8 +13,8 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.main.look_ahead import Foreseen
 from sophon_loader.main.order import Order
 from sophon_loader.main.reading import Drawn, Position, Reading
-from sophon_loader.main.seeding import rank_of_all
 from sophon_loader.pipeline.randomness import Seed, op_seed
+from sophon_loader.ranks.seeding import rank_of_all
 
 _ORDER = -1
 """In place of a sample's index, which no sample has: what shuffles the samples must not be what augments one."""

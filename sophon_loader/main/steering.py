@@ -14,7 +14,7 @@ from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering
 from sophon_loader.main.planning import Followed, Known, Planner
 from sophon_loader.main.profiler import Profiler
-from sophon_loader.workers.counters import Totals
+from sophon_loader.measures.counters import Totals
 from sophon_loader.workers.plan import SharedPlan
 
 MAX_DEGRADED_SHARE = 0.05

@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
 from sophon_loader.pipeline.catalogue import op_type_above, op_type_of
+from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op, OpType
 from sophon_loader.pipeline.plain import MAX_PLAIN_DEPTH, check_plain, to_plain
 from sophon_loader.pipeline.replaced import replaced_in_transform
@@ -42,6 +43,21 @@ def why_local(op: Op, *, first: bool) -> str:
     elif first:
         remedy = f"{_FIRST}, or {remedy}" if remedy else _FIRST
     return f"{reason}; {remedy}" if remedy else reason
+
+
+def no_op_for_agents(chains: Sequence[Chain]) -> str:
+    """Why no agent can run an op besides decoding; "" if one can, or there is no other op."""
+    notes = [note for chain in chains for note in notes_on_local_ops(chain)]
+    return notes[0] if notes and all(chain.describable <= 1 for chain in chains) else ""
+
+
+def notes_on_local_ops(chain: Chain) -> list[str]:
+    """Why the ops that agents do not run have to stay here, if there are any."""
+    position = chain.describable
+    return [
+        f"{op.label} and the ops behind it stay at the loader: {why_local(op, first=position == 1)}"
+        for op in chain.ops[position : position + 1]
+    ]
 
 
 def _reason(op: Op) -> tuple[str, str]:

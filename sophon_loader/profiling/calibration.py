@@ -13,8 +13,8 @@ from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, Fit, Fitted, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.profiling.probes import Probe, Upkeep, op_ratios
-from sophon_loader.profiling.samples import SampleProfile
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
 from sophon_loader.kinds.image.part import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
+from sophon_loader.measures.sample_profile import UNKNOWN_NBYTES, SampleProfile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.calibration import Calibration
-from sophon_loader.profiling.samples import UNKNOWN_NBYTES, SampleProfile
 
 HEADER_NBYTES = 90
 """Bytes of a reply apart from its payload."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, threads_beside
 from sophon_loader.profiling.costs import region_share
 from sophon_loader.profiling.pipelines import Pipelines
-from sophon_loader.profiling.samples import SampleProfile
 
 EXACT_SHARES = 2_000
 """Samples of which each one's own crop is drawn for a plan. Drawing takes about 25 us each, so 50 ms for these; a plan

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sophon_loader.decide.words import resource
+from sophon_loader.device.step_clock import VERDICT_STEPS
 from sophon_loader.figures import counted, duration, number, per_second, percent, size
-from sophon_loader.profiling.steps import VERDICT_STEPS
 from sophon_loader.report.advice import sent_more, sent_share
 from sophon_loader.report.agents import agents_of_use, losses
 from sophon_loader.report.values import ReportValues
 
 if TYPE_CHECKING:
-    from sophon_loader.workers.counters import Totals
+    from sophon_loader.measures.counters import Totals
 
 
 def title(report: ReportValues) -> str:

@@ -9,9 +9,9 @@ from sophon_loader.decide.words import NOTHING
 from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
+from sophon_loader.measures.counters import NO_TOTALS, Totals
 from sophon_loader.report.advice import Verdict, sent_more, verdict_of
 from sophon_loader.report.agents import AgentShare
-from sophon_loader.workers.counters import NO_TOTALS, Totals
 
 
 @dataclass(frozen=True)

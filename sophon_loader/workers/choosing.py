@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 
+from sophon_loader.auto.shared_tariff import Dealer, SharedTariff
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
@@ -14,7 +15,6 @@ from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.kept import Before, Kept
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
-from sophon_loader.workers.tariff import Dealer, SharedTariff
 from sophon_loader.workers.tickets import Ticket
 
 

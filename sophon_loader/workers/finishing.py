@@ -28,17 +28,17 @@ from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
+from sophon_loader.measures.counters import Row
+from sophon_loader.measures.said import looking
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import go_on, run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
-from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead, agent_name, read_here
 from sophon_loader.workers.kept import Kept
-from sophon_loader.workers.said import looking
 from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier

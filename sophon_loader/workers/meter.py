@@ -8,7 +8,7 @@ from torch.utils.data import get_worker_info
 
 from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session
-from sophon_loader.workers.counters import Row
+from sophon_loader.measures.counters import Row
 
 EVERY_S = 0.025
 """Counting takes about 10 us; the shortest window is ten of these."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +16,14 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import decode
 from sophon_loader.errors import SampleDiffers, SophonError, must_leave
-from sophon_loader.host.regular import seen
+from sophon_loader.host.regular import ROUNDS, lasting_sizes, seen
 from sophon_loader.kinds.image.part import PartOfFile
+from sophon_loader.measures.counters import Row
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
-from sophon_loader.workers.counters import Row
 from sophon_loader.workers.files import Instead
 
 SIZES_SHARE = 0.01
@@ -33,8 +32,6 @@ a network file system may take as long for that as for a sample."""
 FIRST_FILES, FIRST_NBYTES = 16, 8 << 20
 """Of the samples that a run's first epoch brings from the agent, so many are verified besides the share, over all
 workers, and no more than so many bytes of files are read for that: copies that differ are so noticed at once."""
-_ROUNDS = 3
-"""How often to look again at a file that is being replaced all the time."""
 _LOOKS = 9
 """The median of so many decides what a look takes: on a busy host one may take a thousand times as long as most."""
 _POSITION = 1 << 32
@@ -101,30 +98,6 @@ class Sizes:
                 f"file of sample {wanted.sample} ({wanted.key!r}) must be the same at both ends, got {found[0]} bytes "
                 f"in {path} here and {found[1]} bytes at agent {agent}; bring one of the two files up to date"
             )
-
-
-def lasting_sizes(path: str, there: Callable[[], int]) -> tuple[int, int] | None:
-    """The sizes of a file here and at the agent, where they differ although nobody is replacing it; None elsewhere.
-
-    Args:
-        path: of the file here.
-        there: asks the agent for the size.
-
-    Raises:
-        SophonError: the agent does not say it.
-    """
-    for _ in range(_ROUNDS):
-        try:
-            before, told, after = seen(path), there(), seen(path)
-        except SophonError:
-            raise
-        except OSError:  # it is not here any more
-            return None
-        if told in (before.nbytes, after.nbytes):
-            return None
-        if before == after:
-            return after.nbytes, told
-    return None
 
 
 def _tells_no_size(path: str) -> bool:
@@ -256,7 +229,7 @@ class Verifier:
 
     def _again(self, wanted: Wanted, chain: Chain, draw: Draw) -> _Found | None:
         """What differs when the agent is asked once more; None for nothing, as the file has been replaced meanwhile."""
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             before, file = self._instead.seen(wanted), self._file(wanted)
             sample, payload = self._instead.again(wanted, draw.epoch)
             if self._file(wanted) == file and self._instead.seen(wanted) == before:

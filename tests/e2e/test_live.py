@@ -20,8 +20,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.device.step_clock import VERDICT_STEPS
 from sophon_loader.host.shared import SharedArray
-from sophon_loader.profiling.steps import VERDICT_STEPS
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import MakeLoader, SeenIndex, samples_of, times_two

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.course import course_of
 from sophon_loader.report.run_page import run_page
-from sophon_loader.workers.counters import NO_TOTALS
 from tests.support.browser import CHROMIUM, Browser, browser
 from tests.unit.report.test_page import GONE, report
 from tests.unit.report.test_run_page import log_of, second

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.workers.ranges import FINISHING, RECEIVING, WAITING, profiler_range
+from sophon_loader.torch_internals.profiler_ranges import FINISHING, RECEIVING, WAITING, profiler_range
 from tests.support.pictures import folder
 
 

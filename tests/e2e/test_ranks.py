@@ -19,7 +19,7 @@ from torch import distributed
 
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError
-from sophon_loader.main import seeding
+from sophon_loader.ranks import seeding
 from tests.support.agents import ROOT, Agent, agent_for, until
 from tests.support.pictures import train_transform
 from tests.support.ranks import BATCH, Indexed, seen, sharded

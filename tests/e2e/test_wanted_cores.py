@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main import fleet_size
+from sophon_loader.auto import wanted_agents
 from sophon_loader.wire.wanted_cores import WantedCores
 from storage_agent.fleet.wanted_files import read_wanted
 from tests.support.agents import EXPORT, ROOT, until, with_modules
@@ -30,7 +30,7 @@ EVERY_S = 0.2
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(fleet_size, "REWRITTEN_S", EVERY_S)
+    monkeypatch.setattr(wanted_agents, "REWRITTEN_S", EVERY_S)
     caplog.set_level("INFO", "sophon_loader")
 
 
@@ -146,9 +146,9 @@ def test_a_folder_that_hangs_costs_no_sample(
     goes_on = threading.Event()
     announced()
     asked = before_each_file(monkeypatch, lambda: goes_on.wait(60.0))
-    monkeypatch.setattr(fleet_size, "GONE_S", 1.0)
-    monkeypatch.setattr(fleet_size, "EVERY_S", 1.0)
-    monkeypatch.setattr(fleet_size, "CLOSE_S", 0.2)
+    monkeypatch.setattr(wanted_agents, "GONE_S", 1.0)
+    monkeypatch.setattr(wanted_agents, "EVERY_S", 1.0)
+    monkeypatch.setattr(wanted_agents, "CLOSE_S", 0.2)
     loader = loader_of(root, roster)
     try:
         iterated(loader, root, lambda: "its disk does not answer" in caplog.text, "the epoch goes on, and it is said")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.study import STAGES, study
-from sophon_loader.profiling.samples import SampleProfile
+from sophon_loader.measures.sample_profile import SampleProfile
 
 
 def test_sizes_and_times_with_known_answers() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sophon_loader.main.account import Account, Findings
-from sophon_loader.main.moment import Moment
-from sophon_loader.workers.counters import NO_TOTALS
+from sophon_loader.main.account import Account
+from sophon_loader.measures.counters import NO_TOTALS
+from sophon_loader.measures.findings import Findings
+from sophon_loader.measures.moment import Moment
 
 
 def test_before_the_first_batch_there_is_no_epoch_to_tell_of() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sophon_loader import LocalAgent, OffloadOptions
+from sophon_loader.auto.conditions import Conditions, Window
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.main import agent as module
 from sophon_loader.main.agent import MIN_LOCAL_AGENT_CORES, Agent
-from sophon_loader.profiling.live import Conditions, Window
 from tests.support.pictures import folder, make_tree
 
 ELSEWHERE = Address("tcp://fileserver:5555", "photos")

@@ -8,16 +8,16 @@ import pytest
 from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader
+from sophon_loader.auto.conditions import Conditions
+from sophon_loader.auto.live_plan import MIN_OFFERS, LivePlan
 from sophon_loader.decide import Facts, Part, Policy, Prices, PricingPolicy, Tariff, Traffic
 from sophon_loader.decide.policies.fastflow import FastFlow
 from sophon_loader.decide.tariff import NO_TRAFFIC
+from sophon_loader.device.step_clock import VERDICT_STEPS
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.main.live import MIN_OFFERS, LivePlan
-from sophon_loader.profiling.live import Conditions
-from sophon_loader.profiling.steps import VERDICT_STEPS
+from sophon_loader.measures.counters import Statistics
 from sophon_loader.report.rows import rows_of
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.counters import Statistics
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
 

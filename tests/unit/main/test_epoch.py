@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.device.step_clock import StepClock
 from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch, EpochIterator
-from sophon_loader.main.moment import Moment
 from sophon_loader.main.order import Order
 from sophon_loader.main.reading import Reading
-from sophon_loader.profiling.steps import StepClock
-from sophon_loader.workers.counters import NO_TOTALS
+from sophon_loader.measures.counters import NO_TOTALS
+from sophon_loader.measures.moment import Moment
 
 
 class Recorder:

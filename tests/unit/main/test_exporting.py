@@ -12,12 +12,13 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from sophon_loader.host.scraping import exposition
-from sophon_loader.main.account import Account, Findings
+from sophon_loader.main.account import Account
 from sophon_loader.main.exporting import AllEpochs, CountedEpochs, Exporter
-from sophon_loader.main.moment import Moment
+from sophon_loader.measures.counters import NO_TOTALS
+from sophon_loader.measures.findings import Findings
+from sophon_loader.measures.moment import Moment
 from sophon_loader.pipeline.randomness import threads_beside
 from sophon_loader.wire.wanted_cores import WantedCores
-from sophon_loader.workers.counters import NO_TOTALS
 
 
 def epoch(counted: CountedEpochs, samples: int, seconds: float = 2.0) -> Account:

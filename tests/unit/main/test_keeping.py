@@ -15,9 +15,9 @@ from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policy import Trial
 from sophon_loader.main.keeping import Kept, ProfileFile, TrialFile
 from sophon_loader.main.trials import KeptTrials
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.profiling.calibration import Calibration
 from sophon_loader.profiling.probes import Upkeep
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.store import ProfileKey, StoredProfile, load, save
 from tests.support.profiles import photo_profile
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from sophon_loader.auto.conditions import Conditions
+from sophon_loader.auto.live_plan import FIRST_TRIED_SHARE, MIN_OFFERS, TRIED_SHARE, LivePlan
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import FIRST_TRIED_SHARE, MIN_OFFERS, TRIED_SHARE, LivePlan
-from sophon_loader.main.moment import NOTHING_PASSED, Moment
-from sophon_loader.profiling.live import Conditions
+from sophon_loader.measures.counters import Statistics, Totals
+from sophon_loader.measures.moment import NOTHING_PASSED, Moment
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.counters import Statistics, Totals
 
 ENCODINGS = ("file", "pixels")
 WORKED = Totals(samples=100, loader_cpu_s=1.0, busy_s=1.0)

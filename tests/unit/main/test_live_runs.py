@@ -14,14 +14,14 @@ import msgpack
 import numpy as np
 import pytest
 
+from sophon_loader.auto.conditions import Conditions
+from sophon_loader.auto.live_plan import LivePlan
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policies.auto import Auto
 from sophon_loader.decide.tariff import Tariff, Traffic
-from sophon_loader.main.live import LivePlan
-from sophon_loader.main.moment import NOTHING_PASSED, Moment
-from sophon_loader.profiling.live import Conditions
+from sophon_loader.measures.counters import Statistics, Totals
+from sophon_loader.measures.moment import NOTHING_PASSED, Moment
 from sophon_loader.wire.messages import Offer
-from sophon_loader.workers.counters import Statistics, Totals
 
 ENCODINGS = ("file", "pixels", "roi-jpeg", "webp")
 CHOICES = (FILE, Choice(0, "roi-jpeg"), Choice(2, "pixels"), Choice(2, "webp"))

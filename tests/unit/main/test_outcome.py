@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sophon_loader.main.outcome import Circumstances, why_nothing
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.report import Report
-from sophon_loader.workers.counters import NO_TOTALS
 
 AGENT = "the agent at tcp://files:5555"
 RUNS = Circumstances(AGENT)

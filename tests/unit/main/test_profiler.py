@@ -21,9 +21,9 @@ from sophon_loader.errors import AgentUnreachable
 from sophon_loader.figures import per_second
 from sophon_loader.main import profiler as module
 from sophon_loader.main.profiler import Profiler
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.profiling.probes import ProbeRequest
 from sophon_loader.profiling.rates import EpochMeasure
-from sophon_loader.workers.counters import NO_TOTALS
 from tests.support.loaders import times_two
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform, fill, profiler_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sophon_loader.main.progress import told
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.report import Report
-from sophon_loader.workers.counters import NO_TOTALS
 
 
 def test_it_says_how_fast_how_much_what_is_saved_and_what_limits() -> None:

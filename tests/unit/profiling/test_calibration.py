@@ -11,10 +11,10 @@ import pytest
 
 from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.profiling.calibration import Calibration, Upkeep, calibrated, fitted_choices
 from sophon_loader.profiling.costs import CostModel
 from sophon_loader.profiling.probes import Probe
-from sophon_loader.profiling.samples import SampleProfile
 from tests.support.outside import outside_installed
 from tests.support.profiles import SHARES, calibration_of, photo_probes, photo_profile
 

@@ -19,11 +19,11 @@ from sophon_loader.decide.policies.fixed import AllOff
 from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.decide.policy import Policy
 from sophon_loader.encodings.estimate import COMPRESSED_IMAGE, Fit
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.profiling.calibration import Calibration, calibrated
 from sophon_loader.profiling.costs import HEADER_NBYTES, CostModel, region_share
-from sophon_loader.profiling.samples import SampleProfile
 from tests.support.profiles import CROPPED_NBYTES, SHARES, calibration_of, photo_probes, photo_profile
 
 ALL = ("file", "pixels", "array", "roi-jpeg", "webp", "jxl")

@@ -13,13 +13,13 @@ import torch
 from torchvision import transforms as v1
 
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline import chain as chain_module
 from sophon_loader.pipeline import randomness
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.profiling import shares as module
 from sophon_loader.profiling.pipelines import Pipelines
-from sophon_loader.profiling.samples import SampleProfile
 from sophon_loader.profiling.shares import CropShares
 from tests.support.loaders import times_two
 from tests.support.profiles import crop_transform

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.advice import verdict_of
 from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.page import faults_of, page_of
 from sophon_loader.report.report import Report
 from sophon_loader.report.rows import rows_of
-from sophon_loader.workers.counters import NO_TOTALS
 
 HOSTILE = "<script>alert('1')</script>&amp;\"{{css}}\" {{body}}"
 VOID = {"meta", "link", "br", "input", "img", "hr"}

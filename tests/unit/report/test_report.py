@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.measures.counters import NO_TOTALS, Statistics
 from sophon_loader.report.report import Report
 from sophon_loader.report.rows import rows_of
-from sophon_loader.workers.counters import NO_TOTALS, Statistics
 
 KEYS = {
     *("epoch", "policy", "seconds", "samples", "bottleneck", "rates", "file_bytes", "wire_bytes", "choices", "cuts"),

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.report import Report
-from sophon_loader.workers.counters import NO_TOTALS
 
 COUNTED: dict[str, Any] = {
     **{"samples": 100, "wire_bytes": 5_000_000, "read_bytes": 20_000_000, "file_bytes": 25_000_000, "fallbacks": 3},

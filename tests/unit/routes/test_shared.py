@@ -9,11 +9,11 @@ import pytest
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
+from sophon_loader.measures.counters import MAX_ENCODINGS
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.routes import shared as module
 from sophon_loader.routes.shared import LOST_SHARE, LOST_TIMES, Agreed, SharedRoute
 from sophon_loader.wire.limits import MAX_OPS
-from sophon_loader.workers.counters import MAX_ENCODINGS
 from tests.support.clocks import FakeClock
 
 OPTIONS = OffloadOptions(resend_after_s=10.0)

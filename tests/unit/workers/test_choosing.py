@@ -10,6 +10,7 @@ from torch.utils.data import ConcatDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
+from sophon_loader.auto.shared_tariff import SharedTariff
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
@@ -23,7 +24,6 @@ from sophon_loader.routes.cache import Cache, version_of
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.kept import MAX_VAIN, Kept
-from sophon_loader.workers.tariff import SharedTariff
 from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform

@@ -12,15 +12,16 @@ import pytest
 from torch.utils.data import get_worker_info
 from torchvision.datasets import ImageFolder
 
+from sophon_loader.auto.shared_live import Live
+from sophon_loader.auto.shared_offers import SharedOffers
+from sophon_loader.auto.shared_tariff import SharedTariff
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers import dataset as module
-from sophon_loader.workers.dataset import Live, OffloadedDataset
-from sophon_loader.workers.offers import SharedOffers
-from sophon_loader.workers.tariff import SharedTariff
+from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.tickets import QueuedTickets, Ticket
 from tests.support.loaders import sample_message
 from tests.support.pictures import make_tree

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sophon_loader.measures.counters import Statistics, Totals
 from sophon_loader.workers import meter as module
-from sophon_loader.workers.counters import Statistics, Totals
 from sophon_loader.workers.meter import EVERY_S, Meter
 from tests.support.clocks import FakeClock
 
