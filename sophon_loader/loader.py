@@ -25,20 +25,20 @@ from sophon_loader.main.epoch import EpochIterator
 from sophon_loader.main.exporting import exporter_at
 from sophon_loader.main.headspace import Headspace, measured_headspace
 from sophon_loader.main.inner import Inner
-from sophon_loader.main.look_ahead import TorchsPrefetch
 from sophon_loader.main.measuring import measured_pass
 from sophon_loader.main.parts import Parts
-from sophon_loader.main.place import Place
 from sophon_loader.main.plain import end_plain_workers, plain_batches
 from sophon_loader.main.progress import with_progress
 from sophon_loader.main.relay import begun
-from sophon_loader.main.settings import Settings
-from sophon_loader.main.sharding import shard_sampler
 from sophon_loader.main.unused import watched
 from sophon_loader.main.workforce import AutoWorkers, asked_for
+from sophon_loader.order.loader_state import Place
+from sophon_loader.order.look_ahead import TorchsPrefetch
+from sophon_loader.order.sharding import shard_sampler
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.ranks.ranks import needs_group
 from sophon_loader.report.report import Report
+from sophon_loader.settings import Settings
 from sophon_loader.torch_internals.owned_workers import OwnedDataLoader, asked_by_torchs_iterator
 from sophon_loader.torch_internals.untraced import untraced
 

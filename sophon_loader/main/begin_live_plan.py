@@ -11,11 +11,11 @@ from sophon_loader.auto.shared_live import Live
 from sophon_loader.decide.policy import PricingPolicy
 from sophon_loader.decide.tariff import Traffic
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.main.agent import Agent
-from sophon_loader.main.contact import can_read_here
+from sophon_loader.fleet.agent import Agent
+from sophon_loader.fleet.contact import can_read_here
 from sophon_loader.main.run import Run
-from sophon_loader.main.settings import Settings
 from sophon_loader.measures.counters import Statistics
+from sophon_loader.settings import Settings
 
 
 def live_plan(

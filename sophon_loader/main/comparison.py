@@ -20,8 +20,8 @@ from sophon_loader.datasets.recognised import Transforms
 from sophon_loader.datasets.without_gain import why_no_gain
 from sophon_loader.errors import must_leave
 from sophon_loader.host.regular import read_regular
-from sophon_loader.main.order import Order
 from sophon_loader.main.trial_process import tried_apart
+from sophon_loader.order.order import Order
 from sophon_loader.pipeline.chain import decode, isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators

@@ -15,6 +15,10 @@ from sophon_loader.auto.shared_live import Live
 from sophon_loader.auto.shared_offers import SharedOffers
 from sophon_loader.auto.shared_tariff import SharedTariff
 from sophon_loader.auto.wanted_agents import WantedFile
+from sophon_loader.batches.batches import BatchMemory
+from sophon_loader.batches.collate import Collate
+from sophon_loader.batches.slots import Slots
+from sophon_loader.cache.loader_cache import cache_of, note_on, see_reads
 from sophon_loader.datasets.pipelines import Pipeline, pipeline_of
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.policy import PricingPolicy, StagedPolicy
@@ -22,29 +26,25 @@ from sophon_loader.device.step_clock import StepClock
 from sophon_loader.device.tail import split
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import raised_by_handler
+from sophon_loader.fleet.chosen import Who
 from sophon_loader.logs import log_line
 from sophon_loader.main.account import Account
 from sophon_loader.main.begin_live_plan import live_plan
-from sophon_loader.main.caching import cache_of, note_on, see_reads
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.exporting import CountedEpochs
 from sophon_loader.main.gathering import met
 from sophon_loader.main.outcome import LEFT, NO_EPOCH, circumstances, why_nothing
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.main.run import Run
-from sophon_loader.main.settings import Settings
 from sophon_loader.main.steering import Steering
-from sophon_loader.main.who import Who
 from sophon_loader.measures.counters import Statistics
 from sophon_loader.measures.findings import Findings
 from sophon_loader.measures.moment import Moment
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.ranks.ranks import ToldReports
 from sophon_loader.report.report import Report
-from sophon_loader.workers.batches import BatchMemory
-from sophon_loader.workers.collate import Collate
+from sophon_loader.settings import Settings
 from sophon_loader.workers.dataset import OffloadedDataset
-from sophon_loader.workers.slots import Slots
 
 log = logging.getLogger(__name__)
 

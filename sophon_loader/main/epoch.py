@@ -15,8 +15,8 @@ from sophon_loader.device.step_clock import StepClock
 from sophon_loader.device.tail import Tail
 from sophon_loader.errors import frames_for_user
 from sophon_loader.main.account import Account
-from sophon_loader.main.reading import Reading
 from sophon_loader.measures.counters import NO_TOTALS, Totals
+from sophon_loader.order.reading import Reading
 from sophon_loader.torch_internals.iterator_wrapper import Around
 from sophon_loader.torch_internals.owned_workers import takes_a_batch
 from sophon_loader.torch_internals.untraced import untraced

@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader
 from sophon_loader.errors import warn_user
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import AsMade, Epoch
-from sophon_loader.main.look_ahead import TorchsPrefetch, may_be_foreseen
-from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
 from sophon_loader.main.workforce import AutoWorkers
+from sophon_loader.order.look_ahead import TorchsPrefetch, may_be_foreseen
+from sophon_loader.order.order import Order
+from sophon_loader.order.tickets import SLOT_NBYTES, QueuedTickets, room_ahead, slot_nbytes
 from sophon_loader.pipeline.randomness import Seed, in_main_thread, op_seed, threads_beside
 from sophon_loader.torch_internals.owned_workers import OwnedDataLoader
 from sophon_loader.workers.init import WorkerInit
-from sophon_loader.workers.tickets import SLOT_NBYTES, QueuedTickets, room_ahead, slot_nbytes
 
 _WORKERS = -2
 """In place of a sample's index, which no sample has, nor the order of a `ShardSampler`."""

@@ -10,8 +10,8 @@ from sophon_loader.auto.live_plan import LivePlan
 from sophon_loader.decide.facts import FILE
 from sophon_loader.decide.policies.fixed import NoOff
 from sophon_loader.decide.words import NOTHING
-from sophon_loader.main.contact import Contact
-from sophon_loader.main.contacts import Contacts
+from sophon_loader.fleet.contact import Contact
+from sophon_loader.fleet.contacts import Contacts
 from sophon_loader.main.planning import Planner
 from sophon_loader.main.run import Run
 from sophon_loader.pipeline.chain import Chain

@@ -17,13 +17,13 @@ from sophon_loader.main.comparison import unlike_its_parts
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.epoch import Epoch, Observer
 from sophon_loader.main.logged import LoggedEpoch, log_report
-from sophon_loader.main.order import Order
 from sophon_loader.main.outcome import NO_AGENT
-from sophon_loader.main.settings import Settings
 from sophon_loader.main.trial_process import NotTried
 from sophon_loader.main.workforce import AutoWorkers, own_cores
+from sophon_loader.order.order import Order
 from sophon_loader.report.report import Report
 from sophon_loader.report.run_log import RunLog
+from sophon_loader.settings import Settings
 
 log = logging.getLogger(__name__)
 

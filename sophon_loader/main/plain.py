@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from sophon_loader.device.prefetch import ahead
-from sophon_loader.main.copies import Told
 from sophon_loader.main.epoch import AsMade
 from sophon_loader.main.inner import undrawn
-from sophon_loader.main.order import Order
-from sophon_loader.main.place import Place
-from sophon_loader.main.settings import Settings
+from sophon_loader.order.dataset_copies import Told
+from sophon_loader.order.loader_state import Place
+from sophon_loader.order.order import Order
+from sophon_loader.settings import Settings
 from sophon_loader.torch_internals.iterator_wrapper import Around
 from sophon_loader.torch_internals.owned_workers import takes_a_batch
 from sophon_loader.torch_internals.untraced import untraced

@@ -21,8 +21,8 @@ from sophon_loader.decide.words import resource
 from sophon_loader.device.step_clock import StepClock, gpu_utilisation
 from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.fleet.agreement import Agreement
 from sophon_loader.host.system import cores_available
-from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.keeping import ProfileFile, TrialFile, profile_key
 from sophon_loader.main.trials import KeptTrials
 from sophon_loader.measures.counters import Totals

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon_loader.auto.shared_live import Live
+from sophon_loader.batches.slots import Slots
+from sophon_loader.cache.cache import Cache
 from sophon_loader.datasets.pipelines import Pipeline, same_pipeline
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.device.tail import Split
 from sophon_loader.encodings.catalogue import PLAIN, missing
-from sophon_loader.main.agreement import Agreement
+from sophon_loader.fleet.agreement import Agreement
+from sophon_loader.fleet.shared_route import SharedRoute
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.measures.counters import Statistics
 from sophon_loader.pipeline.chain import Chain
@@ -19,11 +22,8 @@ from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
 from sophon_loader.pipeline.unknown import notes_on_local_ops
-from sophon_loader.routes.cache import Cache
-from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.plan import SharedPlan
-from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 
 _NOTE_ON_INFO = (

@@ -14,9 +14,9 @@ from torch.utils.data import Sampler
 
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.order import Order
-from sophon_loader.main.reading import Reading
-from sophon_loader.workers.tickets import QueuedTickets, Ticket
+from sophon_loader.order.order import Order
+from sophon_loader.order.reading import Reading
+from sophon_loader.order.tickets import QueuedTickets, Ticket
 
 _SPARSE_SHARE = 1 / 32
 """Repeated indices up to this share of all are kept in a dict, at about 100 bytes each; more in an array of 4 bytes

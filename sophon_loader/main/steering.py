@@ -8,8 +8,8 @@ from dataclasses import replace
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.policy import Policy, TryingPolicy
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.fleet.agreement import Agreement
 from sophon_loader.logs import log_line
-from sophon_loader.main.agreement import Agreement
 from sophon_loader.main.epoch import Epoch
 from sophon_loader.main.gathering import Gathering
 from sophon_loader.main.planning import Followed, Known, Planner

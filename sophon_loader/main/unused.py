@@ -24,8 +24,8 @@ from sophon_loader.errors import OffloadWarning
 from sophon_loader.main.account import Account
 from sophon_loader.main.engine import Engine
 from sophon_loader.main.outcome import NO_EPOCH
-from sophon_loader.main.settings import Settings
 from sophon_loader.report.report import Report
+from sophon_loader.settings import Settings
 
 OF_ANOTHER = "this is the report of another loader over the same dataset, because this one has not been iterated over"
 ELSEWHERE = "in this process; a copy of this loader in another process has a report of its own"

@@ -9,7 +9,7 @@ from typing import TypeVar
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.errors import SophonError, add_note, may_come, warn_user
 from sophon_loader.host.system import now_s
-from sophon_loader.routes.state import Route, Standing
+from sophon_loader.routes.standing import Route, Standing
 
 _LOOK_S = 0.1
 _Found = TypeVar("_Found")

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from sophon_loader.auto.shared_tariff import Dealer, SharedTariff
+from sophon_loader.cache.worker_cache import Before, Kept
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
+from sophon_loader.order.tickets import Ticket
 from sophon_loader.wire.messages import CHEAPEST
-from sophon_loader.workers.kept import Before, Kept
 from sophon_loader.workers.plan import SharedPlan
 from sophon_loader.workers.steps import Steps
-from sophon_loader.workers.tickets import Ticket
 
 
 class Chooser:

@@ -13,7 +13,9 @@ from typing import Any
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.auto.shared_live import Live
-from sophon_loader.client.fleet import Fleet
+from sophon_loader.batches.slots import Slots
+from sophon_loader.cache.cache import Cache
+from sophon_loader.cache.worker_cache import Kept
 from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
@@ -21,30 +23,28 @@ from sophon_loader.datasets.pipelines import Pipeline
 from sophon_loader.datasets.protocol import Offloadable, Source
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user, raised_by_handler
+from sophon_loader.fleet.fleet import Fleet
+from sophon_loader.fleet.shared_route import SharedRoute
+from sophon_loader.fleet.worker_fleet import Ways
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.measures.counters import Row, Statistics
 from sophon_loader.measures.said import kept_here
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.native.fused import checked
+from sophon_loader.order.tickets import QueuedTickets, Ticket
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, in_main_thread
 from sophon_loader.pipeline.software import not_of_switches
 from sophon_loader.pipeline.switches import settings
-from sophon_loader.routes.cache import Cache
-from sophon_loader.routes.shared import SharedRoute
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.finishing import Finisher
 from sophon_loader.workers.following import Following
-from sophon_loader.workers.kept import Kept
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.plan import SharedPlan
-from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
-from sophon_loader.workers.tickets import QueuedTickets, Ticket
-from sophon_loader.workers.ways import Ways
 
 log = logging.getLogger(__name__)
 

@@ -7,17 +7,17 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from sophon_loader.cache.worker_cache import Kept
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.errors import AgentUnreachable, SophonError
+from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.host.regular import Seen, read_regular, seen
 from sophon_loader.wire.messages import Sample
-from sophon_loader.workers.kept import Kept
 
 
 def read_here(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sophon_loader.client.fleet import Fleet
+from sophon_loader.batches.slots import Slots
+from sophon_loader.cache.worker_cache import Kept
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
@@ -24,6 +25,7 @@ from sophon_loader.errors import (
     raised_by_handler,
 )
 from sophon_loader.figures import counted
+from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.kinds.image.fused import Tally
 from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
@@ -38,8 +40,6 @@ from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generato
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
 from sophon_loader.workers.files import Instead, agent_name, read_here
-from sophon_loader.workers.kept import Kept
-from sophon_loader.workers.slots import Slots
 from sophon_loader.workers.steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier
 

@@ -6,8 +6,8 @@ import time
 
 from torch.utils.data import get_worker_info
 
-from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session
+from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.measures.counters import Row
 
 EVERY_S = 0.025

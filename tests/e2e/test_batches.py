@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from torchvision import tv_tensors
 
-from sophon_loader.workers.batches import MAX_LARGE, MAX_SMALL, SMALL_NBYTES, BatchMemory
-from sophon_loader.workers.collate import Collate
+from sophon_loader.batches.batches import MAX_LARGE, MAX_SMALL, SMALL_NBYTES, BatchMemory
+from sophon_loader.batches.collate import Collate
 
 LARGE = (3, 64, 64)
 """Of float32: 48 KB, so that a batch of two is large."""

@@ -16,11 +16,10 @@ import pytest
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions, OffloadWarning, RemoteImageFolder
+from sophon_loader.cache import stuck, worker_cache
+from sophon_loader.cache.cache import own_folder
+from sophon_loader.cache.segment import Entry, Segment
 from sophon_loader.errors import ConfigError, SampleDiffers
-from sophon_loader.routes import stuck
-from sophon_loader.routes.cache import own_folder
-from sophon_loader.routes.segments import Entry, Segment
-from sophon_loader.workers import kept
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, said, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree, train_transform
@@ -36,8 +35,8 @@ Make = Callable[..., OffloadingDataLoader[Any]]
 @pytest.fixture(autouse=True)
 def files_of_today_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' files are new. A test that changes one waits until the file system's time has moved on."""
-    monkeypatch.setattr(kept, "YOUNG_S", 0.0)
-    monkeypatch.setattr(kept, "BEHIND_S", 0.0)
+    monkeypatch.setattr(worker_cache, "YOUNG_S", 0.0)
+    monkeypatch.setattr(worker_cache, "BEHIND_S", 0.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.workers import kept
+from sophon_loader.cache import worker_cache
 from tests.e2e.test_shards import PARTS, shard
 from tests.support.agents import EXPORT, Agent, agent_for
 from tests.support.loaders import samples_of
@@ -26,7 +26,7 @@ FILES = 32
 @pytest.fixture(autouse=True)
 def files_of_today_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("YOUNG_S", "BEHIND_S"):
-        monkeypatch.setattr(kept, name, 0.0)
+        monkeypatch.setattr(worker_cache, name, 0.0)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 from sophon_loader import OffloadingDataLoader, RemoteFiles, RemoteImageFolder
+from sophon_loader.cache.cache import own_folder
 from sophon_loader.errors import ConfigError
-from sophon_loader.routes.cache import own_folder
 from tests.support import seaweed
 from tests.support.agents import Agent, agent_for
 from tests.support.archives import location_of

@@ -12,11 +12,11 @@ import pytest
 
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.fleet import Fleet
 from sophon_loader.client.session import Session, Terms
 from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of

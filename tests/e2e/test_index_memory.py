@@ -14,8 +14,8 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.order.tickets import Ticket
 from sophon_loader.workers.choosing import Chooser
-from sophon_loader.workers.tickets import Ticket
 from tests.support.drawn import FULL
 from tests.support.workers import Parts, parts_of
 

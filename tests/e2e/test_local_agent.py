@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset
 
 from sophon_loader import LocalAgent, OffloadingDataLoader, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError
-from sophon_loader.main import agent as module
+from sophon_loader.fleet import agent as module
 from tests.support.agents import Agent, until
 from tests.support.loaders import LOCAL, run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
-from sophon_loader.main.contact import Contact
+from sophon_loader.fleet.contact import Contact
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, train_transform

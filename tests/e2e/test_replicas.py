@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
-from sophon_loader.client.homes import MOST
 from sophon_loader.errors import AgentUnreachable, ConfigError
-from sophon_loader.main.contacts import Contacts
+from sophon_loader.fleet.contacts import Contacts
+from sophon_loader.fleet.homes import MOST
 from tests.e2e.test_other_agent import OTHER_TORCH, modules
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import run_epoch, samples_of

@@ -17,8 +17,8 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolder
 from sophon_loader.errors import AgentUnreachable, ConfigError, KeyRefused
-from sophon_loader.main import rostered
-from sophon_loader.main.rostered import MAX_AGENTS, Rostered
+from sophon_loader.fleet import rostered
+from sophon_loader.fleet.rostered import MAX_AGENTS, Rostered
 from sophon_loader.wire.entry import Entry
 from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of

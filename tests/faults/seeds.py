@@ -34,9 +34,9 @@ from torch.utils.data import Subset
 from tqdm import tqdm
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.cache import worker_cache
 from sophon_loader.errors import OffloadWarning
 from sophon_loader.wire.entry import SUFFIX, Entry
-from sophon_loader.workers import kept
 from tests.faults.schedules import (
     ALARM,
     BEFORE,
@@ -226,7 +226,7 @@ def scene() -> Iterator[Scene]:
         agent.arguments = ("--end-with-stdin",)
         relay = stack.enter_context(SpoiltRelay(agent.endpoint))
         for name in ("YOUNG_S", "BEHIND_S"):  # the tree's files are new
-            stack.enter_context(patch.object(kept, name, 0.0))
+            stack.enter_context(patch.object(worker_cache, name, 0.0))
         found = Scene(root, agent, relay, slow_disk, stack.enter_context(_full_disk(above / "full")))
         until(found.complete, "all workers are ready", PATIENCE_S)
         stack.callback(found.heal)  # a stopped agent would not end

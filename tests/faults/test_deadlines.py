@@ -22,11 +22,11 @@ from sophon_loader.client.patience import MAX_RESENDS
 from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.main.agreement import proposed
+from sophon_loader.fleet.agreement import proposed
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.software import software
-from sophon_loader.routes import state
+from sophon_loader.routes import standing
 from sophon_loader.wire.frames import pack
 from sophon_loader.wire.messages import (
     AT_WORK,
@@ -201,7 +201,7 @@ def test_an_agent_that_dies_after_its_greeting_is_asked_again(
     root: Path, liar: Liar, make: Any, expected: Any, dies_at: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are read here meanwhile, also while it is being asked; then it comes back, with another greeting."""
-    monkeypatch.setattr(state, "MAX_SHARE", 1.0)  # else it is left alone for 40 s after a trial of 2 s
+    monkeypatch.setattr(standing, "MAX_SHARE", 1.0)  # else it is left alone for 40 s after a trial of 2 s
     well, alive = useless(root, lambda fetch: Pong("i")), False
     liar.answer = lambda message: (
         well(message) if alive or not any(isinstance(one, dies_at) for one in liar.heard) else []

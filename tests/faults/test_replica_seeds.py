@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Subset
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
-from sophon_loader.workers import kept
+from sophon_loader.cache import worker_cache
 from tests.faults.seeds import CACHE_GB, check
 from tests.support.agents import EXPORT, Agent, agent_for
 from tests.support.archives import location_of
@@ -147,7 +147,7 @@ def epochs(
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_seed(root: Path, agents: list[Agent], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("YOUNG_S", "BEHIND_S"):  # the tree's files are new
-        monkeypatch.setattr(kept, name, 0.0)
+        monkeypatch.setattr(worker_cache, name, 0.0)
     schedule = drawn(seed)
     print(schedule)  # shown when it fails
     here = Subset(folder(root), range(FILES))

@@ -30,8 +30,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from sophon_loader.workers.batches import BatchMemory
-from sophon_loader.workers.collate import Collate
+from sophon_loader.batches.batches import BatchMemory
+from sophon_loader.batches.collate import Collate
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning"),

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sophon_loader.routes.cache import own_folder
+from sophon_loader.cache.cache import own_folder
 
 CACHE_HARM = ("flip", "truncate", "remove", "remove files", "read-only", "block", "swap")
 """Of a cache."""

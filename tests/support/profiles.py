@@ -16,7 +16,7 @@ from sophon_loader.client.session import Terms
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.main.agreement import Agreement
+from sophon_loader.fleet.agreement import Agreement
 from sophon_loader.main.profiler import Profiler
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of

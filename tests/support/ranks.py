@@ -20,7 +20,7 @@ from torch import distributed
 from torch.utils.data import DistributedSampler, Subset
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
-from sophon_loader.workers import kept
+from sophon_loader.cache import worker_cache
 from tests.support.cache_harm import harm_cache
 from tests.support.loaders import PlainPictures, digest_of
 from tests.support.pictures import train_transform
@@ -102,7 +102,7 @@ def replicas(root: Path, folder: Path) -> dict[str, Any]:
 
 def cached(root: Path, folder: Path) -> dict[str, Any]:
     """One cache of both, by two policies; the second time all that rank 0 has kept is damaged in mid-epoch."""
-    kept.YOUNG_S = kept.BEHIND_S = 0.0  # the tree's files are new
+    worker_cache.YOUNG_S = worker_cache.BEHIND_S = 0.0  # the tree's files are new
     options = OffloadOptions(connect_timeout_s=20.0, cache=str(folder / "cache"), cache_gb=0.01)
     found: dict[str, Any] = {"seen": [], "cached": []}
     for policy in ("no-off", "auto", "no-off"):

@@ -11,11 +11,11 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.fleet.shared_route import Agreed, SharedRoute
 from sophon_loader.measures.counters import Statistics
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.routes.shared import Agreed, SharedRoute
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.finishing import Finisher

@@ -13,7 +13,8 @@ import pytest
 from sophon_loader import errors
 from sophon_loader.client import patience, requests
 from sophon_loader.client.options import OffloadOptions
-from sophon_loader.routes import shared, state
+from sophon_loader.fleet import shared_route
+from sophon_loader.routes import standing
 from sophon_loader.wire import limits
 from storage_agent.clients import frontend
 from storage_agent.host.agent_settings import Settings
@@ -72,7 +73,7 @@ LIMITS = {
     "ops": limits.MAX_OPS,
     "times samples are requested again while none comes": patience.MAX_RESENDS,
     "times a pipeline is registered again": requests.MAX_REGISTRATIONS,
-    "pause of an agent that is missing, or was given up": state.FIRST_PAUSE_S,
+    "pause of an agent that is missing, or was given up": standing.FIRST_PAUSE_S,
     "unanswered requests per connection": Settings.max_outstanding,
     "incoming messages waiting per connection": frontend.MAX_WAITING_MESSAGES,
     "pipelines waiting to be built": limits.MAX_REGISTERING,
@@ -90,15 +91,20 @@ def test_the_text_has_the_numbers_of_the_code() -> None:
     text, limits_text = in_one_line(section(AGENT, "The agent, seen from a loader worker")), in_one_line(LIMITS_PAGE)
     options = OffloadOptions()
     longest_s = options.resend_after_s * (2 ** (patience.MAX_RESENDS + 1) - 1)
-    assert f"for {shared.LOST_TIMES} `resend_after_s` and {shared.LOST_SHARE * 100:g} % of the time" in text
+    assert f"for {shared_route.LOST_TIMES} `resend_after_s` and {shared_route.LOST_SHARE * 100:g} % of the time" in text
     assert f"a pause of {requests.PAUSE_S:g} s" in text and f"up to {requests.MAX_PAUSE_S:g} s until" in text
     assert f"registered again {requests.MAX_REGISTRATIONS} times" in text
     assert f"files alone, for {requests.FILES_ONLY_S:g} s" in text
-    assert f"left alone for {state.FIRST_PAUSE_S:g} s" in text and f"then every {state.MAX_PAUSE_S:g} s. Once" in text
+    assert (
+        f"left alone for {standing.FIRST_PAUSE_S:g} s" in text
+        and f"then every {standing.MAX_PAUSE_S:g} s. Once" in text
+    )
     begins = in_one_line(section(AGENT, "An agent that is missing when a loader begins"))
     assert f"`missing_wait_s` ({options.missing_wait_s:g} s)" in begins
-    assert f"{state.FIRST_PAUSE_S:g} s after a trial, then 2 s and every {state.MAX_PAUSE_S:g} s" in begins
-    assert f"after {shared.LOST_TIMES * options.resend_after_s:g} s where the files are mounted here" in limits_text
+    assert f"{standing.FIRST_PAUSE_S:g} s after a trial, then 2 s and every {standing.MAX_PAUSE_S:g} s" in begins
+    assert (
+        f"after {shared_route.LOST_TIMES * options.resend_after_s:g} s where the files are mounted here" in limits_text
+    )
     assert f"else after {longest_s:g} s" in limits_text
 
 

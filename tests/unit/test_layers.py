@@ -12,7 +12,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOADER = ROOT / "sophon_loader"
-TALKING = {"client", "routes", "integrations", "datasets", "workers", "main", "loader", "doctor"}
+TALKING = {
+    "client",
+    "routes",
+    "integrations",
+    "datasets",
+    "fleet",
+    "cache",
+    "order",
+    "settings",
+    "workers",
+    "main",
+    "loader",
+    "doctor",
+}
 """What stands on `client/`, which alone knows zmq, and so loads it."""
 
 
@@ -70,7 +83,7 @@ def test_the_agents_own_process_loads_neither_torch_nor_numpy() -> None:
 
 
 COMMANDS = ["storage_agent.__main__", "sophon_loader.doctor", "sophon_loader.report.command"]
-COMMANDS += ["sophon_loader.routes.cache_command"]
+COMMANDS += ["sophon_loader.cache.cache_command"]
 
 
 @pytest.mark.slow_start
@@ -88,5 +101,5 @@ for name in {COMMANDS}:
 
 
 def test_what_a_cache_holds_is_told_without_torch(tmp_path: Path) -> None:
-    code = f"from sophon_loader.routes.cache_command import main\nmain(['ls', {str(tmp_path)!r}])"
+    code = f"from sophon_loader.cache.cache_command import main\nmain(['ls', {str(tmp_path)!r}])"
     assert "torch" not in loaded_after(code)

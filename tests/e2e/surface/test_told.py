@@ -112,7 +112,7 @@ def test_an_agent_on_this_host_that_is_of_no_use(root: Path) -> None:
 
 @pytest.mark.usefixtures("new_interpreters")
 def test_an_agent_that_is_still_starting_and_one_that_was_ready_late(root: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("sophon_loader.main.agent.cores_available", lambda: 4.0)
+    monkeypatch.setattr("sophon_loader.fleet.agent.cores_available", lambda: 4.0)
     loader = OffloadingDataLoader(folder(root), 1, agent=LocalAgent(workers=1), seed=3)
     try:
         batches = iter(loader)

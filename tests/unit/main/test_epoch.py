@@ -11,10 +11,10 @@ import pytest
 from sophon_loader.device.step_clock import StepClock
 from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch, EpochIterator
-from sophon_loader.main.order import Order
-from sophon_loader.main.reading import Reading
 from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.measures.moment import Moment
+from sophon_loader.order.order import Order
+from sophon_loader.order.reading import Reading
 
 
 class Recorder:

@@ -16,9 +16,9 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from sophon_loader.client.wanted import BatchId
 from sophon_loader.main.account import Account
 from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.order import Order
 from sophon_loader.main.sampler import TicketSampler
-from sophon_loader.workers.tickets import QueuedTickets, Ticket
+from sophon_loader.order.order import Order
+from sophon_loader.order.tickets import QueuedTickets, Ticket
 
 
 def epoch_of(iteration: int, number: int) -> Epoch:

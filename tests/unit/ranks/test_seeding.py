@@ -11,9 +11,9 @@ from torch import distributed
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, TensorDataset
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.main import place
-from sophon_loader.main.place import Place
-from sophon_loader.main.sharding import ShardSampler
+from sophon_loader.order import loader_state
+from sophon_loader.order.loader_state import Place
+from sophon_loader.order.sharding import ShardSampler
 from sophon_loader.ranks import seeding
 from sophon_loader.ranks.seeding import dealt_out_once
 
@@ -80,7 +80,7 @@ def at_rank(monkeypatch: pytest.MonkeyPatch) -> AtRank:
 
     def made(rank: int, sampler: Any, seed: int | None = None, ranks: int = 2) -> Place:
         monkeypatch.setattr(seeding, "rank_of_all", lambda: (rank, ranks))
-        monkeypatch.setattr(place, "rank_of_all", lambda: (rank, ranks))
+        monkeypatch.setattr(loader_state, "rank_of_all", lambda: (rank, ranks))
         seeding._asked.clear()
         torch.manual_seed(rank)
         return Place(DATA, (sampler, None), None, seed, drop_last=False)

@@ -11,6 +11,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from sophon_loader.auto.shared_tariff import SharedTariff
+from sophon_loader.cache.cache import Cache, version_of
+from sophon_loader.cache.worker_cache import MAX_VAIN, Kept
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
@@ -19,12 +21,10 @@ from sophon_loader.decide.facts import Choice
 from sophon_loader.decide.plan import uniform_plan
 from sophon_loader.decide.tariff import Part, Prices, Tariff
 from sophon_loader.encodings.catalogue import encoding_names
+from sophon_loader.order.tickets import Ticket
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.routes.cache import Cache, version_of
 from sophon_loader.wire.messages import CHEAPEST
 from sophon_loader.workers.choosing import Chooser
-from sophon_loader.workers.kept import MAX_VAIN, Kept
-from sophon_loader.workers.tickets import Ticket
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
 from tests.support.workers import Parts, parts_of

@@ -19,10 +19,10 @@ from sophon_loader.client.wanted import BatchId, Reply, Wanted
 from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable
+from sophon_loader.order.tickets import QueuedTickets, Ticket
 from sophon_loader.wire.messages import Offer
 from sophon_loader.workers import dataset as module
 from sophon_loader.workers.dataset import OffloadedDataset
-from sophon_loader.workers.tickets import QueuedTickets, Ticket
 from tests.support.loaders import sample_message
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -110,7 +110,7 @@ def parts(tmp_path: Path) -> Parts:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionStandIn]:
     made = SessionStandIn()
-    monkeypatch.setattr("sophon_loader.workers.ways.Session", lambda agreed: made)
+    monkeypatch.setattr("sophon_loader.fleet.worker_fleet.Session", lambda agreed: made)
     yield made
 
 

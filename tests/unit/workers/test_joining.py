@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from sophon_loader.client.address import Address
 from sophon_loader.client.session import Terms
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.routes.shared import Agreed, SharedRoute
+from sophon_loader.fleet.shared_route import Agreed, SharedRoute
 from sophon_loader.workers.dataset import OffloadedDataset
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -57,7 +57,7 @@ def test_a_worker_follows_them_from_its_next_batch_on(
         sessions.append(agreed)
         return Silent()
 
-    monkeypatch.setattr("sophon_loader.workers.ways.Session", session)
+    monkeypatch.setattr("sophon_loader.fleet.worker_fleet.Session", session)
     early = proposed(sources)
     route = SharedRoute(1, early)
     dataset = OffloadedDataset(

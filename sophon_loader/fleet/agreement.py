@@ -1,0 +1,397 @@
+"""The agreement with an agent before the first epoch: handshake, pipelines, and a look at a few files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sophon_loader.client.address import Address
+from sophon_loader.client.connection import Connection
+from sophon_loader.client.options import OffloadOptions
+from sophon_loader.client.session import Terms
+from sophon_loader.datasets.folders import what_is_there
+from sophon_loader.datasets.locations import Locations, last_names
+from sophon_loader.datasets.protocol import Offloadable
+from sophon_loader.encodings.catalogue import encoding_names, usable
+from sophon_loader.encodings.estimate import UsedAt
+from sophon_loader.encodings.registry import used_at
+from sophon_loader.errors import ConfigError
+from sophon_loader.figures import counted
+from sophon_loader.fleet.shared_route import Agreed
+from sophon_loader.host.regular import lasting_sizes
+from sophon_loader.host.system import now_s
+from sophon_loader.logs import log_line
+from sophon_loader.pipeline.chain import Chain
+from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.pipeline.registration import registration_of
+from sophon_loader.pipeline.software import DECODERS, not_of_switches, software, unlike
+from sophon_loader.pipeline.switches import USUAL, remedy_for
+from sophon_loader.pipeline.told import notes_on_openers
+from sophon_loader.wire.messages import NO_FILE, OUTSIDE, Welcome
+
+log = logging.getLogger(__name__)
+
+_OR_OTHER_TORCH = (
+    ", or its workers have another type of CPU, or their maths libraries choose other instructions (MKL_CBWR, "
+    "ONEDNN_MAX_CPU_ISA), or they set torch otherwise"
+)
+_PROBED = 8
+"""How many files are compared by size before the first epoch."""
+_PROBED_OF_SEVERAL = 400
+"""How many are looked for at one of several agents that has none of the few: it may have a small part of the dataset.
+Far more would not fit one message if their names were as long as can be."""
+BUILD_S = 60.0
+"""Building ops for the first time takes the agent's workers as long as importing torchvision does."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of the handshake.
+
+    Args:
+        terms: for the workers.
+        locations: where the files lie, in the export and here.
+        reach: per source, the last stage that the agent reaches.
+        agent_cores: cores that its workers may use.
+        encodings: that may be used, see `encodings.catalogue.usable`.
+        notes: what a user should know.
+        agent: which agent this is, in a profile's file: its address, or "local" for the loader's own, which listens on
+            another port every time.
+    """
+
+    terms: Terms
+    locations: Locations
+    reach: tuple[int, ...]
+    agent_cores: float
+    encodings: tuple[str, ...]
+    notes: tuple[str, ...]
+    agent: str
+
+    @property
+    def agreed(self) -> Agreed:
+        """What the workers need of it."""
+        return Agreed(self.terms, self.reach, self.locations.place)
+
+
+def proposed(chains: Sequence[Chain], address: Address, options: OffloadOptions, seed: Seed) -> Terms:
+    """What the loader brings into an agreement: terms without an instance and encodings.
+
+    Args:
+        chains: one per source of the dataset.
+        address: of the agent.
+        options: time-outs and limits.
+        seed: of the run.
+    """
+    registrations = tuple(registration_of(chain, software()) for chain in chains)
+    keep_info = tuple(chain.keeps_info for chain in chains)
+    return Terms(address, options, "", registrations, keep_info, seed, ())
+
+
+class Handshake:
+    """Greets an agent, sees that it serves this dataset, and has it build the pipelines.
+
+    An agent answers at once but for the last, which waits until its workers have started. Nothing waits here but for
+    the few files to look at, and at most `dead_after_s` for these.
+
+    Args:
+        data: the dataset.
+        chains: one per source of the dataset, at least one.
+        address: of the agent.
+        options: time-outs.
+        seed: of the run.
+        allowed: names of the encodings that the user allows.
+        is_one_of_several: whether others may have files that it lacks.
+
+    Example:
+        >>> handshake = Handshake(data, chains, address, options, seed, allowed)
+        >>> while (agreement := handshake.agreement(wait_s=0.1)) is None:
+        ...     print("its workers still start")
+        >>> handshake.close()
+    """
+
+    def __init__(
+        self,
+        data: Offloadable,
+        chains: Sequence[Chain],
+        address: Address,
+        options: OffloadOptions,
+        seed: Seed,
+        allowed: Collection[str],
+        *,
+        is_one_of_several: bool = False,
+    ) -> None:
+        self._data = data
+        self._is_one_of_several = is_one_of_several
+        self._chains = chains
+        self._allowed = allowed
+        self._terms = proposed(chains, address, options, seed)
+        self._welcome: Welcome | None = None
+        self._known: list[int] = []
+        """Per source, how many ops of its pipeline the agent knows, as far as it has built them."""
+        self._connection = Connection(address, 1, options)
+        self._give(options.connect_timeout_s)
+        self._connection.begin_to_greet()
+
+    def _give(self, seconds: float) -> None:
+        """Wait for so long from now on."""
+        self._timeout_s, self._end_s = seconds, now_s() + seconds
+
+    def _look(self, welcome: Welcome) -> None:
+        """See what an agent that has greeted offers, and whether it has the dataset's files."""
+        address, options = self._terms.address, self._terms.options
+        self._differ = unlike(welcome.software)
+        others = not_of_switches(self._differ)
+        self._draws_alike = draws_alike = DECODERS.issuperset(others)
+        # What the agent cuts out of a file depends on random numbers that it draws itself.
+        possible = [name for name in self._allowed if draws_alike or used_at(name) is not UsedAt.FIRST_REGION]
+        offered = usable(possible, welcome.encodings)
+        agreed = replace(options, window=min(options.window, welcome.max_outstanding))
+        self._terms = terms = replace(self._terms, options=agreed, instance=welcome.instance, allowed=offered)
+        self._locations, looked_for = _looked_for(self._connection, self._data, address, options)
+        if self._is_one_of_several:
+            if not looked_for.any_there:
+                many = _looked_for(self._connection, self._data, address, options, _PROBED_OF_SEVERAL)
+                self._locations, looked_for = many
+            looked_for = looked_for.of_those_there(terms)
+        _check_files(looked_for, terms, self._connection)
+        self._give(options.connect_timeout_s + BUILD_S)
+        if draws_alike:
+            self._connection.begin_to_register(terms.registrations[0])
+        else:
+            self._known = [0 for _ in self._chains]
+
+    def agreement(self, wait_s: float) -> Agreement | None:
+        """What came of it; None if the agent has not greeted and built the pipelines within `wait_s`.
+
+        Raises:
+            AgentUnreachable: it has not done so in all the time that it may take.
+            SophonError: it cannot serve this dataset.
+        """
+        if self._welcome is None:
+            welcome = self._connection.greeted(wait_s)
+            if welcome is None:
+                self._see_the_time()
+                return None
+            self._look(welcome)
+            self._welcome = welcome
+        while len(self._known) < len(self._chains):
+            ops = self._connection.registered(wait_s)
+            if ops is None:
+                self._see_the_time()
+                return None
+            self._known.append(ops)
+            if others := self._terms.registrations[len(self._known) :]:
+                self._connection.begin_to_register(others[0])
+        return self._agreement(self._welcome)
+
+    def _see_the_time(self) -> None:
+        if now_s() >= self._end_s:
+            raise self._connection.silent(self._timeout_s)
+
+    def _agreement(self, welcome: Welcome) -> Agreement:
+        terms, known = self._terms, tuple(self._known)
+        if not_of_switches(self._differ):
+            notes = _notes_on_software(welcome, self._differ)
+        elif self._differ:  # an agent of an earlier release compares no switches
+            known = tuple(min(ops, chain.pillow_stages) for ops, chain in zip(known, self._chains, strict=True))
+            notes = _notes_on_switches(welcome, self._differ, self._chains, known)
+        else:
+            notes = _notes_on_ops(self._chains, known)
+        notes += notes_on_openers()
+        if "roi-jpeg" in self._allowed:
+            notes += _notes_on_encodings(welcome, terms.address, self._draws_alike)
+        return Agreement(terms, self._locations, known, welcome.cores, terms.allowed, tuple(notes), str(terms.address))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _notes_on_software(welcome: Welcome, differ: Sequence[str]) -> list[str]:
+    here, there = software(), welcome.software
+    both = ", ".join(f"{name} {here[name] or 'none'} here and {there.get(name) or 'none'} there" for name in differ)
+    return [f"no op runs at the agent, because its pixels could differ ({both}); make the two hosts alike in that"]
+
+
+def _notes_on_switches(
+    welcome: Welcome, differ: Sequence[str], chains: Sequence[Chain], known: Sequence[int]
+) -> list[str]:
+    if all(ops == chain.describable for ops, chain in zip(known, chains, strict=True)):
+        return []
+    here = software()
+    each = [
+        f"{name} is {here[name]} here and {welcome.software.get(name, USUAL.get(name))} there (remedy: "
+        f"{remedy_for(name)})"
+        for name in differ
+    ]
+    return [f"no op of torch runs at the agent, because its numbers could differ: {', '.join(each)}"]
+
+
+def _notes_on_ops(chains: Sequence[Chain], known: Sequence[int]) -> list[str]:
+    return [
+        f"the agent knows only the first {ops} ops of the pipeline; {chain.ops[ops].label} is not registered there"
+        + (_OR_OTHER_TORCH if ops == chain.pillow_stages else "")
+        + "; start the agent with --ops and the module that registers it"
+        for ops, chain in zip(known, chains, strict=True)
+        if ops < chain.describable
+    ]
+
+
+def _notes_on_encodings(welcome: Welcome, address: Address, draws_alike: bool) -> list[str]:
+    if "roi-jpeg" not in encoding_names():
+        return []  # the loader's own note says so
+    if "roi-jpeg" not in welcome.encodings:
+        return [f"the agent does not offer roi-jpeg; `sophon-agent status {address.endpoint}` says why"]
+    return [] if draws_alike else ["roi-jpeg is not used, because the agent's random numbers could differ too"]
+
+
+@dataclass(frozen=True)
+class _LookedFor:
+    """A few files of the dataset at the agent: its folder, and (key, path here, bytes there) of each."""
+
+    root: str
+    files: list[tuple[str, str | None, int]]
+
+    @property
+    def any_there(self) -> bool:
+        return any(nbytes != NO_FILE for _, _, nbytes in self.files)
+
+    def of_those_there(self, terms: Terms) -> _LookedFor:
+        """The same without what is not there.
+
+        Raises:
+            ConfigError: that is all.
+        """
+        there = [one for one in self.files if one[2] != NO_FILE][:_PROBED]
+        if self.files and not there:
+            told = what_is_there(terms.address, terms.options)
+            raise ConfigError(
+                f"each of several agents must have some files of the dataset, got {terms.address}, whose export is "
+                f"{self.root}{told and ': '}{told}; it has none of {counted(len(self.files), 'file')} that were looked "
+                f"for, such as {self.files[0][0]!r}; leave it out, or correct its folder"
+            )
+        return _LookedFor(self.root, there)
+
+    @property
+    def all_the_same(self) -> bool:
+        """Whether all are there, and those that are here too have the same size."""
+        return bool(self.files) and all(self._same(path, nbytes) for _, path, nbytes in self.files)
+
+    @property
+    def some_the_same(self) -> bool:
+        """Whether some are there, and those of them that are here too have the same size."""
+        there = [(path, nbytes) for _, path, nbytes in self.files if nbytes != NO_FILE]
+        return bool(there) and all(self._same(path, nbytes) for path, nbytes in there)
+
+    @staticmethod
+    def _same(path: str | None, nbytes: int) -> bool:
+        return nbytes >= 0 and (path is None or not os.path.exists(path) or os.path.getsize(path) == nbytes)
+
+
+def _looked_for(
+    connection: Connection, data: Offloadable, address: Address, options: OffloadOptions, count: int = _PROBED
+) -> tuple[Locations, _LookedFor]:
+    """Where the agent has the files, and a few of them: what the address names may be the dataset's root, a folder in
+    it, or one that holds it, under its last names.
+
+    Raises:
+        ConfigError: several folders of the export could be the dataset's root.
+    """
+    usual = Locations(data, address)
+    first = _asked_for(connection, data, usual, options, count)
+    if first.any_there:
+        return usual, first
+    for inner in usual.folders_inside():
+        locations = Locations(data, address, inner)
+        found = _asked_for(connection, data, locations, options, count)
+        if found.any_there:
+            return locations, found
+    fitting = []
+    for folder in last_names(data):
+        locations = Locations(data, replace(address, folder=address.key(folder)))
+        found = _asked_for(connection, data, locations, options, count)
+        if found.some_the_same if count > _PROBED else found.all_the_same:
+            fitting.append((folder, locations, found))
+    if len(fitting) > 1:
+        raise ConfigError(
+            f"the address must say which folder is the dataset's, got {address}, where several folders have its "
+            f"files: {', '.join(folder for folder, *_ in fitting)}; add one of them to the address"
+        )
+    for folder, locations, found in fitting:
+        log.info(log_line("folder found", agent=address, folder=folder))
+        return locations, found
+    return usual, first
+
+
+def _asked_for(
+    connection: Connection, data: Offloadable, locations: Locations, options: OffloadOptions, count: int
+) -> _LookedFor:
+    indices = range(0, len(data), max(1, len(data) // count))[:count]
+    probed = [(locations.key_in_export(index), locations.path_here(index)) for index in indices]
+    answer = connection.sizes([key for key, _ in probed], options.dead_after_s)
+    return _LookedFor(answer.root, [(*one, nbytes) for one, nbytes in zip(probed, answer.nbytes, strict=True)])
+
+
+def _check_files(found: _LookedFor, terms: Terms, connection: Connection) -> None:
+    """See at a few files that the agent serves this dataset and not another one.
+
+    Raises:
+        ConfigError: it does not; the text names the cause.
+    """
+    # Of what is not here, only the agent knows; a failure shows when it is asked for.
+    here = [(key, path, nbytes) for key, path, nbytes in found.files if path is not None and os.path.exists(path)]
+    for key, path, nbytes in here:
+        if nbytes == OUTSIDE:
+            raise ConfigError(
+                f"files must lie inside the export, got {key!r}, which at the agent is a link that leaves {found.root} "
+                f"(on this host it leads to {os.path.realpath(path)}); export a folder that also holds the files "
+                "that links lead to, or replace the links by the files"
+            )
+    missing = [(key, path) for key, path, nbytes in here if nbytes == NO_FILE]
+    if here and len(missing) == len(here):
+        key, path = missing[0]
+        told = what_is_there(terms.address, terms.options)
+        raise ConfigError(
+            f"the address must name the dataset's folder, got {terms.address}, whose export is {found.root}"
+            f"{told and ': '}{told}; it has no {key!r} ({path} on this host), nor any other file that was looked for; "
+            "if the dataset is a folder of the export, add it to the address: tcp://host:port/export/folder"
+        )
+    if missing:
+        key, path = missing[0]
+        raise ConfigError(
+            f"the export must hold all files of the dataset, got no {key!r} in {found.root} at {terms.address} "
+            f"({path} on this host), though others are there; bring the agent's copy up to date"
+        )
+    for key, path, nbytes in here:
+        if os.path.getsize(path) == nbytes:
+            continue
+        # It may have been replaced meanwhile, or `stat` says 0 bytes of all files.
+        differ = lasting_sizes(path, partial(_size_there, connection, key, terms))
+        if differ is not None:
+            raise ConfigError(
+                f"the export must hold the same files, got {key!r} with {differ[1]} bytes in {found.root} at "
+                f"{terms.address} and {differ[0]} bytes in {path} on this host; make both copies of the same data"
+            )
+
+
+def _size_there(connection: Connection, key: str, terms: Terms) -> int:
+    return len(connection.file(key, terms.options.dead_after_s))
+
+
+def own_addresses(data: Offloadable) -> list[Address]:
+    """The exports that a RemoteImageFolder or RemoteFiles names itself: one per agent.
+
+    With the folder where there is but one such dataset, since agents may have it at unlike places. Where a folder names
+    the agents, that.
+    """
+    remote = [source for source in data.sources if source.address is not None]
+    if remote and (roster := remote[0].roster) is not None and remote[0].address is not None:
+        inner = remote[0].address.folder if len(remote) > 1 else ""
+        return [replace(roster, endpoint=roster.endpoint.removesuffix(f"/{inner}"))]
+    named = [source.replicas or (source.address,) for source in remote if source.address is not None]
+    if len(named) == 1 and len(named[0]) > 1:
+        return list(named[0])
+    return [replace(one, folder="") for one in named[0]] if named else []
