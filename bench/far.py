@@ -26,7 +26,7 @@ from bench.peers.environments import Installed
 from bench.peers.process import run_epoch
 from bench.peers.systems import SYSTEMS, Client, Settings
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main.epoch import AHEAD_NOTE, STARVED_NOTE
+from sophon_loader.epoch.epoch import AHEAD_NOTE, STARVED_NOTE
 
 PEER_PORT, PORTS_EACH = 7000, 10
 NONE = "none"

@@ -34,9 +34,9 @@ from sophon_loader.decide.facts import PAPER_ENCODINGS
 from sophon_loader.decide.policies import policy_named
 from sophon_loader.decide.policies.sophon import Sophon
 from sophon_loader.measures.sample_profile import SampleProfile
-from sophon_loader.profiling.calibration import calibrated
-from sophon_loader.profiling.costs import CostModel
-from sophon_loader.profiling.shares import EXACT_SHARES
+from sophon_loader.plans.calibration import calibrated
+from sophon_loader.plans.costs import CostModel
+from sophon_loader.plans.shares import EXACT_SHARES
 
 SECONDS_BARS = {"sophon": 1.0, "auto": 0.05}
 BYTES_BAR = 64.0

@@ -18,26 +18,26 @@ from sophon_loader.decide.policies import PolicyName
 from sophon_loader.decide.policy import Policy, PricingPolicy
 from sophon_loader.device.prefetch import ahead
 from sophon_loader.encodings.catalogue import EncodingName
+from sophon_loader.epoch.epoch import EpochIterator
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host.system import cores_available
-from sophon_loader.main.engine import Engine
-from sophon_loader.main.epoch import EpochIterator
-from sophon_loader.main.exporting import exporter_at
-from sophon_loader.main.headspace import Headspace, measured_headspace
-from sophon_loader.main.inner import Inner
-from sophon_loader.main.measuring import measured_pass
-from sophon_loader.main.parts import Parts
-from sophon_loader.main.plain import end_plain_workers, plain_batches
-from sophon_loader.main.progress import with_progress
-from sophon_loader.main.relay import begun
-from sophon_loader.main.unused import watched
-from sophon_loader.main.workforce import AutoWorkers, asked_for
 from sophon_loader.order.loader_state import Place
 from sophon_loader.order.look_ahead import TorchsPrefetch
 from sophon_loader.order.sharding import shard_sampler
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.ranks.ranks import needs_group
 from sophon_loader.report.report import Report
+from sophon_loader.run.changing_workers import begun
+from sophon_loader.run.engine import Engine
+from sophon_loader.run.exporting import exporter_at
+from sophon_loader.run.headspace import Headspace, measured_headspace
+from sophon_loader.run.loader_use import watched
+from sophon_loader.run.measured_pass import measured_pass
+from sophon_loader.run.parts import Parts
+from sophon_loader.run.plain_loader import end_plain_workers, plain_batches
+from sophon_loader.run.progress import with_progress
+from sophon_loader.run.torch_loader import Inner
+from sophon_loader.run.workforce import AutoWorkers, asked_for
 from sophon_loader.settings import Settings
 from sophon_loader.torch_internals.owned_workers import OwnedDataLoader, asked_by_torchs_iterator
 from sophon_loader.torch_internals.untraced import untraced

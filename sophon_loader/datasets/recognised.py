@@ -2,7 +2,7 @@
 
 Each rule was read off a class's own `__getitem__`; classes that add to that are not taken for it. A class is named by
 its library and name, so nothing is imported to look for it. What a rule gives is compared with the dataset itself
-before the first epoch (`main/comparison.py`), since a release may change what a class does.
+before the first epoch (`run/comparison.py`), since a release may change what a class does.
 """
 
 from __future__ import annotations

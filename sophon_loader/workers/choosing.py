@@ -14,8 +14,8 @@ from sophon_loader.decide.facts import FILE, Choice
 from sophon_loader.decide.tariff import Prices
 from sophon_loader.order.tickets import Ticket
 from sophon_loader.wire.messages import CHEAPEST
-from sophon_loader.workers.plan import SharedPlan
-from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.shared_plan import SharedPlan
+from sophon_loader.workers.source_steps import Steps
 
 
 class Chooser:

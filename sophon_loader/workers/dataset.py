@@ -43,8 +43,8 @@ from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.finishing import Finisher
 from sophon_loader.workers.following import Following
 from sophon_loader.workers.meter import Meter
-from sophon_loader.workers.plan import SharedPlan
-from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.shared_plan import SharedPlan
+from sophon_loader.workers.source_steps import Steps
 
 log = logging.getLogger(__name__)
 

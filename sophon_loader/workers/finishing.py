@@ -39,8 +39,8 @@ from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
-from sophon_loader.workers.files import Instead, agent_name, read_here
-from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.fallback import Instead, agent_name, read_here
+from sophon_loader.workers.source_steps import Steps
 from sophon_loader.workers.verifying import Sizes, Verifier
 
 _OF_BOTH_ENDS = frozenset({Failure.MISSING, Failure.OUTSIDE_EXPORT})

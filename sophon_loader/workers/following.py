@@ -22,7 +22,7 @@ from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.registry import op_of
 from sophon_loader.pipeline.watch import Watch
-from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.source_steps import Steps
 
 
 class Following:

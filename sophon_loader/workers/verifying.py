@@ -24,7 +24,7 @@ from sophon_loader.pipeline.described import run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
-from sophon_loader.workers.files import Instead
+from sophon_loader.workers.fallback import Instead
 
 SIZES_SHARE = 0.01
 """Of a worker's time that goes into asking for the sizes of files. Where they lie on this host they are all asked for;

@@ -13,9 +13,9 @@ import torch
 from torchvision import transforms as v1
 
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main import workforce as module
-from sophon_loader.main.relay import Relay
-from sophon_loader.main.workforce import AutoWorkers, Workforce
+from sophon_loader.run import workforce as module
+from sophon_loader.run.changing_workers import Relay
+from sophon_loader.run.workforce import AutoWorkers, Workforce
 from tests.support.loaders import digest_of, samples_of
 from tests.support.pictures import folder
 

@@ -15,9 +15,9 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms as v1
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
-from sophon_loader.main import workforce as module
-from sophon_loader.main.relay import Relay
-from sophon_loader.main.workforce import Workforce
+from sophon_loader.run import workforce as module
+from sophon_loader.run.changing_workers import Relay
+from sophon_loader.run.workforce import Workforce
 from tests.support.agents import EXPORT, Agent
 from tests.support.held import nothing_more_held
 from tests.support.loaders import LOCAL, MakeLoader, samples_of

@@ -19,7 +19,7 @@ from bench.bed.relay import CHUNK_NBYTES, Relay
 from sophon_loader import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.window import FLOOR
-from sophon_loader.main.epoch import STARVED_NOTE
+from sophon_loader.epoch.epoch import STARVED_NOTE
 from tests.support.agents import EXPORT, Agent, until
 from tests.support.loaders import SeenIndex, samples_of
 from tests.support.pictures import folder

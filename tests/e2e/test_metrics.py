@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sophon_loader.errors import ConfigError, OffloadWarning
 from sophon_loader.host import scraping
-from sophon_loader.main import exporting
+from sophon_loader.run import exporting
 from tests.support.agents import EXPORT, Agent, agent_for, run_command
 from tests.support.loaders import QUICK, MakeLoader
 

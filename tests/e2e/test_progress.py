@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from tqdm import tqdm
 
-from sophon_loader.main import progress
-from sophon_loader.main.epoch import EpochIterator
+from sophon_loader.epoch.epoch import EpochIterator
+from sophon_loader.run import progress
 from tests.support.loaders import QUICK, MakeLoader
 
 FILES = 24

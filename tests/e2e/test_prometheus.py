@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sophon_loader.main import exporting
+from sophon_loader.run import exporting
 from tests.e2e.test_metrics import free_port
 from tests.support.agents import EXPORT, agent_for, until
 from tests.support.loaders import QUICK, MakeLoader

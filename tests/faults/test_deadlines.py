@@ -47,7 +47,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from sophon_loader.workers.files import Instead
+from sophon_loader.workers.fallback import Instead
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder

@@ -17,14 +17,14 @@ from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.fleet.agreement import Agreement
-from sophon_loader.main.profiler import Profiler
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.pipeline.registration import registration_of
 from sophon_loader.pipeline.software import software
-from sophon_loader.profiling.calibration import Calibration, calibrated
-from sophon_loader.profiling.probes import Probe
+from sophon_loader.plans.calibration import Calibration, calibrated
+from sophon_loader.plans.probes import Probe
+from sophon_loader.plans.profiler import Profiler
 
 CROPPED_NBYTES = 96 * 96 * 3
 

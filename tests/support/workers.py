@@ -19,8 +19,8 @@ from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.dataset import OffloadedDataset
 from sophon_loader.workers.finishing import Finisher
-from sophon_loader.workers.plan import SharedPlan
-from sophon_loader.workers.steps import Steps
+from sophon_loader.workers.shared_plan import SharedPlan
+from sophon_loader.workers.source_steps import Steps
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOADER = ROOT / "sophon_loader"
-TALKING = {
-    "client",
-    "routes",
-    "integrations",
-    "datasets",
-    "fleet",
-    "cache",
-    "order",
-    "settings",
-    "workers",
-    "main",
-    "loader",
-    "doctor",
-}
+TALKING = {"client", "routes", "integrations", "datasets", "fleet", "cache", "order", "settings", "workers", "epoch"}
+TALKING |= {"plans", "run", "loader", "doctor"}
 """What stands on `client/`, which alone knows zmq, and so loads it."""
 
 
@@ -67,7 +55,7 @@ def test_only_the_client_imports_zmq() -> None:
 @pytest.mark.slow_start
 def test_what_stands_below_the_client_loads_no_zmq() -> None:
     silent = [name for name in modules(LOADER) if name.count(".") and name.split(".")[1] not in TALKING]
-    assert {"sophon_loader.decide.plan", "sophon_loader.profiling.rates", "sophon_loader.wire.frames"} <= set(silent)
+    assert {"sophon_loader.decide.plan", "sophon_loader.auto.conditions", "sophon_loader.wire.frames"} <= set(silent)
     loaded = loaded_by(silent)
     assert "torch" in loaded and "zmq" not in loaded
 

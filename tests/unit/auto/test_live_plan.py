@@ -37,7 +37,7 @@ from sophon_loader.decide.policies import Auto
 from sophon_loader.decide.tariff import FILES, NO_TRAFFIC, Prices, Tariff, Traffic
 from sophon_loader.decide.words import capitalised, resource, what_more_brings
 from sophon_loader.encodings.catalogue import encoding_names
-from sophon_loader.main.account import Account
+from sophon_loader.epoch.account import Account
 from sophon_loader.measures.counters import NO_TOTALS, Statistics, Totals
 from sophon_loader.measures.moment import Moment
 from sophon_loader.measures.verdict import shares_of

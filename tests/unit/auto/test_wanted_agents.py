@@ -14,7 +14,7 @@ import pytest
 from sophon_loader.auto import wanted_agents
 from sophon_loader.auto.wanted_agents import EVERY_S, AgentCores, WantedFile
 from sophon_loader.decide.agent_cores import wanted_agent_cores
-from sophon_loader.main.account import Account
+from sophon_loader.epoch.account import Account
 from sophon_loader.pipeline.randomness import threads_beside
 from sophon_loader.wire.wanted_cores import WantedCores
 from tests.support.agents import until

@@ -24,7 +24,7 @@ from sophon_loader.datasets.recognised import rule_of
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets, targets_of
 from sophon_loader.errors import ConfigError
-from sophon_loader.main.comparison import unlike_its_parts
+from sophon_loader.run.comparison import unlike_its_parts
 from tests.support.known_datasets import KNOWN, RGB, caltech_101, food, minus, naturalist, of_timm, pets
 from tests.support.loaders import noisy_target
 from tests.support.op_examples import same_value

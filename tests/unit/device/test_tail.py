@@ -21,9 +21,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.device.tail import Split, channels_last, device_of, split
+from sophon_loader.epoch.account import Account
+from sophon_loader.epoch.epoch import Epoch, EpochIterator
 from sophon_loader.errors import ConfigError, PipelineError
-from sophon_loader.main.account import Account
-from sophon_loader.main.epoch import Epoch, EpochIterator
 from sophon_loader.pipeline import catalogue
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.randomness import Draw

@@ -22,13 +22,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from sophon_loader.main.account import Account
-from sophon_loader.main.epoch import Epoch
-from sophon_loader.main.sampler import TicketSampler
+from sophon_loader.epoch.account import Account
+from sophon_loader.epoch.epoch import Epoch
 from sophon_loader.order.look_ahead import WHILE_S, LookAhead, may_be_foreseen
 from sophon_loader.order.order import Order
 from sophon_loader.order.sharding import ShardSampler, order_of
 from sophon_loader.order.tickets import SLOT_NBYTES, QueuedTickets, Ticket, room_ahead, slot_nbytes
+from sophon_loader.run.ticket_sampler import TicketSampler
 
 N = 23
 AHEAD = 9

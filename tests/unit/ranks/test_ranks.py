@@ -15,10 +15,10 @@ from torch.utils.data import TensorDataset
 
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import ConfigError, OffloadWarning
-from sophon_loader.main import gathering
-from sophon_loader.main.gathering import KEPT_EPOCHS, Gathering
 from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.measures.sample_profile import SampleProfile
+from sophon_loader.plans import gathering
+from sophon_loader.plans.gathering import KEPT_EPOCHS, Gathering
 from sophon_loader.ranks import ranks
 from sophon_loader.ranks.ranks import Ranks, ToldReports, summed
 from sophon_loader.report.agents import AgentShare

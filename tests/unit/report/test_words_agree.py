@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.main.progress import told
 from sophon_loader.measures.counters import NO_TOTALS
 from sophon_loader.report.advice import verdict_of
 from sophon_loader.report.page import page_of
 from sophon_loader.report.report import Report
 from sophon_loader.report.rows import rows_of
+from sophon_loader.run.progress import told
 
 REASON = "without offloading the training step limits, at 90 samples/s, and offloading would not change that"
 PREPARED = replace(

@@ -1,0 +1,1 @@
+"""One iteration over a loader as a value: what it delivers, and what is reported of it."""

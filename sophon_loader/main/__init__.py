@@ -1,1 +1,0 @@
-"""What runs in the main process only: the agreement with the agent, the plans, the epochs."""

@@ -1,0 +1,1 @@
+"""The papers' policies: a plan for each sample, and all that only they measure. Nothing that `auto` needs."""

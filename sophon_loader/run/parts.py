@@ -1,0 +1,135 @@
+"""What a loader has made of its dataset: an engine that offloads it, or the reason why it is loaded plainly."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from sophon_loader.datasets.look import look, same_look
+from sophon_loader.datasets.protocol import NotOffloadable
+from sophon_loader.datasets.taking_apart import offloadable
+from sophon_loader.epoch.epoch import Epoch, Observer
+from sophon_loader.errors import warn_user
+from sophon_loader.host.system import cores_available
+from sophon_loader.logs import log_line
+from sophon_loader.order.order import Order
+from sophon_loader.report.report import Report
+from sophon_loader.report.run_log import RunLog
+from sophon_loader.run.comparison import unlike_its_parts
+from sophon_loader.run.engine import Engine
+from sophon_loader.run.epoch_log import LoggedEpoch, log_report
+from sophon_loader.run.outcome import NO_AGENT
+from sophon_loader.run.trial_process import NotTried
+from sophon_loader.run.workforce import AutoWorkers, own_cores
+from sophon_loader.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Parts:
+    """The parts of a loader's dataset, which is taken apart again when it has changed.
+
+    Args:
+        loader: the user's; not kept, since it owns this.
+        settings: of the loader.
+        warn: whether a user who gave an agent is warned if the dataset cannot be taken apart.
+
+    Attributes:
+        engine: drives the epochs; None for a dataset that is loaded plainly.
+        plain_report: of a loader without an engine.
+    """
+
+    def __init__(self, loader: DataLoader[Any], settings: Settings, *, warn: bool = True) -> None:
+        self._settings = settings
+        self._compared = False
+        self._log = None if settings.options.log is None else RunLog(str(settings.options.log))
+        self._logged_plain: Report | None = None
+        self.engine: Engine | None = None
+        self.plain_report: Report
+        self._take_apart(loader, warn=warn)
+
+    def _take_apart(self, loader: DataLoader[Any], *, warn: bool = True) -> None:
+        """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
+        self._look = look(loader.dataset)
+        self.engine = None
+        try:
+            data = offloadable(loader.dataset)
+        except NotOffloadable as reason:
+            self._run_plainly(loader, str(reason), warn=warn)
+            return
+        self.engine = Engine(data, self._settings)
+
+    def _run_plainly(self, loader: DataLoader[Any], why: str, *, warn: bool = True) -> None:
+        """Have the loader be a plain DataLoader from now on, and warn a user who gave an agent."""
+        if self.engine is not None:
+            self.engine.close()
+        self.engine = None
+        device = self._settings.tail
+        untouched = () if device is None else (f"no op runs on {device}, because the dataset cannot be taken apart",)
+        if self._settings.options.cache is not None:
+            untouched = (*untouched, "no file is kept on this host, because the dataset cannot be taken apart")
+        if isinstance(loader.num_workers, AutoWorkers):  # whose number its random numbers depend on
+            loader.num_workers = AutoWorkers(max(1, int(own_cores(cores_available()))))
+            untouched = (
+                *untouched,
+                f"num_workers is {loader.num_workers}, from the number of cores, and stays at that",
+            )
+        self.plain_report = Report(
+            self._settings.policy.name,
+            NO_AGENT if self._settings.agent is None else why,
+            notes=(f"runs as a plain DataLoader: {why}", *untouched),
+        )
+        log.info(log_line("plain DataLoader", reason=why))
+        if warn and self._settings.agent is not None:
+            warn_user(f"Nothing is offloaded: {why}.")
+
+    def follow(self, loader: DataLoader[Any], order: Order) -> None:
+        """See that the dataset still is what was taken apart, and gives what its parts give.
+
+        Args:
+            loader: the user's.
+            order: of the loader's samplers.
+        """
+        if not same_look(self._look, look(loader.dataset)):
+            if self.engine is not None:
+                self.engine.close()
+            self._compared = False
+            self._take_apart(loader)
+        if self.engine is None or self._compared:
+            return
+        self._compared = True
+        try:
+            unlike = unlike_its_parts(self.engine.data, order)
+        except NotTried as why:
+            self._run_plainly(loader, f"the dataset could not be compared with its parts, because {why}")
+            return
+        if unlike is not None:
+            self._run_plainly(loader, unlike)
+
+    def observer(self, epoch: Epoch) -> Observer:
+        """Who is told of an epoch of the engine: the engine, and the log if there is one."""
+        assert self.engine is not None, "a plain loader's epochs tell nobody"
+        if self._log is None:
+            return self.engine
+        about = f"{type(self.engine.data.whole).__name__} of {len(self.engine.data):,}"
+        return LoggedEpoch(self.engine, epoch, self._log, self.engine.report, about)
+
+    def log_plain(self) -> None:
+        """An epoch of a plain DataLoader begins: its log has the report alone, which says why, once."""
+        if self._log is not None and self._logged_plain is not self.plain_report:
+            self._logged_plain = self.plain_report
+            log_report(self._log, self.plain_report, ended=False)
+
+    def close(self) -> None:
+        """End what the engine has started, and let go of the log; a later epoch begins anew."""
+        if self.engine is not None:
+            self.engine.close()
+        if self._log is not None:
+            self._log.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked copy of the process: what runs is the parent's, so begin with an engine of this one's own."""
+        if self.engine is not None:
+            self.engine = Engine(self.engine.data, self._settings)

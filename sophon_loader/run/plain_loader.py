@@ -1,0 +1,90 @@
+"""The iterations of a loader whose dataset cannot be offloaded: torch's own, which also tell how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+from sophon_loader.device.prefetch import ahead
+from sophon_loader.epoch.epoch import AsMade
+from sophon_loader.order.dataset_copies import Told
+from sophon_loader.order.loader_state import Place
+from sophon_loader.order.order import Order
+from sophon_loader.run.torch_loader import undrawn
+from sophon_loader.settings import Settings
+from sophon_loader.torch_internals.iterator_wrapper import Around
+from sophon_loader.torch_internals.owned_workers import takes_a_batch
+from sophon_loader.torch_internals.untraced import untraced
+
+
+def plain_batches(
+    loader: DataLoader[Any], begin: Callable[[], Any], place: Place, settings: Settings, *, in_turn: bool
+) -> PlainIterator:
+    """The batches of an iteration.
+
+    Args:
+        loader: the user's.
+        begin: gives DataLoader's iterator of it.
+        place: of the loader.
+        settings: of the loader.
+        in_turn: whether batches come in the sampler's order.
+    """
+    if loader._iterator is not None and place.copies.out_of_order:
+        place.copies.in_order()
+        end_plain_workers(loader)
+        place.persisting = True
+    with undrawn(loader, place.persisting):
+        batches = place.copies.begun(loader, begin)
+    told = batches if isinstance(batches, Told) else None
+    if not in_turn and place.order.newest is not None:
+        batches = AsMade(batches, place.order.newest)
+    return PlainIterator(ahead(batches, settings.device_prefetch, settings.tail), place.order, told)
+
+
+def end_plain_workers(loader: DataLoader[Any]) -> None:
+    """End those that persist."""
+    persisting: Any = loader._iterator
+    if persisting is not None:
+        persisting._shutdown_workers()
+    loader._iterator = None
+
+
+class PlainIterator(Around):
+    """An iterator of DataLoader's own that also tells how far it has come.
+
+    Args:
+        batches: of DataLoader; what else it has can be had here, too.
+        order: of the loader, of which it has begun a reading.
+        told: what hears of the dataset's copies in the workers; None where those have no state.
+    """
+
+    def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
+        assert order.newest is not None
+        super().__init__(batches)
+        self._reading = order.newest
+        self._told = told
+        self._alone = isinstance(batches, _SingleProcessDataLoaderIter)  # one batch is made at a time, when it is due
+
+    @untraced
+    def __next__(self) -> Any:
+        if self._alone:
+            self._reading.give_up()
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._reading.ended = True
+            raise
+        except BaseException as error:
+            if takes_a_batch(error):
+                self._batch_passed()
+            raise
+        self._batch_passed()
+        return batch
+
+    def _batch_passed(self) -> None:
+        self._reading.passed()
+        if self._told is not None:
+            self._told.passed()
