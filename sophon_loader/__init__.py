@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sophon_loader.datasets.remote import RemoteImageFolder
     from sophon_loader.datasets.remote_files import RemoteFiles
     from sophon_loader.loader import OffloadingDataLoader
-    from sophon_loader.pipeline.registry import register_op
+    from sophon_loader.pipeline.op_registry import register_op
     from sophon_loader.report.report import Report
 
 __version__ = "0.2.0"
@@ -62,7 +62,7 @@ _HOMES = {
     "RemoteFiles": "sophon_loader.datasets.remote_files",
     "RemoteImageFolder": "sophon_loader.datasets.remote",
     "Report": "sophon_loader.report.report",
-    "register_op": "sophon_loader.pipeline.registry",
+    "register_op": "sophon_loader.pipeline.op_registry",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from sophon_loader.datasets.keys import keys_of
 from sophon_loader.datasets.protocol import Source, Transform
+from sophon_loader.datasets.sample_keys import keys_of
 from sophon_loader.datasets.targets import targets_of
 from sophon_loader.errors import ConfigError
 from sophon_loader.kinds.image.opening import naming

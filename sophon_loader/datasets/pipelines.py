@@ -12,7 +12,7 @@ from sophon_loader.datasets.protocol import Transform
 from sophon_loader.datasets.recognised import known_classes, rule_of
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.op import Op
-from sophon_loader.pipeline.registry import classes_of
+from sophon_loader.pipeline.op_registry import classes_of
 from sophon_loader.pipeline.replaced import (
     Replaced,
     is_checked,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch.utils.data import ConcatDataset, Subset
 
 from sophon_loader.client.address import Address
-from sophon_loader.datasets.keys import Calls
+from sophon_loader.datasets.sample_keys import Calls
 from sophon_loader.errors import ConfigError
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.fields import short

@@ -18,8 +18,8 @@ from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.datasets.vision import StandardTransform
 from torchvision.transforms import v2
 
-from sophon_loader.datasets.keys import keys_below
 from sophon_loader.datasets.protocol import NotOffloadable, OffloadableDataset, Source, Transform
+from sophon_loader.datasets.sample_keys import keys_below
 from sophon_loader.datasets.targets import targets_of
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.replaced import Replaced, replaced_in_dataset, replaced_in_pillow

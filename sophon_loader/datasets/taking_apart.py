@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset
 
 from sophon_loader.datasets.indices import integers
-from sophon_loader.datasets.keys import Calls
 from sophon_loader.datasets.protocol import NotOffloadable, Offloadable, OffloadableDataset, Source
 from sophon_loader.datasets.recognised import own_parts, replaced_under, rule_of
+from sophon_loader.datasets.sample_keys import Calls
 from sophon_loader.datasets.without_gain import why_no_gain
 from sophon_loader.errors import must_leave
 from sophon_loader.host.shared import SharedArray

@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import functional as v2_functional
 from sophon_loader.errors import ConfigError, PipelineError, note_foreign
 from sophon_loader.pipeline.chain import Chain, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
-from sophon_loader.pipeline.registry import build_op
+from sophon_loader.pipeline.op_registry import build_op
 from sophon_loader.torch_internals.profiler_ranges import FINISHING, profiler_range
 
 

@@ -19,10 +19,10 @@ from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.pipeline.ends import End, Place, end_of
 from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
+from sophon_loader.pipeline.op_registry import build_op, classes_of, knows, op_of
 from sophon_loader.pipeline.plain import check_plain
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
-from sophon_loader.pipeline.registry import build_op, classes_of, knows, op_of
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.wire.counting import holds_more
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS

@@ -15,7 +15,7 @@ from PIL import Image
 from sophon_loader import native
 from sophon_loader.errors import PipelineError, must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
-from sophon_loader.kinds.image.fused import Tally, decoded
+from sophon_loader.kinds.image.fused_picture import Tally, decoded
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted

@@ -27,7 +27,7 @@ from torchvision import tv_tensors
 
 from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, Looked
-from sophon_loader.kinds.image.fused import Picture
+from sophon_loader.kinds.image.fused_picture import Picture
 from sophon_loader.pipeline.op import Op
 from sophon_loader.pipeline.switches import flushes_denormals
 

@@ -14,7 +14,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from sophon_loader.pipeline.catalogue import op_type_of
+from sophon_loader.pipeline.op_catalogue import op_type_of
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.state import same_state
 

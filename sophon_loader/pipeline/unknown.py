@@ -14,9 +14,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline.catalogue import op_type_above, op_type_of
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op, OpType
+from sophon_loader.pipeline.op_catalogue import op_type_above, op_type_of
 from sophon_loader.pipeline.plain import MAX_PLAIN_DEPTH, check_plain, to_plain
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.torchvision_ops import NOT_REGISTERED

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sophon_loader.errors import must_leave
-from sophon_loader.pipeline.catalogue import op_type_of
+from sophon_loader.pipeline.op_catalogue import op_type_of
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.state import same_state
 from sophon_loader.wire.limits import MAX_OPS

@@ -26,7 +26,7 @@ from sophon_loader.errors import (
 )
 from sophon_loader.figures import counted
 from sophon_loader.fleet.fleet import Fleet
-from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.fused_picture import Tally
 from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line

@@ -17,10 +17,10 @@ from sophon_loader.datasets.pipelines import Pipeline, described_ops, pipeline_o
 from sophon_loader.datasets.protocol import Offloadable
 from sophon_loader.datasets.recognised import rule_of
 from sophon_loader.errors import ConfigError
-from sophon_loader.pipeline.catalogue import op_type_of
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op
-from sophon_loader.pipeline.registry import op_of
+from sophon_loader.pipeline.op_catalogue import op_type_of
+from sophon_loader.pipeline.op_registry import op_of
 from sophon_loader.pipeline.watch import Watch
 from sophon_loader.workers.source_steps import Steps
 

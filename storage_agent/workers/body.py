@@ -21,7 +21,7 @@ import torch
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.host.system import end_with_parent
-from sophon_loader.pipeline.catalogue import load_ops
+from sophon_loader.pipeline.op_catalogue import load_ops
 from storage_agent.host.agent_settings import Settings
 from storage_agent.host.allocator import KEPT_NBYTES, keep_freed_memory
 from storage_agent.host.channel import Channel

@@ -22,11 +22,11 @@ from timm.data import transforms as timm_transforms
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from sophon_loader.pipeline.catalogue import registered
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.op import GENERATORS, OpSpec
+from sophon_loader.pipeline.op_catalogue import registered
+from sophon_loader.pipeline.op_registry import build_op, op_of
 from sophon_loader.pipeline.randomness import seed_generators
-from sophon_loader.pipeline.registry import build_op, op_of
 from sophon_loader.pipeline.state import same_state
 from sophon_loader.pipeline.timm_ops import NOT_REGISTERED as NOT_OF_TIMM
 from sophon_loader.pipeline.timm_ops import op_name

@@ -25,7 +25,7 @@ from tests.support.pictures import folder, picture
 
 FILES = 24
 OTHER_OPS = '''
-from sophon_loader.pipeline.registry import register_op
+from sophon_loader.pipeline.op_registry import register_op
 
 class Invert:
     """What `tests.Invert` was in an earlier release of its author's."""

@@ -18,7 +18,7 @@ from PIL import Image
 from torchvision import transforms as v1
 
 from sophon_loader.kinds.image.deferred import deferred
-from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.fused_picture import Tally
 from sophon_loader.kinds.image.source import Source, source_of
 from sophon_loader.pipeline.chain import Chain, chain_of, decode
 from sophon_loader.pipeline.described import run_from_file

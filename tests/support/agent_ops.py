@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import ImageOps
 
-from sophon_loader.pipeline.registry import register_op
+from sophon_loader.pipeline.op_registry import register_op
 
 
 class Gate:

@@ -17,7 +17,7 @@ from weakref import ref
 from PIL import Image, ImageFilter
 
 from sophon_loader.host.regular import read_regular
-from sophon_loader.kinds.image.fused import Picture
+from sophon_loader.kinds.image.fused_picture import Picture
 from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.opening import naming, open_image
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output

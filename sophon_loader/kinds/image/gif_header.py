@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from sophon_loader.kinds.image.fields import Header, UnusualFile
+from sophon_loader.kinds.image.header_fields import Header, UnusualFile
 
 _MAX_EXTENSIONS, _MAX_BLOCKS = 64, 4096
 _SCREEN = struct.Struct("<HHBBB")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from sophon_loader.kinds.image.fields import PACKED_NBYTES, Header, UnusualFile, pack, unpack
 from sophon_loader.kinds.image.gif_header import read_gif
+from sophon_loader.kinds.image.header_fields import PACKED_NBYTES, Header, UnusualFile, pack, unpack
 from sophon_loader.kinds.image.jpeg_header import read_jpeg
 from sophon_loader.kinds.image.png_header import read_png
 from sophon_loader.kinds.image.webp_header import read_webp

@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 
 from PIL import Image
 
-from sophon_loader.kinds.image.fused import Picture, begun
+from sophon_loader.kinds.image.fused_picture import Picture, begun
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.source import Held, Source
 from sophon_loader.programs.program import Step

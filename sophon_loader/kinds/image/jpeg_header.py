@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from sophon_loader.kinds.image.fields import Header, UnusualFile
+from sophon_loader.kinds.image.header_fields import Header, UnusualFile
 from sophon_loader.kinds.image.tiff_directory import Span, count_pictures, read_orientation
 
 _MAX_SEGMENTS = 512

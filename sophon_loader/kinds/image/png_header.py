@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from sophon_loader.kinds.image.fields import Header, UnusualFile
+from sophon_loader.kinds.image.header_fields import Header, UnusualFile
 from sophon_loader.kinds.image.tiff_directory import Span, read_orientation
 
 _MAX_CHUNKS = 256

@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from sophon_loader import native
 from sophon_loader.errors import must_leave, without_frames
-from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.fused_picture import Tally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.opening import open_image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 
-from sophon_loader.kinds.image.fields import UnusualFile
+from sophon_loader.kinds.image.header_fields import UnusualFile
 
 Span = tuple[int, int]
 """Where something begins and ends in the file, bytes."""

@@ -16,9 +16,9 @@ from bench.program_cases import CONSTRUCTIONS, PIPELINES
 from bench.programs import shares
 from bench.record import RESULTS, summary_of
 from bench.recorded import answer, answers
-from sophon_loader.pipeline.catalogue import registered
 from sophon_loader.pipeline.chain import chain_of
-from sophon_loader.pipeline.registry import op_of
+from sophon_loader.pipeline.op_catalogue import registered
+from sophon_loader.pipeline.op_registry import op_of
 
 OURS = ("v1.", "v2.", "nn.", "timm.")
 REMEDY = "run `python -m bench recorded programs` and `python -m bench.tables`"

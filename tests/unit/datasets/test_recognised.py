@@ -15,12 +15,12 @@ from torchvision.datasets.folder import default_loader
 
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.files import FileDataset
-from sophon_loader.datasets.keys import keys_below
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.look import look, same_look
 from sophon_loader.datasets.pipelines import transforms_of
 from sophon_loader.datasets.protocol import NotOffloadable
 from sophon_loader.datasets.recognised import rule_of
+from sophon_loader.datasets.sample_keys import keys_below
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.datasets.targets import IntTargets, ObjectTargets, targets_of
 from sophon_loader.errors import ConfigError

@@ -24,10 +24,10 @@ from sophon_loader.device.tail import Split, channels_last, device_of, split
 from sophon_loader.epoch.account import Account
 from sophon_loader.epoch.epoch import Epoch, EpochIterator
 from sophon_loader.errors import ConfigError, PipelineError
-from sophon_loader.pipeline import catalogue
+from sophon_loader.pipeline import op_catalogue
 from sophon_loader.pipeline.chain import Chain, chain_of
+from sophon_loader.pipeline.op_registry import register_op
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registry import register_op
 from tests.support.drawn import FULL
 from tests.support.loaders import as_list, said, times_two
 
@@ -294,9 +294,9 @@ class ToHalves:
 def test_an_op_of_the_user_s_moves_if_it_says_that_it_takes_batches(
     steps: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue.load_ops()
-    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
-    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
+    op_catalogue.load_ops()
+    monkeypatch.setattr(op_catalogue, "_BY_NAME", dict(op_catalogue._BY_NAME))
+    monkeypatch.setattr(op_catalogue, "_BY_CLASS", dict(op_catalogue._BY_CLASS))
     register_op("test.Gamma", Gamma, draws=())
     register_op("test.ToHalves", ToHalves, draws=(), makes="tensor")
     assert reason(steps).startswith("no op runs on cpu, because test.Gamma stands in the way")

@@ -27,13 +27,13 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError, TooManyPixels
-from sophon_loader.pipeline import catalogue
+from sophon_loader.pipeline import op_catalogue
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, decode, specs_of
 from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.op_registry import register_op
 from sophon_loader.pipeline.randomness import Draw, seed_generators
 from sophon_loader.pipeline.registration import Registration
-from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.limits import MAX_DESCRIPTION_NBYTES, MAX_DESCRIPTION_VALUES, MAX_OPS
 from tests.property.strategies import chains, draws, image_files
 from tests.support.drawn import examples
@@ -56,9 +56,9 @@ class Noise:
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue.load_ops()
-    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
-    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
+    op_catalogue.load_ops()
+    monkeypatch.setattr(op_catalogue, "_BY_NAME", dict(op_catalogue._BY_NAME))
+    monkeypatch.setattr(op_catalogue, "_BY_CLASS", dict(op_catalogue._BY_CLASS))
 
 
 @pytest.fixture

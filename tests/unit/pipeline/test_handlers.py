@@ -17,7 +17,7 @@ from torchvision import transforms as v1
 
 import sophon_loader
 from sophon_loader.errors import must_leave, raised_by_handler
-from sophon_loader.kinds.image.fused import Tally
+from sophon_loader.kinds.image.fused_picture import Tally
 from sophon_loader.native import decoding
 from sophon_loader.pipeline import ends
 from sophon_loader.pipeline.chain import Chain, chain_of

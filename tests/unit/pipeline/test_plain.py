@@ -18,10 +18,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline import catalogue, plain
+from sophon_loader.pipeline import op_catalogue, plain
 from sophon_loader.pipeline.op import OpSpec
+from sophon_loader.pipeline.op_registry import build_op
 from sophon_loader.pipeline.plain import MAX_PLAIN_DEPTH, MAX_PLAIN_NBYTES, from_plain, to_plain
-from sophon_loader.pipeline.registry import build_op
 from sophon_loader.pipeline.state import same_state
 from tests.support.drawn import examples
 
@@ -136,7 +136,7 @@ def test_malformed_parameters_are_refused(name: str) -> None:
         build_op(OpSpec("v1.Normalize", {"mean": MALFORMED[name], "std": [1.0]}))
 
 
-_NAMES = st.sampled_from(sorted(catalogue.registered()))
+_NAMES = st.sampled_from(sorted(op_catalogue.registered()))
 _TAGS = st.sampled_from([*plain._READERS, "code", 3, None])
 _FIELDS = ["items", "name", "params", "type", "member", "dtype", "shape", "data"]
 _PARAMS = ["size", "p", "transforms", "scale", "ratio", "fill", "padding", "mean", "std", "dtype", "degrees", "bits"]

@@ -18,9 +18,9 @@ from torchvision.transforms import v2
 from sophon_loader.datasets.pipelines import pipeline_of, same_pipeline
 from sophon_loader.pipeline.chain import Chain, chain_from, chain_of, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
+from sophon_loader.pipeline.op_registry import op_of
 from sophon_loader.pipeline.presets import steps_of
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registry import op_of
 from tests.support.op_examples import same_value
 from tests.support.pictures import picture
 
@@ -201,7 +201,7 @@ import sys
 import torchvision.transforms as v1
 import sophon_loader.loader
 from sophon_loader.pipeline.chain import chain_of
-from sophon_loader.pipeline.registry import knows
+from sophon_loader.pipeline.op_registry import knows
 assert chain_of(v1.Resize(8)).describable == 2 and "timm" not in sys.modules
 sys.modules["timm"] = None
 assert not knows("timm.RandAugment@1.0.0") and knows("v1.Resize")

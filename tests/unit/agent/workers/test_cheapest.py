@@ -23,11 +23,11 @@ from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.encodings.catalogue import ANY_PART, encoding_names
 from sophon_loader.encodings.estimate import MIN_PROBES
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.op_catalogue import _BY_CLASS, _BY_NAME
+from sophon_loader.pipeline.op_registry import register_op
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.pipeline.registry import register_op
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.messages import CHEAPEST, Failed, Sample
 from storage_agent.jobs.jobs import Job

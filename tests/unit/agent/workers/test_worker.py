@@ -19,11 +19,11 @@ from torchvision.transforms import v2
 
 from sophon_loader.encodings.catalogue import ANY_PART, INFO_CLASSES, encoding_names
 from sophon_loader.encodings.registry import decode
-from sophon_loader.pipeline.catalogue import _BY_CLASS, _BY_NAME
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.chain import decode as decoded
+from sophon_loader.pipeline.op_catalogue import _BY_CLASS, _BY_NAME
+from sophon_loader.pipeline.op_registry import register_op
 from sophon_loader.pipeline.randomness import Draw
-from sophon_loader.pipeline.registry import register_op
 from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH

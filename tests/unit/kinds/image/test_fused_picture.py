@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sophon_loader.kinds.image.fused import Picture, Tally, begun
+from sophon_loader.kinds.image.fused_picture import Picture, Tally, begun
 from sophon_loader.kinds.image.part import NotCut, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape, output, run
 from sophon_loader.kinds.image.source import PixelsWanted, Source, source_of

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline.catalogue import add_op_type, op_type_named, op_type_of
 from sophon_loader.pipeline.growth import Growth, of_any_order
 from sophon_loader.pipeline.op import GENERATORS, Made, Op, OpSpec, OpType, attribute_parameters
+from sophon_loader.pipeline.op_catalogue import add_op_type, op_type_named, op_type_of
 from sophon_loader.pipeline.plain import add_tag, check_plain, read_checked, to_plain
 from sophon_loader.pipeline.replaced import replaced_in_transform
 from sophon_loader.pipeline.state import same_state

@@ -10,12 +10,12 @@ import pytest
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline import catalogue
-from sophon_loader.pipeline.catalogue import ENTRY_POINTS, registered
+from sophon_loader.pipeline import op_catalogue
 from sophon_loader.pipeline.chain import DECODE, chain_from, chain_of, description_of
 from sophon_loader.pipeline.op import Op, OpSpec
+from sophon_loader.pipeline.op_catalogue import ENTRY_POINTS, registered
+from sophon_loader.pipeline.op_registry import build_op, draws_of, knows, op_of, register_op
 from sophon_loader.pipeline.plain import from_plain
-from sophon_loader.pipeline.registry import build_op, draws_of, knows, op_of, register_op
 
 
 class Brighten:
@@ -28,9 +28,9 @@ class Darken:
 
 @pytest.fixture(autouse=True)
 def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue.load_ops()
-    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
-    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
+    op_catalogue.load_ops()
+    monkeypatch.setattr(op_catalogue, "_BY_NAME", dict(op_catalogue._BY_NAME))
+    monkeypatch.setattr(op_catalogue, "_BY_CLASS", dict(op_catalogue._BY_CLASS))
 
 
 def test_names_are_given_away_once() -> None:
@@ -43,8 +43,8 @@ def test_names_are_given_away_once() -> None:
 def _installed(monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
     """One package is installed whose entry point is `load`, and nothing has been looked up yet."""
     points = {ENTRY_POINTS: [SimpleNamespace(load=load)]}
-    monkeypatch.setattr(catalogue, "entry_points", lambda group: points.get(group, []))
-    monkeypatch.setattr(catalogue, "_loaded", False)
+    monkeypatch.setattr(op_catalogue, "entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr(op_catalogue, "_loaded", False)
 
 
 def test_entry_points_are_loaded_once_and_may_look_up_ops_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +84,5 @@ LOOK_UPS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_the_first_look_up_of_a_process_finds_torchvision_s_ops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for attribute, empty in (("_BY_NAME", {}), ("_BY_CLASS", {}), ("_loaded", False)):
-        monkeypatch.setattr(catalogue, attribute, empty)
+        monkeypatch.setattr(op_catalogue, attribute, empty)
     assert LOOK_UPS[name]()

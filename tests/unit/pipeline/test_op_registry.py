@@ -15,10 +15,10 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from sophon_loader.errors import PipelineError
-from sophon_loader.pipeline import catalogue
-from sophon_loader.pipeline.catalogue import add_op_type
+from sophon_loader.pipeline import op_catalogue
 from sophon_loader.pipeline.op import GENERATORS, OpSpec, OpType
-from sophon_loader.pipeline.registry import build_op, draws_of, knows, op_of, reads_info_of, register_op
+from sophon_loader.pipeline.op_catalogue import add_op_type
+from sophon_loader.pipeline.op_registry import build_op, draws_of, knows, op_of, reads_info_of, register_op
 
 
 class Brighten:
@@ -46,9 +46,9 @@ class Dropping(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue.load_ops()
-    monkeypatch.setattr(catalogue, "_BY_NAME", dict(catalogue._BY_NAME))
-    monkeypatch.setattr(catalogue, "_BY_CLASS", dict(catalogue._BY_CLASS))
+    op_catalogue.load_ops()
+    monkeypatch.setattr(op_catalogue, "_BY_NAME", dict(op_catalogue._BY_NAME))
+    monkeypatch.setattr(op_catalogue, "_BY_CLASS", dict(op_catalogue._BY_CLASS))
 
 
 # --- what stays local -----------------------------------------------------------------------------------------
