@@ -27,7 +27,7 @@ from sophon_loader import OffloadingDataLoader
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.wire.messages import Fetch, Sample
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 
 BAR_MB_S = 600.0
 BAR_MEMORY = 1.15
@@ -35,7 +35,7 @@ PER_MESSAGE = 16
 """Files asked for in one message."""
 WARM_MB = 300
 """Fetched before the first round: fills the page cache and waits for the worker's start."""
-MAX_WINDOW = Settings.max_outstanding
+MAX_WINDOW = AgentSettings.max_outstanding
 """What an agent admits of one client."""
 
 

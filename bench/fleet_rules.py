@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Protocol
 
-from storage_agent.fleet.fleet_size import HELD_S, FleetSize, WantedFile
+from storage_agent.fleet.fleet_size import HELD_S, FleetSize, FoundWantedFile
 
 CLIENT_PRICE, AGENT_PRICE = 4.96, 0.427
 """$ per hour of a training and of an agent: Pecan's C and W."""
@@ -48,7 +48,7 @@ class Seen:
     trainings: int = 1
     demanded: Sequence[float] = ()
     agents: Sequence[float] = ()
-    wanted: Mapping[str, WantedFile] = field(default_factory=dict)
+    wanted: Mapping[str, FoundWantedFile] = field(default_factory=dict)
 
 
 class Rule(Protocol):

@@ -15,7 +15,7 @@ from bench.fleet_rules import RULES, Rule, Seen
 from sophon_loader.decide.agent_cores import NEARLY
 from sophon_loader.wire.entry import REWRITTEN_S
 from sophon_loader.wire.wanted_cores import WantedCores
-from storage_agent.fleet.fleet_size import LOOK_S, WantedFile
+from storage_agent.fleet.fleet_size import LOOK_S, FoundWantedFile
 
 TICK_S = 0.1
 KNOWN_S = 6.0
@@ -160,7 +160,7 @@ class Simulation:
             demanded=[self._load.demand] * len(known),
             agents=[self._load.capacity + self._load.alone] * ready,
             wanted={
-                f"wanted-{one.begun_s:g}-{index}.json": WantedFile((int(now_s // REWRITTEN_S), index, b""), cores)
+                f"wanted-{one.begun_s:g}-{index}.json": FoundWantedFile((int(now_s // REWRITTEN_S), index, b""), cores)
                 for index, one in enumerate(known)
             },
         )

@@ -43,9 +43,9 @@ from bench.link import WARM_EPOCHS, one_epoch
 from bench.loading import cpu_s, folder, our_loader, quiet, torch_loader, tree_cpu_s
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.kinds.image.history import Node
-from sophon_loader.kinds.image.source import Held, Source
+from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
 from sophon_loader.pipeline import chain
-from sophon_loader.pipeline.ends import End
+from sophon_loader.pipeline.ends import PointwiseEnd
 from sophon_loader.workers import finishing
 
 POLICIES = ("torch", "no-off", "resize-off", "auto")
@@ -146,9 +146,9 @@ def measure_ops(watch: Stopwatch) -> None:
     """Put the watch around everything in this package that decodes or transforms."""
     replace(Node, "made", watch.around)
     replace(Node, "picture", watch.around)
-    replace(End, "run", watch.around)
-    replace(Source, "held", watch.around)
-    replace(Held, "run", watch.around)
+    replace(PointwiseEnd, "run", watch.around)
+    replace(PictureFile, "held", watch.around)
+    replace(DecodedPixels, "run", watch.around)
     replace(finishing, "decode", lambda decode: codecs_measured(watch, decode))
     replace(chain, "op_of", lambda op_of: lambda step: measured_op(watch, op_of(step)))
     replace(chain, "DECODE", lambda op: measured_op(watch, op))

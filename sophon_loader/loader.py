@@ -21,7 +21,7 @@ from sophon_loader.encodings.catalogue import EncodingName
 from sophon_loader.epoch.epoch import EpochIterator
 from sophon_loader.errors import ConfigError, SophonError, frames_for_user, warn_user
 from sophon_loader.host.system import cores_available
-from sophon_loader.order.loader_state import Place
+from sophon_loader.order.loader_state import LoaderState
 from sophon_loader.order.look_ahead import TorchsPrefetch
 from sophon_loader.order.sharding import shard_sampler
 from sophon_loader.pipeline.randomness import Seed
@@ -36,7 +36,7 @@ from sophon_loader.run.measured_pass import measured_pass
 from sophon_loader.run.parts import Parts
 from sophon_loader.run.plain_loader import end_plain_workers, plain_batches
 from sophon_loader.run.progress import with_progress
-from sophon_loader.run.torch_loader import Inner
+from sophon_loader.run.torch_loader import TorchLoader
 from sophon_loader.run.workforce import AutoWorkers, asked_for
 from sophon_loader.settings import Settings
 from sophon_loader.torch_internals.owned_workers import OwnedDataLoader, asked_by_torchs_iterator
@@ -174,8 +174,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         self.device_prefetch, self.snapshot_every_n_steps = device_prefetch, snapshot_every_n_steps
         self._settings = Settings.checked(agent, policy, encodings, seed, profile, tail, device_prefetch, options)
         samplers = self.sampler, self.batch_sampler
-        self._followed_place = Place(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
-        self._inner: Inner | None = None
+        self._followed_place = LoaderState(dataset, samplers, generator, self._settings.seed, drop_last=drop_last)
+        self._inner: TorchLoader | None = None
         self._pid = os.getpid()
         self._parts = Parts(self, self._settings)
         self._use = watched(self, agent)
@@ -254,7 +254,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             raise error
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> LoaderState:
         """Where this loader stands."""
         return self._followed_place.of(self.sampler, self.batch_sampler)
 
@@ -298,7 +298,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
             unasked = (persist and workforce is not None) or self._place.persisting
             if self._inner is not None and unasked:
                 self._inner.end()
-            self._inner = Inner(self, self._engine, seed, order, unasked=unasked, needs_agent=measuring)
+            self._inner = TorchLoader(self, self._engine, seed, order, unasked=unasked, needs_agent=measuring)
         assert self._inner is not None
         share = order.share_of(len(self._engine.data))
         alone = not self._place.of_all_ranks

@@ -17,14 +17,14 @@ from sophon_loader.host.scraping import ScrapePort, needs_prometheus
 from sophon_loader.host.system import cores_available
 from sophon_loader.host.unread import quiet_when_unread
 from sophon_loader.wire.announcement import Announcement
-from sophon_loader.wire.entry import Entry
+from sophon_loader.wire.entry import AgentEntry
 from storage_agent.broker.broker import Broker
 from storage_agent.clients.key_files import FIRST, KeyFolder
 from storage_agent.command.arguments import USUAL_PORT, parser
 from storage_agent.command.this_host import how_to_copy
 from storage_agent.fleet.announcing import Announcer, announced_address, check_folder
 from storage_agent.host import log
-from storage_agent.host.agent_settings import Settings, is_private
+from storage_agent.host.agent_settings import AgentSettings, is_private
 from storage_agent.host.allocator import keep_freed_memory
 from storage_agent.host.checks import check_address, check_modules
 from storage_agent.host.metrics import open_port
@@ -50,7 +50,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         raise ConfigError("--insecure must be left out where keys are used, got --insecure and --keys; leave out one")
     unusual = parsed.insecure or is_private(parsed.bind)
     new = None
-    settings = Settings(
+    settings = AgentSettings(
         exports=dict(parsed.export),
         bind=parsed.bind,
         keys=parsed.keys if parsed.keys is not None or unusual else KeyFolder.usual(),
@@ -144,14 +144,14 @@ def _see_to_keys(keys: KeyFolder) -> Path | None:
     return None
 
 
-def _announce(broker: Broker, settings: Settings, exports: Exports) -> None:
+def _announce(broker: Broker, settings: AgentSettings, exports: Exports) -> None:
     print(Announcement(broker.address, exports.describe(), settings.workers, os.getpid()).line(), flush=True)
 
 
-def _announcer(folder: Path, broker: Broker, settings: Settings) -> Announcer:
+def _announcer(folder: Path, broker: Broker, settings: AgentSettings) -> Announcer:
     try:
         address = announced_address(broker.address, settings.announce_as)
-        announcer = Announcer(folder, Entry([address], broker.instance, list(settings.exports)), log.EventLog())
+        announcer = Announcer(folder, AgentEntry([address], broker.instance, list(settings.exports)), log.EventLog())
     except SophonError:
         broker.close()
         raise

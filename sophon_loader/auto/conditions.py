@@ -76,7 +76,7 @@ ANOTHER = 1.3
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredWindow:
     """What a loader did in a second or two.
 
     Args:
@@ -200,7 +200,7 @@ class Conditions:
         """With the wire as an earlier run has found it."""
         return self._with_wire(bytes_s, GROWTH)
 
-    def after(self, window: Window) -> Conditions:
+    def after(self, window: MeasuredWindow) -> Conditions:
         """After a window; one without samples changes nothing."""
         if window.samples <= 0 or window.seconds <= 0:
             return self
@@ -216,7 +216,7 @@ class Conditions:
         now = replace(self, rates=rates, agent_speed=speed, per_worker=per_worker, disk_bytes_s=self._disk(window))
         return now._after_wire(window)
 
-    def _disk(self, window: Window) -> float:
+    def _disk(self, window: MeasuredWindow) -> float:
         known = self.disk_bytes_s
         if not (window.read_s > 0 and window.read_bytes > 0):
             return known
@@ -226,7 +226,7 @@ class Conditions:
         # Readers that together waited longer than the window has lasted had the disk busy all the time.
         return _mean(known, window.read_bytes / min(window.read_s, window.seconds))
 
-    def _speed(self, window: Window, per_worker: float) -> float:
+    def _speed(self, window: MeasuredWindow, per_worker: float) -> float:
         if window.work_cpu_s < MIN_WORK_S:
             return min(1.0, self.agent_speed * RECOVERY)
         # What the agent's own upkeep has taken meanwhile was not lost to others: it is counted with every sample.
@@ -236,7 +236,7 @@ class Conditions:
         # What a quota leaves to each worker slows its work down, and is counted in what is promised already.
         return min(1.0, _mean(self.agent_speed, min(1.0, got / (per_worker or 1.0))))
 
-    def _after_wire(self, window: Window) -> Conditions:
+    def _after_wire(self, window: MeasuredWindow) -> Conditions:
         got, known = window.wire_bytes / window.seconds, self.rates.wire_bytes_s
         if window.held_up_by_wire:
             # Not the mean with what was tried: that may be many times what the wire has, and was never seen.

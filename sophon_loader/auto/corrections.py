@@ -26,7 +26,7 @@ COMPARED_FROM_S = 0.1
 
 
 @dataclass(frozen=True)
-class Beside:
+class CostCorrections:
     """What estimates are corrected by; `SharedOffers.table` takes it.
 
     Args:
@@ -37,7 +37,7 @@ class Beside:
         agent_s: agent CPU seconds of any other beside its bytes, ops and encoding.
 
     Example:
-        >>> Beside().after(window, file_rest_s=0.002).loader_s
+        >>> CostCorrections().after(window, file_rest_s=0.002).loader_s
         0.0004
     """
 
@@ -48,7 +48,7 @@ class Beside:
     agent_s: float = 0.0
 
     @staticmethod
-    def kept(figures: Mapping[str, float]) -> Beside:
+    def kept(figures: Mapping[str, float]) -> CostCorrections:
         """What an earlier run has kept.
 
         Args:
@@ -57,7 +57,7 @@ class Beside:
         Raises:
             KeyError, ValueError: one is missing, or nonsense.
         """
-        found = Beside(**{one.name: float(figures[one.name]) for one in fields(Beside)})
+        found = CostCorrections(**{one.name: float(figures[one.name]) for one in fields(CostCorrections)})
         seconds = (found.loader_s, found.file_s, found.agent_s)
         ratios = (found.loader_per_rest, found.agent_per_work)
         if not all(1 / MAX_RATIO <= one <= MAX_RATIO for one in ratios):
@@ -70,7 +70,7 @@ class Beside:
         """The inverse of `kept`."""
         return asdict(self)
 
-    def after(self, now: Totals, file_rest_s: float | None) -> Beside:
+    def after(self, now: Totals, file_rest_s: float | None) -> CostCorrections:
         """After a window; one without samples changes nothing.
 
         Args:
@@ -97,7 +97,7 @@ class Beside:
             rest_s = (files * file_rest_s + now.offloaded * taken_s) / now.samples
             found_s = now.loader_cpu_s / now.samples - per_rest * rest_s - LOADER_S_PER_BYTE * nbytes
             loader_s += _weight(now.loader_cpu_s, KNOWN_FROM_S) * (max(0.0, found_s) - loader_s)
-        return Beside(per_rest, per_work, loader_s, file_s, agent_s)
+        return CostCorrections(per_rest, per_work, loader_s, file_s, agent_s)
 
 
 def _ratio(known: float, measured_s: float, estimated_s: float) -> float:

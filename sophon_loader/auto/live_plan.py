@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.auto.conditions import MAX_WIRE_BYTES_S, Conditions, Guard, Window
-from sophon_loader.auto.corrections import Beside
+from sophon_loader.auto.conditions import MAX_WIRE_BYTES_S, Conditions, Guard, MeasuredWindow
+from sophon_loader.auto.corrections import CostCorrections
 from sophon_loader.auto.prices import (
     NO_CPU,
     CachedShare,
@@ -109,7 +109,7 @@ class LivePlan:
         self.shared = shared or Live(SharedTariff(), SharedOffers(processes, encodings))
         self.conditions = conditions
         self.tariff = at_first(conditions)
-        self.beside = Beside()
+        self.beside = CostCorrections()
         self.wanted_cores, self._files_from_agents = AgentCores(), files_from_agents
         self._mark: Moment | None = None
         self._latest: Moment | None = None
@@ -126,7 +126,7 @@ class LivePlan:
     def take_over(self, kept: KeptLive) -> None:
         """Go on from what an earlier run has kept; nothing of it is taken if it does not fit."""
         try:
-            wire_bytes_s, beside = float(kept.figures["wire_bytes_s"]), Beside.kept(kept.figures)
+            wire_bytes_s, beside = float(kept.figures["wire_bytes_s"]), CostCorrections.kept(kept.figures)
             if not 0 <= wire_bytes_s <= MAX_WIRE_BYTES_S:
                 return
             self.shared.offers.load(kept.arrays)
@@ -230,9 +230,9 @@ class LivePlan:
             self._guard.after(window.totals.samples / window.seconds, self.tariff, rows)
         return revised
 
-    def _window(self, passed: Moment, gpu_samples_s: float) -> Window:
+    def _window(self, passed: Moment, gpu_samples_s: float) -> MeasuredWindow:
         now = passed.totals
-        return Window(
+        return MeasuredWindow(
             seconds=passed.seconds,
             processes=self._processes,
             samples=now.samples,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sophon_loader.auto.conditions import Conditions
-from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
+from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, CostCorrections
 from sophon_loader.decide.facts import FILE, OFFLOADS_FROM_CORES, ChoiceTable, Facts, Rates
 from sophon_loader.decide.tariff import FILES, Part, Prices, Tariff
 from sophon_loader.measures.counters import Totals
@@ -133,7 +133,7 @@ def with_tried(tariff: Tariff, rates: Rates, share: float) -> Tariff:
     return Tariff((*parts, Part(share, tried)), tariff.reason)
 
 
-def in_units_of_the_agent(tariff: Tariff, beside: Beside, per_worker: float) -> Tariff:
+def in_units_of_the_agent(tariff: Tariff, beside: CostCorrections, per_worker: float) -> Tariff:
     """The same tariff at prices of at most 1: a byte's holds what it takes of either CPU, and those of CPU seconds are
     for seconds as the agent estimates them.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
+from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, CostCorrections
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.wire.limits import MAX_OPS
@@ -90,7 +90,7 @@ class SharedOffers:
             table[rows, choices.index(choice)] = costs[rows, positions]
         return choices, table[np.isfinite(table[:, 0, 0])]
 
-    def table(self, beside: Beside, *, files_here: bool) -> ChoiceTable | None:
+    def table(self, beside: CostCorrections, *, files_here: bool) -> ChoiceTable | None:
         """What each choice of each of these samples costs; None before one is known.
 
         Args:

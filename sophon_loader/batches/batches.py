@@ -21,8 +21,8 @@ call the same methods.
 
 A lock guards what the two threads of a worker share. In the main process one thread at a time reads the queue.
 
-**The life of a piece.** The worker creates it (`lend`) and numbers this use of it (`Use`). It is sent under another
-number of its own each time that it is pickled (`reduced`), the first time with its descriptor. The main process maps it
+**The life of a piece.** The worker creates it (`lend`) and numbers this use of it (`PieceUse`). It is sent under
+another number each time that it is pickled (`reduced`), the first time with its descriptor. The main process maps it
 (`attach`) and from then on looks, whenever it attaches something of that worker, whether that use has ended. If so, it
 writes the use into the array `ended`, at (row of the worker, number of the piece): each place has one writer, the main
 process, and one reader, the worker. No answer is waited for, on either side.
@@ -85,7 +85,7 @@ _memories: weakref.WeakValueDictionary[str, BatchMemory] = weakref.WeakValueDict
 """By name, those of this process: what a worker pickles says by name where it is to be attached."""
 
 
-class Use(NamedTuple):
+class PieceUse(NamedTuple):
     """One use of a piece. In shared memory it is a uint64, and 0 stands for no use at all.
 
     - bit 63: abandoned. Another process (a forked child, say) may still see the tensor, so the piece is never reused.
@@ -100,22 +100,22 @@ class Use(NamedTuple):
     abandoned: bool = False
 
     @staticmethod
-    def first() -> Use:
+    def first() -> PieceUse:
         """Where a worker begins to count."""
-        return Use(int.from_bytes(os.urandom(8), "little") >> 2 | 1)
+        return PieceUse(int.from_bytes(os.urandom(8), "little") >> 2 | 1)
 
-    def next(self) -> Use:
+    def next(self) -> PieceUse:
         """The use that is begun after this one."""
-        return Use(self.number + 1)
+        return PieceUse(self.number + 1)
 
     def pack(self) -> int:
         """As a uint64."""
         return self.number | self.abandoned << 63
 
     @staticmethod
-    def unpack(packed: int) -> Use:
+    def unpack(packed: int) -> PieceUse:
         """The inverse of `pack`."""
-        return Use(packed & ~(1 << 63), bool(packed >> 63))
+        return PieceUse(packed & ~(1 << 63), bool(packed >> 63))
 
 
 class _Forks:
@@ -152,11 +152,11 @@ class Piece:
         self.nbytes = self.storage.nbytes()
         self.address = self.storage.data_ptr()
         self.descriptor: int = self.storage._share_fd_cpu_()[0]  # shared memory gives the one that it has
-        self.use: Use | None = None
+        self.use: PieceUse | None = None
         self._file: tuple[int, int] = reductions.fd_id(self.descriptor)  # type: ignore[no-untyped-call]
         self._forks = _Forks.count
 
-    def begin(self, use: Use) -> None:
+    def begin(self, use: PieceUse) -> None:
         """It is in use from now on, under that number; if it was before, the forks since then still count."""
         if self.use is None:
             self._forks = _Forks.count
@@ -207,7 +207,7 @@ class BatchMemory:
         self._name = uuid.uuid4().hex
         self._workers, self.room = max(1, workers), room
         self._scarce = False  # descriptors of the main process
-        # uint64[workers, pieces]: the last use of each piece that has ended, see `Use`.
+        # uint64[workers, pieces]: the last use of each piece that has ended, see `PieceUse`.
         self._ended = SharedArray(np.zeros((self._workers, MAX_LARGE + MAX_SMALL), np.uint64))
         self._sessions: dict[bytes, _Session] = {}  # of the main process
         self._start()
@@ -216,7 +216,7 @@ class BatchMemory:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._session = os.urandom(16)
-        self._last_use = Use.first()
+        self._last_use = PieceUse.first()
         self._looked_s = -LOOK_S  # when the memory that is free was looked at
         self._pieces: dict[int, Piece] = {}  # of a worker
         self._told: set[int] = set()  # those that the main process has
@@ -315,7 +315,7 @@ class BatchMemory:
         with contextlib.suppress(OSError):
             os.ftruncate(piece.descriptor, 0)
 
-    def _next_use(self) -> Use:
+    def _next_use(self) -> PieceUse:
         self._last_use = self._last_use.next()
         return self._last_use
 
@@ -323,7 +323,7 @@ class BatchMemory:
         """Whether a piece may be used again; one that never will be is forgotten."""
         piece = self._pieces[number]
         if piece.use is not None:
-            ended = Use.unpack(int(self._ended.array[self._row, number]))
+            ended = PieceUse.unpack(int(self._ended.array[self._row, number]))
             if ended.number != piece.use.number:
                 return False
             if ended.abandoned:
@@ -366,7 +366,7 @@ class BatchMemory:
     # --- the main process's side ------------------------------------------------------------------------------
 
     def attach(
-        self, session: tuple[bytes, int, int], number: int, use: Use, nbytes: int, handle: Any
+        self, session: tuple[bytes, int, int], number: int, use: PieceUse, nbytes: int, handle: Any
     ) -> torch.UntypedStorage:
         """The storage that a worker has filled.
 
@@ -410,7 +410,7 @@ class BatchMemory:
                 self._tell(session.row, number, piece.use)
                 piece.use = None
 
-    def _tell(self, row: int, number: int, ended: Use) -> None:
+    def _tell(self, row: int, number: int, ended: PieceUse) -> None:
         self._ended.array[row, number] = ended.pack()
 
     def forget_ended(self) -> None:
@@ -424,4 +424,4 @@ def _attached(
     name: str, session: tuple[bytes, int, int], number: int, use: int, nbytes: int, handle: Any
 ) -> torch.UntypedStorage:
     """What a pickled storage becomes in the main process, see `BatchMemory.reduced`."""
-    return _memories[name].attach(session, number, Use.unpack(use), nbytes, handle)
+    return _memories[name].attach(session, number, PieceUse.unpack(use), nbytes, handle)

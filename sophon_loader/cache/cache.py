@@ -22,7 +22,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from sophon_loader.cache.segment import OWN, SEGMENTS, Entry, Segment, Version, own_folder
+from sophon_loader.cache.segment import OWN, SEGMENTS, FileVersion, Segment, SegmentEntry, own_folder
 from sophon_loader.cache.stuck import Reads
 from sophon_loader.cache.withdrawals import Withdrawals
 from sophon_loader.encodings.encoding import Payload
@@ -80,7 +80,7 @@ class Cache:
         """Whether a version of a file is kept, whichever."""
         return self.version(key) is not None
 
-    def version(self, key: str) -> Version | None:
+    def version(self, key: str) -> FileVersion | None:
         """In which version a file is kept; None if it is not."""
         entry = self._looked_up(key, None)[0]
         return None if entry is None else entry.version
@@ -94,11 +94,11 @@ class Cache:
         self._since_s = now_s
         return self._saved_s > 0 and now_s >= self._paused_until_s
 
-    def get(self, key: str, version: Version) -> bytes | None:
+    def get(self, key: str, version: FileVersion) -> bytes | None:
         """A file; None if it is not kept in this version, or not as it was written."""
         return self._looked_up(key, version)[1]
 
-    def _looked_up(self, key: str, version: Version | None) -> tuple[Entry | None, bytes | None]:
+    def _looked_up(self, key: str, version: FileVersion | None) -> tuple[SegmentEntry | None, bytes | None]:
         """What is kept of a file, and its bytes if that is a certain version of it."""
         digest, data = _digest(key), None
         began_s = self.reads.begin()
@@ -113,7 +113,7 @@ class Cache:
             self.reads.end(began_s)
         return entry, data
 
-    def put(self, key: str, version: Version, data: Payload, young_s: float = 0.0, *, sent: bool = False) -> bool:
+    def put(self, key: str, version: FileVersion, data: Payload, young_s: float = 0.0, *, sent: bool = False) -> bool:
         """Keep a file, if it is to be kept and that can be done; whether it is.
 
         Args:
@@ -249,6 +249,6 @@ def _place(digest: bytes) -> float:
     return int.from_bytes(digest[:8], "little") / 2**64
 
 
-def version_of(status: os.stat_result) -> Version:
+def version_of(status: os.stat_result) -> FileVersion:
     """What tells a file from the one that takes its place."""
-    return Version(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileVersion(status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from glob import escape, glob
 
 from sophon_loader import __version__
-from sophon_loader.cache.segment import SEGMENTS, Entry, Segment, own_folder
+from sophon_loader.cache.segment import SEGMENTS, Segment, SegmentEntry, own_folder
 from sophon_loader.cache.withdrawals import NAME as WITHDRAWALS
 from sophon_loader.cache.withdrawals import Withdrawals
 from sophon_loader.figures import counted, size
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _segments(folder: str) -> Iterator[tuple[Segment, Iterator[Entry]]]:
+def _segments(folder: str) -> Iterator[tuple[Segment, Iterator[SegmentEntry]]]:
     """Segments, and what of each is still found."""
     withdrawals = Withdrawals(folder, for_reading=True)
     withdrawn = withdrawals.count

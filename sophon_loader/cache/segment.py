@@ -60,7 +60,7 @@ KEEP_SHARE, KEEP_NBYTES = 0.05, 10 * 10**9
 """What stays free of the disk: the lesser of the two."""
 
 
-class Version(NamedTuple):
+class FileVersion(NamedTuple):
     """What tells a file from the one that takes its place under the same name."""
 
     nbytes: int
@@ -68,12 +68,12 @@ class Version(NamedTuple):
     changed_ns: int
 
 
-class Entry(NamedTuple):
+class SegmentEntry(NamedTuple):
     """A slot: the digest of a key, and what is kept under it."""
 
     digest: bytes
     offset: int
-    version: Version
+    version: FileVersion
     check: int
 
 
@@ -125,7 +125,7 @@ class Segment:
 
     __del__ = close
 
-    def find(self, digest: bytes, withdrawn: int = 0) -> Entry | None:
+    def find(self, digest: bytes, withdrawn: int = 0) -> SegmentEntry | None:
         """What is kept under the digest of a key, if anything is.
 
         Args:
@@ -138,7 +138,7 @@ class Segment:
         found = self._place(digest)[1]
         return None if found is None else _entry(found, withdrawn)
 
-    def data(self, entry: Entry) -> bytes | None:
+    def data(self, entry: SegmentEntry) -> bytes | None:
         """The copy that a slot points to; None if it is not what was written.
 
         Raises:
@@ -148,7 +148,7 @@ class Segment:
         data = os.pread(self._data, nbytes, entry.offset)
         return data if len(data) == nbytes and _check(entry.digest, data) == entry.check else None
 
-    def put(self, digest: bytes, version: Version, data: Payload, limit_nbytes: int, seal: int = OWN) -> bool:
+    def put(self, digest: bytes, version: FileVersion, data: Payload, limit_nbytes: int, seal: int = OWN) -> bool:
         """Keep a copy; whether that was possible. What was kept under the digest before is not found any more.
 
         Args:
@@ -178,12 +178,12 @@ class Segment:
                 return False
             self._note_end(end + len(data))
             _write(self._data, data, end)
-            _write(self._table, _slot(Entry(digest, end, version, check), seal), place)
+            _write(self._table, _slot(SegmentEntry(digest, end, version, check), seal), place)
             return True
         finally:
             fcntl.flock(self._data, fcntl.LOCK_UN)
 
-    def entries(self, withdrawn: int = 0) -> Iterator[Entry]:
+    def entries(self, withdrawn: int = 0) -> Iterator[SegmentEntry]:
         """All slots that can be read.
 
         Args:
@@ -208,7 +208,7 @@ class Segment:
         """Space that it takes on the disk."""
         return sum(os.fstat(one).st_blocks * 512 for one in (self._data, self._table))
 
-    def _same(self, slot: bytes, nbytes: int, check: int) -> Entry | None:
+    def _same(self, slot: bytes, nbytes: int, check: int) -> SegmentEntry | None:
         """What a slot points to, whatever its seal, if that is there and is what is to be written."""
         there = _unpacked(slot)
         fits = there.version.nbytes == nbytes and there.offset + nbytes <= os.fstat(self._data).st_size
@@ -306,12 +306,12 @@ def _slot_with(digest: bytes, bucket: bytes) -> int:
     return at if 0 <= at <= len(bucket) - _SLOT.size else -1
 
 
-def _slot(entry: Entry, seal: int) -> bytes:
+def _slot(entry: SegmentEntry, seal: int) -> bytes:
     head = _SLOT.pack(entry.digest, entry.offset, *entry.version, entry.check, 0)[:-8]
     return head + xxh3_64_intdigest(head, seal).to_bytes(8, "little")
 
 
-def _entry(slot: bytes, withdrawn: int) -> Entry | None:
+def _entry(slot: bytes, withdrawn: int) -> SegmentEntry | None:
     """What a slot says; None if it is empty or damaged, or what it points to was withdrawn."""
     if len(slot) < _SLOT.size or slot[:16] == _EMPTY:
         return None
@@ -321,9 +321,9 @@ def _entry(slot: bytes, withdrawn: int) -> Entry | None:
     return _unpacked(slot)
 
 
-def _unpacked(slot: bytes) -> Entry:
+def _unpacked(slot: bytes) -> SegmentEntry:
     digest, offset, nbytes, modified_ns, changed_ns, check, _ = _SLOT.unpack(slot)
-    return Entry(digest, offset, Version(nbytes, modified_ns, changed_ns), check)
+    return SegmentEntry(digest, offset, FileVersion(nbytes, modified_ns, changed_ns), check)
 
 
 def _check(digest: bytes, data: Payload) -> int:

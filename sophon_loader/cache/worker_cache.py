@@ -13,7 +13,7 @@ import shlex
 
 from sophon_loader.cache.cache import Cache, drawn, version_of
 from sophon_loader.cache.contents import Connections, Contents
-from sophon_loader.cache.segment import Version
+from sophon_loader.cache.segment import FileVersion
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.encodings.encoding import Payload
@@ -26,11 +26,11 @@ MAX_VAIN = 16
 """Files in a row that could not be kept, after which a process asks for none for that reason: there may be no room."""
 
 
-Before = Version | Connections
+Before = FileVersion | Connections
 """What a file, or what may send it, was like before it was asked for."""
 
 
-class Kept:
+class WorkerCache:
     """What is kept of a dataset's files.
 
     Args:
@@ -98,7 +98,7 @@ class Kept:
         """What a file is kept under that is not mounted: one that is replaced takes its own place."""
         return f"{self._where}\0{self._locations.key_in_export(sample)}"
 
-    def _found(self, cache: Cache, key: str) -> Version | None:
+    def _found(self, cache: Cache, key: str) -> FileVersion | None:
         found = cache.version(key)
         return found if found is not None and found[1:] == self._version else None
 
@@ -132,7 +132,7 @@ class Kept:
         if cache is None or wanted.before is None:
             return
         if path is None:
-            version = Version(len(data), *self._version)
+            version = FileVersion(len(data), *self._version)
             same = self.contents.same(wanted.before)  # type: ignore[arg-type]
             kept = same and cache.put(self._key(wanted.sample), version, data, sent=True)
             self._vain = 0 if kept else self._vain + 1

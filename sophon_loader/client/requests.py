@@ -16,7 +16,7 @@ from dataclasses import replace
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.patience import Advice, Patience
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, RegisterAgain, Renew, Reply, Request, Say, Wanted
-from sophon_loader.client.window import Mark, Window
+from sophon_loader.client.window import Mark, RequestWindow
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import AskStatus, Failed, Failure, Message, Ping, Pong, Sample, Status
 
@@ -57,7 +57,7 @@ class Requests:
     def __init__(self, options: OffloadOptions, instance: str, now_s: float) -> None:
         self._options = options
         self._instance = instance
-        self._window = Window(options.window, options.window_nbytes)
+        self._window = RequestWindow(options.window, options.window_nbytes)
         """How many samples may be unanswered."""
         self._limit = options.window
         """The same by the agent's word: fewer than in the options after it said that it was busy."""

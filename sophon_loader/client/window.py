@@ -41,7 +41,7 @@ class Mark(NamedTuple):
     again: bool
 
 
-class Window:
+class RequestWindow:
     """The window of one connection.
 
     Args:
@@ -55,7 +55,7 @@ class Window:
         mean_nbytes: of a reply; 0 before the first.
 
     Example:
-        >>> window = Window(most=512, most_nbytes=32 << 20)
+        >>> window = RequestWindow(most=512, most_nbytes=32 << 20)
         >>> mark = window.asked(0, now_s=0.0)
         >>> window.answered(mark, 100_000, queued_s=0.0, now_s=0.1)
         >>> window.samples(held_nbytes=0)

@@ -22,7 +22,7 @@ _LOOK_S = 0.1
 """How often it is looked whether an agent has come."""
 
 
-class Ways:
+class WorkerFleet:
     """Of a loader's agents, in the order in which they have agreed. Not shared: each process has a copy of its own.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon_loader.host.shared import SharedArray
-from sophon_loader.measures.said import Said
+from sophon_loader.measures.worker_notes import WorkerNotes
 from sophon_loader.wire.limits import MAX_OPS
 from sophon_loader.wire.messages import Sample
 
@@ -153,7 +153,7 @@ class Row:
         worker: whose row it is.
     """
 
-    def __init__(self, values: NDArray[np.float64], encodings: Sequence[str], said: Said, worker: int) -> None:
+    def __init__(self, values: NDArray[np.float64], encodings: Sequence[str], said: WorkerNotes, worker: int) -> None:
         self._said, self._worker = said, worker
         self._shared = values
         self._nowhere = np.zeros_like(values)
@@ -263,7 +263,7 @@ class Statistics:
         self._values, self.agent_cores, self.per_worker, self.shortest_net_s = SharedArray.together(
             np.zeros((rows, _ENCODINGS + MAX_ENCODINGS)), np.zeros(rows), np.zeros(rows), np.full(rows, np.inf)
         )
-        self.said = Said(rows)
+        self.said = WorkerNotes(rows)
         """Why samples did not cross as was asked for."""
 
     def row(self, worker: int) -> Row:

@@ -112,7 +112,7 @@ def crop(
     return NotCropped(status, detail)
 
 
-class Header(NamedTuple):
+class JpegHeader(NamedTuple):
     """What a JPEG file says before its first scan.
 
     Args:
@@ -128,7 +128,7 @@ class Header(NamedTuple):
     components: int
 
 
-def read_header(data: bytes | bytearray | memoryview) -> Header | None:
+def read_header(data: bytes | bytearray | memoryview) -> JpegHeader | None:
     """Read the header of a JPEG file.
 
     Args:
@@ -140,7 +140,7 @@ def read_header(data: bytes | bytearray | memoryview) -> Header | None:
     if not available:
         return None
     status, _detail, width, height, components = _jpegcrop.size(data)
-    return Header(width, height, status == "ok", components) if width and height else None
+    return JpegHeader(width, height, status == "ok", components) if width and height else None
 
 
 def image_size(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:

@@ -50,7 +50,7 @@ class Copies:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._given: tuple[list[Copy], int] | None = None
-        self._newest: Told | None = None
+        self._newest: BatchesWithStates | None = None
 
     def __copy__(self) -> Copies:
         other = Copies(self._dataset)
@@ -94,7 +94,7 @@ class Copies:
             loader.collate_fn, loader.worker_init_fn = asked
         base = batches._base_seed
         copies = [copy if copy.seed else replace(copy, seed=(base, n)) for n, copy in enumerate(copies)]
-        self._given, self._newest = None, Told(batches, copies, first)
+        self._given, self._newest = None, BatchesWithStates(batches, copies, first)
         return self._newest
 
     def state(self, *, in_epoch: bool, persisting: bool) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ class Copies:
         self.load(self.state(in_epoch=False, persisting=True))
 
 
-class Told(Around):
+class BatchesWithStates(Around):
     """Batches of workers that tell the states of their copies.
 
     Args:

@@ -30,7 +30,7 @@ from sophon_loader.ranks.seeding import (
 _VERSION = 1
 
 
-class Place:
+class LoaderState:
     """Where a loader stands: in which epoch, how far, and from which seed.
 
     Args:
@@ -70,13 +70,13 @@ class Place:
         self.next_epoch = 0
         self.persisting = False
 
-    def __copy__(self) -> Place:
-        other = Place.__new__(Place)
+    def __copy__(self) -> LoaderState:
+        other = LoaderState.__new__(LoaderState)
         other.__dict__.update(self.__dict__)
         other.order, other.copies = copy.copy(self.order), copy.copy(self.copies)
         return other
 
-    def of(self, sampler: Any, batch_sampler: Any) -> Place:
+    def of(self, sampler: Any, batch_sampler: Any) -> LoaderState:
         """This, with the order of these samplers.
 
         Args:

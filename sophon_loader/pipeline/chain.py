@@ -16,7 +16,7 @@ from PIL import Image
 
 from sophon_loader.errors import PipelineError, TooManyPixels, note_foreign
 from sophon_loader.kinds.image.opening import open_image
-from sophon_loader.pipeline.ends import End, Place, end_of
+from sophon_loader.pipeline.ends import Place, PointwiseEnd, end_of
 from sophon_loader.pipeline.growth import Growth
 from sophon_loader.pipeline.op import GENERATORS, Op, OpSpec
 from sophon_loader.pipeline.op_registry import build_op, classes_of, knows, op_of
@@ -112,7 +112,7 @@ class Chain:
         return next((position for position, op in enumerate(ops) if op.in_torch), len(ops))
 
     @cached_property
-    def end(self) -> End | None:
+    def end(self) -> PointwiseEnd | None:
         """The ops that make pixels a tensor, as a table; None if they are not known to be that simple."""
         return end_of(self.ops)
 

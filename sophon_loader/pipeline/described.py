@@ -15,11 +15,11 @@ from PIL import Image
 from sophon_loader import native
 from sophon_loader.errors import PipelineError, must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred, finished, plain
-from sophon_loader.kinds.image.fused_picture import Tally, decoded
+from sophon_loader.kinds.image.fused_picture import DecodeTally, decoded
 from sophon_loader.kinds.image.part import NotCut, PartOfFile, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.selftest import trusted
-from sophon_loader.kinds.image.source import Held, Source, source_of
+from sophon_loader.kinds.image.source import DecodedPixels, PictureFile, source_of
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.ends import Place
 from sophon_loader.pipeline.randomness import Draw
@@ -37,7 +37,7 @@ class Begun:
         steps: what has been recorded of it.
     """
 
-    source: Source
+    source: PictureFile
     stage: int
     image: Deferred
     steps: tuple[Step, ...]
@@ -68,7 +68,7 @@ class Begun:
         return part_of(self.source.data, region, width, height, keep_metadata=keep_metadata)
 
 
-def begin(chain: Chain, source: Source, draw: Draw, stop: int | None = None) -> Begun:
+def begin(chain: Chain, source: PictureFile, draw: Draw, stop: int | None = None) -> Begun:
     """Run a pipeline's ops until one looks at pixels, behind the last crop or resize at the latest; none where programs
     do not give what the installed Pillow gives.
 
@@ -101,7 +101,7 @@ def begin(chain: Chain, source: Source, draw: Draw, stop: int | None = None) -> 
 
 def begin_on_size(chain: Chain, width: int, height: int, draw: Draw) -> Begun:
     """The same for a picture of which only the size is known, px."""
-    return begin(chain, Source(b"", Shape(width, height, "RGB")), draw)
+    return begin(chain, PictureFile(b"", Shape(width, height, "RGB")), draw)
 
 
 def begin_on_file(chain: Chain, data: bytes, draw: Draw) -> Begun | None:
@@ -125,7 +125,7 @@ def run_from_file(
     *,
     after: Callable[[int, Any], None] | None = None,
     begun: Begun | None = None,
-    tally: Tally | None = None,
+    tally: DecodeTally | None = None,
     place: Place | None = None,
 ) -> Any:
     """Take a file to stage `stop`, decoding only the part that is needed where that is faster; the same value.
@@ -189,7 +189,7 @@ def _run_measured(
     draw: Draw,
     after: Callable[[int, Any], None],
     begun: Begun | None,
-    tally: Tally | None,
+    tally: DecodeTally | None,
 ) -> tuple[Any, int]:
     """The value behind op 1, and 2; or anything, and 0, where op 1 cannot be recorded."""
     source = source_of(data) if begun is None else begun.source
@@ -204,7 +204,7 @@ def _run_measured(
         picture, done = found
         after(1, _rgb(source))
         done += picture.runs(begun.steps[done:])
-        held, rest = Held(picture.image(), None, picture.shape), begun.steps[done:]
+        held, rest = DecodedPixels(picture.image(), None, picture.shape), begun.steps[done:]
     else:
         held, rest = source.held(begun.steps), begun.steps
         after(1, _rgb(source))
@@ -213,7 +213,9 @@ def _run_measured(
     return image, 2
 
 
-def run_from_part(chain: Chain, part: PartOfFile, draw: Draw, tally: Tally | None = None) -> tuple[int, Image.Image]:
+def run_from_part(
+    chain: Chain, part: PartOfFile, draw: Draw, tally: DecodeTally | None = None
+) -> tuple[int, Image.Image]:
     """The stage and the value that a part of a file was cut out for.
 
     Seeds the global generators: call it within `isolated()`.
@@ -230,7 +232,7 @@ def run_from_part(chain: Chain, part: PartOfFile, draw: Draw, tally: Tally | Non
     """
     window, header = part.window, native.read_header(part.data)
     mode = "L" if header is not None and header.components == 1 else "RGB"
-    source = Source(part.data, Shape(window.full_width, window.full_height, mode), part=part)
+    source = PictureFile(part.data, Shape(window.full_width, window.full_height, mode), part=part)
     begun = begin(chain, source, draw)
     if begun.stage < 2:
         raise PipelineError("a part of a picture suits a pipeline that begins with a crop only")
@@ -238,7 +240,7 @@ def run_from_part(chain: Chain, part: PartOfFile, draw: Draw, tally: Tally | Non
     return begun.stage, begun.image if begun.image.decode() else plain(begun.image)
 
 
-def _rgb(source: Source) -> Deferred:
+def _rgb(source: PictureFile) -> Deferred:
     """What op 0 makes of a picture: RGB."""
     image = deferred(source)
     made = image.convert("RGB") if source.shape.mode != "RGB" else image

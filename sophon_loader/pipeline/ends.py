@@ -76,7 +76,7 @@ class _Table:
         return np.frombuffer(self.items, np.float32).reshape(-1, 256) if self.dtype == torch.float32 else None
 
 
-class End:
+class PointwiseEnd:
     """The pointwise ops of a chain from the one that makes a tensor on, as one op.
 
     Args:
@@ -156,7 +156,7 @@ class End:
         return value
 
 
-def end_of(ops: Sequence[Op]) -> End | None:
+def end_of(ops: Sequence[Op]) -> PointwiseEnd | None:
     """The pointwise ops from the first that makes a tensor on; None if that one is not pointwise, or without our C.
 
     Args:
@@ -164,7 +164,7 @@ def end_of(ops: Sequence[Op]) -> End | None:
     """
     first = next((position for position, op in enumerate(ops) if op.makes == "tensor"), len(ops))
     pointwise = list(takewhile(lambda op: op.pointwise, ops[first:]))
-    return End(first, pointwise) if AVAILABLE and pointwise else None
+    return PointwiseEnd(first, pointwise) if AVAILABLE and pointwise else None
 
 
 def _kept(value: Any) -> Any:

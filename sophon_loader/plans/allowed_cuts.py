@@ -16,11 +16,11 @@ _SIZES = (640, 480), (480, 640), (1000, 1000)
 
 
 @dataclass(frozen=True)
-class Pipelines:
+class AllowedCuts:
     """The pipelines of a dataset's sources, and how far the agent gets in them.
 
     Example:
-        >>> Pipelines((chain,), reach=(3,)).max_cut
+        >>> AllowedCuts((chain,), reach=(3,)).max_cut
         3
 
     Args:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from sophon_loader.client.connection import Connection
-from sophon_loader.client.window import Mark, Window
+from sophon_loader.client.window import Mark, RequestWindow
 from sophon_loader.errors import AgentUnreachable, CorruptMessage
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
 from sophon_loader.wire.messages import Fetch, Pong, Sample
@@ -42,7 +42,7 @@ def measure_wire(connection: Connection, keys: Sequence[str], window: int) -> fl
         AgentUnreachable: nothing came.
     """
     asked = answered = 0
-    found = Window(window, MAX_PAYLOAD_NBYTES)
+    found = RequestWindow(window, MAX_PAYLOAD_NBYTES)
     marks: dict[int, Mark] = {}
     arrivals: list[tuple[float, int]] = []  # when a file came, and the bytes that had come by then
     started_s = time.perf_counter()

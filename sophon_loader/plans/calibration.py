@@ -14,7 +14,7 @@ from sophon_loader.encodings.catalogue import PLAIN
 from sophon_loader.encodings.estimate import Features, Fit, Fitted, UsedAt
 from sophon_loader.encodings.registry import fitted, used_at
 from sophon_loader.measures.sample_profile import SampleProfile
-from sophon_loader.plans.probes import Probe, Upkeep, op_ratios
+from sophon_loader.plans.probes import Probe, UpkeepCosts, op_ratios
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Calibration:
     Args:
         op_ratio: agent CPU seconds per loader CPU second, for each op.
         read_s: agent CPU seconds to read a file.
-        upkeep_s: see `Upkeep`.
+        upkeep_s: see `UpkeepCosts`.
         encode_s: agent CPU seconds to encode a value as it is.
         overhead_s: loader CPU seconds per sample apart from the ops.
         crops_first: whether the pipeline begins with a crop whose region can be cut out of the bitstream.
@@ -33,7 +33,7 @@ class Calibration:
 
     op_ratio: tuple[float, ...]
     read_s: float = 0.0
-    upkeep_s: Upkeep = field(default_factory=Upkeep)
+    upkeep_s: UpkeepCosts = field(default_factory=UpkeepCosts)
     encode_s: float = 0.0
     overhead_s: float = 0.0
     crops_first: bool = False
@@ -68,7 +68,7 @@ class Calibration:
             KeyError, TypeError, AttributeError: it is not what `to_plain` gives.
         """
         fits = {name: Fit(**fit) for name, fit in values["fits"].items()}
-        op_ratio, upkeep_s = tuple(values["op_ratio"]), Upkeep(*values["upkeep_s"])
+        op_ratio, upkeep_s = tuple(values["op_ratio"]), UpkeepCosts(*values["upkeep_s"])
         return Calibration(**{**values, "op_ratio": op_ratio, "upkeep_s": upkeep_s, "fits": fits})
 
 
@@ -133,7 +133,7 @@ def calibrated(
     return Calibration(
         tuple(float(ratio) for ratio in ratios),
         read_s=_mean([probe.op_s[0] for probe in probes if probe.op_s]),
-        upkeep_s=Upkeep(op_s=_mean([probe.upkeep_s for probe in probes if probe.upkeep_s])),
+        upkeep_s=UpkeepCosts(op_s=_mean([probe.upkeep_s for probe in probes if probe.upkeep_s])),
         encode_s=_mean([probe.op_s[-1] for probe in plain if len(probe.op_s) > 1]),
         overhead_s=max(0.0, overhead_s),
         crops_first=crops_first,

@@ -96,7 +96,7 @@ class Gathering:
         return indices, {name: one.reshape(len(indices), *here[name].shape[1:]) for name, one in rows.items()}
 
 
-def met(
+def exchange(
     data: Offloadable, profile: SampleProfile | None, *, alone: bool
 ) -> tuple[ToldReports | None, Gathering | None]:
     """What goes between the ranks that iterate over a loader; nothing where this process is the only one.

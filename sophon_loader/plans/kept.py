@@ -28,7 +28,7 @@ TRIALS_FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptProfile:
     """What a run takes over from an earlier one, apart from the profiles of the samples.
 
     Args:
@@ -58,7 +58,7 @@ class ProfileFile:
         self._key = key
         self._saved_coverage = 0.0
 
-    def reuse(self, samples: SampleProfile, rates: Rates) -> Kept | str:
+    def reuse(self, samples: SampleProfile, rates: Rates) -> KeptProfile | str:
         """Take over what the file holds, or return why not; then `samples` is as it was.
 
         Args:
@@ -76,7 +76,7 @@ class ProfileFile:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"the profile at {self.path} does not fit ({error!r})"
         self._saved_coverage = samples.coverage
-        return Kept(calibration, rates)
+        return KeptProfile(calibration, rates)
 
     def save(self, samples: SampleProfile, calibration: Calibration, rates: Rates) -> str:
         """Write the profile, if it is of more samples than the file's; returns why that failed, or "".

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
 from sophon_loader.plans.healing import Healing, WireDoubt
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.rates import EpochMeasure
 
 MIN_COUNTED = 16
@@ -59,7 +59,7 @@ class Learnt:
 
     bounds: Bounds
     rates: Rates
-    upkeep_s: Upkeep = field(default_factory=Upkeep)
+    upkeep_s: UpkeepCosts = field(default_factory=UpkeepCosts)
     overhead_s: float = 0.0
     loader_load: float | None = None
     agent_load: float | None = None
@@ -84,7 +84,7 @@ class Learnt:
         """Whether the wire's rate is known, and not only that it is at least as high as what an epoch has used."""
         return math.isfinite(self.rates.wire_bytes_s) and not self.wire_doubt.burst_due
 
-    def known_upkeep_s(self, probed_s: Upkeep) -> Upkeep:
+    def known_upkeep_s(self, probed_s: UpkeepCosts) -> UpkeepCosts:
         """The agent's upkeep as epochs have shown it, or else as dry runs did."""
         return self.upkeep_s.or_else(probed_s)
 
@@ -106,7 +106,7 @@ class Learnt:
         return replace(self, rates=rates, wire_doubt=self.wire_doubt.after_burst())
 
     def after(
-        self, epoch: EpochMeasure, planned: EpochTime | None, probed_upkeep_s: Upkeep, ops_s: float | None = None
+        self, epoch: EpochMeasure, planned: EpochTime | None, probed_upkeep_s: UpkeepCosts, ops_s: float | None = None
     ) -> Learnt:
         """After an epoch.
 
@@ -120,7 +120,7 @@ class Learnt:
         learnt = replace(self, upkeep_s=epoch.upkeep_s.or_else(self.upkeep_s))
         if planned is not None and epoch.samples >= MIN_COUNTED:
             before_s, now_s = self.known_upkeep_s(probed_upkeep_s), learnt.known_upkeep_s(probed_upkeep_s)
-            more_s = Upkeep(now_s.file_s - before_s.file_s, now_s.op_s - before_s.op_s)
+            more_s = UpkeepCosts(now_s.file_s - before_s.file_s, now_s.op_s - before_s.op_s)
             learnt = learnt._with_loads(epoch, planned, more_s)
         if ops_s is not None and epoch.samples:
             learnt = replace(learnt, overhead_s=max(0.0, epoch.loader_cpu_s / epoch.samples - ops_s))
@@ -134,7 +134,7 @@ class Learnt:
         wire_doubt = self.wire_doubt.after(self.rates, rates, epoch)
         return replace(learnt, rates=rates, healing=healing, wire_doubt=wire_doubt)
 
-    def _with_loads(self, epoch: EpochMeasure, planned: EpochTime, more_upkeep_s: Upkeep) -> Learnt:
+    def _with_loads(self, epoch: EpochMeasure, planned: EpochTime, more_upkeep_s: UpkeepCosts) -> Learnt:
         """How the CPU seconds that an epoch used compare with those that were planned for it.
 
         Args:

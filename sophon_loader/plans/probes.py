@@ -15,7 +15,7 @@ PROBE_EPOCH = 0
 """The epoch whose random numbers dry runs use."""
 
 
-class Upkeep(NamedTuple):
+class UpkeepCosts(NamedTuple):
     """The agent's CPU seconds per sample apart from reading, ops and encoding; 0 where they are not known.
 
     Args:
@@ -26,9 +26,9 @@ class Upkeep(NamedTuple):
     file_s: float = 0.0
     op_s: float = 0.0
 
-    def or_else(self, other: Upkeep) -> Upkeep:
+    def or_else(self, other: UpkeepCosts) -> UpkeepCosts:
         """These seconds, and those of `other` where they are not known."""
-        return Upkeep(self.file_s or other.file_s, self.op_s or other.op_s)
+        return UpkeepCosts(self.file_s or other.file_s, self.op_s or other.op_s)
 
     def seconds(self, files: int, offloaded: int) -> float:
         """CPU seconds of so many samples.

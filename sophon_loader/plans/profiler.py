@@ -25,14 +25,14 @@ from sophon_loader.measures.counters import Totals
 from sophon_loader.measures.findings import Findings
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import Chain
-from sophon_loader.plans.allowed_cuts import Pipelines
+from sophon_loader.plans.allowed_cuts import AllowedCuts
 from sophon_loader.plans.burst import measure_wire
 from sophon_loader.plans.calibration import Calibration, calibrated, fitted_choices
 from sophon_loader.plans.costs import CostModel
 from sophon_loader.plans.dry_runs import Prober
 from sophon_loader.plans.kept import ProfileFile, TrialFile, profile_key
 from sophon_loader.plans.learnt import MIN_COUNTED, Bounds, Learnt
-from sophon_loader.plans.probes import PROBE_EPOCH, Probe, ProbeRequest, Upkeep, spread_over
+from sophon_loader.plans.probes import PROBE_EPOCH, Probe, ProbeRequest, UpkeepCosts, spread_over
 from sophon_loader.plans.rates import EpochMeasure
 from sophon_loader.plans.shares import CropShares
 from sophon_loader.plans.stages import Throughput
@@ -99,7 +99,7 @@ class Profiler:
         data, path, per_sample = self._data, self._path, self._per_sample
         self._agreement = agreement
         self._allowed = frozenset(agreement.encodings if agreement else ())
-        self.pipelines = Pipelines(self._chains, agreement.reach if agreement else tuple(0 for _ in self._chains))
+        self.pipelines = AllowedCuts(self._chains, agreement.reach if agreement else tuple(0 for _ in self._chains))
         loader_cores = min(cores_available(), float(processes))
         self.learnt = Learnt.nothing(Bounds(loader_cores, agreement.agent_cores if agreement else None, len(data)))
         seed = agreement.terms.seed if agreement else None
@@ -385,10 +385,10 @@ class Profiler:
         return Facts(len(self._data), self.planning_rates, table, max_cut, resize_cut, coverage, offered_cores)
 
 
-def _upkeep(totals: Totals) -> Upkeep:
+def _upkeep(totals: Totals) -> UpkeepCosts:
     """The mean upkeep of either kind of sample, if there were enough of them."""
     files = totals.samples - totals.offloaded - totals.fallbacks
-    upkeep = Upkeep()
+    upkeep = UpkeepCosts()
     if files >= MIN_COUNTED:
         upkeep = upkeep._replace(file_s=(totals.upkeep_s - totals.offloaded_upkeep_s) / files)
     if totals.offloaded >= MIN_COUNTED:

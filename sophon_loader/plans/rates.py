@@ -31,7 +31,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.probes import UpkeepCosts
 
 # The shares below are judgements, not measurements. What they do to whole runs is played through in
 # tests/unit/plans/test_recovery.py, and is measured by bench.live (docs/results.md).
@@ -95,7 +95,7 @@ class EpochMeasure:
     waiting: float
     queueing: float
     offloaded: int = 0
-    upkeep_s: Upkeep = field(default_factory=Upkeep)
+    upkeep_s: UpkeepCosts = field(default_factory=UpkeepCosts)
     starving: float = 0.0
 
     @property

@@ -12,7 +12,7 @@ from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.pipeline.chain import isolated
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Seed, threads_beside
-from sophon_loader.plans.allowed_cuts import Pipelines
+from sophon_loader.plans.allowed_cuts import AllowedCuts
 from sophon_loader.plans.costs import region_share
 
 EXACT_SHARES = 2_000
@@ -37,7 +37,7 @@ class CropShares:
     """
 
     def __init__(
-        self, pipelines: Pipelines, source_of: NDArray[Any], profile: SampleProfile, seed: Seed | None
+        self, pipelines: AllowedCuts, source_of: NDArray[Any], profile: SampleProfile, seed: Seed | None
     ) -> None:
         self._pipelines = pipelines
         self._source_of = source_of

@@ -43,7 +43,7 @@ _MORE = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReportVerdict:
     """What is said of a report.
 
     Args:
@@ -94,7 +94,7 @@ def is_gone(samples: float, fallbacks: float) -> bool:
     return samples > 0 and fallbacks >= GONE * samples
 
 
-def verdict_of(values: Mapping[str, Any]) -> Verdict:
+def verdict_of(values: Mapping[str, Any]) -> ReportVerdict:
     """The verdict. The wait that the training sees has the last word; the loader's model names the reason.
 
     Args:
@@ -104,24 +104,24 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict:
     limits = values["limits"] or ({} if first is None else {first: 1.0})
     if is_gone(samples, fallbacks):
         lead = f"{fallbacks:,} of {samples:,} samples were read on this host instead, so what limits is not known."
-        return Verdict("The agent sends nothing usable", lead, (_ask_agent(values),), holds=False)
+        return ReportVerdict("The agent sends nothing usable", lead, (_ask_agent(values),), holds=False)
     if not limits:
         lead = "A verdict takes 20 training steps with an agent."
-        return Verdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",), knows=False)
+        return ReportVerdict(_NOT_ENOUGH, lead, ("Train on until it is known what limits.",), knows=False)
     first = next(iter(limits))
     waited = min(1.0, values.get("awaited_s", 0.0) / values["seconds"]) if values["seconds"] else 0.0
     wait = f"The training waited for batches {percent(waited)} of the time."
     if first != "gpu" and waited < HARDLY:
-        return Verdict("The training step limits", f"{wait} Next is {resource(first)}.", (_MORE["gpu"],))
+        return ReportVerdict("The training step limits", f"{wait} Next is {resource(first)}.", (_MORE["gpu"],))
     if first == "gpu" and waited > MUCH:
         lead = (
             f"{wait} By the loader's estimate the training step limits, so much of that wait was for workers to start, "
             "or for something else on this host."
         )
-        return Verdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
+        return ReportVerdict(_NOT_ENOUGH, lead, ("Train longer, and look at a later epoch.",))
     compare = _compare(values)
     by_how_much = capitalised(what_limits(limits).partition("; ")[2])
-    return Verdict(
+    return ReportVerdict(
         f"{capitalised(resource(first))} limits",
         f"{wait} {by_how_much}".strip(),
         (*([compare] if compare else []), *_advice(first, values)),
@@ -153,7 +153,7 @@ def times_without(values: Mapping[str, Any]) -> float | None:
     return values["samples"] / seconds / min(known) if known and seconds and values["samples"] else None
 
 
-def told_times(values: Mapping[str, Any], verdict: Verdict) -> str:
+def told_times(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
     """A sentence on `times_without`, where that is known; it blames no offloading for what has another reason."""
     times = times_without(values)
     assert times is not None, "the caller has looked"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.report.advice import verdict_of
-from sophon_loader.report.page import FAULTS, Told
+from sophon_loader.report.page import FAULTS, PlainReport
 from sophon_loader.report.run_log import VERSION
 
 LONGEST_LINE = 1 << 20
@@ -43,7 +43,7 @@ class EpochCourse:
 
     number: int
     seconds: list[dict[str, Any]] = field(default_factory=list)
-    told: Told | None = None
+    told: PlainReport | None = None
     ended: bool = False
 
     def total(self, name: str) -> float:
@@ -71,7 +71,7 @@ class Course:
     unreadable: int = 0
 
     @property
-    def told(self) -> Told:
+    def told(self) -> PlainReport:
         """The newest report that says what limits, or the newest one.
 
         Raises:
@@ -149,7 +149,7 @@ def _follow(epochs: list[EpochCourse], said: dict[str, Any]) -> None:
             epochs.append(EpochCourse(int(said["values"]["epoch"] or 0)))
         _check_values(said["values"])
         rows = [(str(what), str(value)) for what, value in said["rows"]]
-        epochs[-1].told = Told(str(said["title"]), rows, dict(said["values"]))
+        epochs[-1].told = PlainReport(str(said["title"]), rows, dict(said["values"]))
         epochs[-1].ended = bool(said["ended"])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sophon_loader import __version__
 from sophon_loader.decide.words import LEAST_GAIN, RESOURCES, capitalised, doubled, resource, what_more_brings
 from sophon_loader.figures import counted, number, percent, size
-from sophon_loader.report.advice import Verdict, sent_more, sent_share, told_times, verdict_of
+from sophon_loader.report.advice import ReportVerdict, sent_more, sent_share, told_times, verdict_of
 from sophon_loader.report.agents import agents_of_use, losses
 from sophon_loader.report.markup import asset, bars, card, figure, filled, listed, sentence, table
 
@@ -33,7 +33,7 @@ _WORDS = (
 
 
 @dataclass(frozen=True)
-class Told:
+class PlainReport:
     """A report as plain data, which a log can hold.
 
     Args:
@@ -47,7 +47,7 @@ class Told:
     values: Mapping[str, Any]
 
 
-def page_of(told: Told, course: str = "", scripts: str = "", faults: Mapping[str, int] | None = None) -> str:
+def page_of(told: PlainReport, course: str = "", scripts: str = "", faults: Mapping[str, int] | None = None) -> str:
     """The page of a report.
 
     Args:
@@ -83,7 +83,7 @@ def faults_of(counts: Mapping[str, Any]) -> list[str]:
     return [f"{counted(counts[name], noun)} {what}" for name, (noun, what) in FAULTS.items() if counts.get(name)]
 
 
-def _cards(values: Mapping[str, Any], verdict: Verdict, faults: Mapping[str, int] | None) -> str:
+def _cards(values: Mapping[str, Any], verdict: ReportVerdict, faults: Mapping[str, int] | None) -> str:
     cards = [  # the style sheet lays five of them out
         _to_do(values, verdict),
         _faults(values, faults),
@@ -94,7 +94,7 @@ def _cards(values: Mapping[str, Any], verdict: Verdict, faults: Mapping[str, int
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
+def _speed(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
     title, seconds, samples = "Samples per second", values["seconds"], values["samples"]
     if not (seconds and samples):
         return card(title, figure("Not enough data"), sentence("No batch has been delivered yet."))
@@ -107,7 +107,7 @@ def _speed(values: Mapping[str, Any], verdict: Verdict) -> str:
     return card(title, figure(number(ours)), both, sentence(told_times(values, verdict)))
 
 
-def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
+def _saved(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
     title, wire, whole = "Bytes saved on the network", values["wire_bytes"], values["read_bytes"]
     if not values["file_bytes"]:
         return card(title, figure("Not enough data"), sentence("No file has been counted yet."))
@@ -123,7 +123,7 @@ def _saved(values: Mapping[str, Any], verdict: Verdict) -> str:
     return card(title, figure(saved), both, sentence(f"{capitalised(values['summary'])}."))
 
 
-def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
+def _to_do(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
     gains = (verdict.would_bring or {}).items()
     told = [(doubled(name), times - 1, f"+{percent(times - 1)}") for name, times in gains]
     bought = [one for one in told if one[1] >= LEAST_GAIN]
@@ -134,7 +134,7 @@ def _to_do(values: Mapping[str, Any], verdict: Verdict) -> str:
     return card("What to do", listed(verdict.advice), drawn)
 
 
-def _busy(values: Mapping[str, Any], verdict: Verdict) -> str:
+def _busy(values: Mapping[str, Any], verdict: ReportVerdict) -> str:
     title = "How busy each resource is"
     limits = values["limits"]
     if not verdict.holds:
@@ -202,6 +202,6 @@ def _weighed(values: Mapping[str, Any]) -> str:
     return f'<section><h2>What a sample costs</h2>{table(head, cells)}<p class="dim">{caption}</p></section>'
 
 
-def _details(told: Told) -> str:
+def _details(told: PlainReport) -> str:
     rows = "".join(f'<tr><th scope="row">{escape(what)}</th><td>{escape(value)}</td></tr>' for what, value in told.rows)
     return f'<section><h2>Details</h2><table class="rows"><tbody>{rows}</tbody></table></section>'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sophon_loader.host.terminal import table
-from sophon_loader.report.page import Told, page_of
+from sophon_loader.report.page import PlainReport, page_of
 from sophon_loader.report.rows import rows_of, title
 from sophon_loader.report.scalars import scalars_of
 from sophon_loader.report.values import ReportValues
@@ -38,9 +38,9 @@ class Report(ReportValues):
         """
         return scalars_of(self)
 
-    def told(self) -> Told:
+    def told(self) -> PlainReport:
         """Title, table and values as plain data."""
-        return Told(title(self), rows_of(self), self.as_dict())
+        return PlainReport(title(self), rows_of(self), self.as_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a page for a browser: one HTML file that needs no other and no network.

@@ -10,7 +10,7 @@ from sophon_loader.encodings.estimate import UsedAt
 from sophon_loader.encodings.registry import used_at
 from sophon_loader.figures import size
 from sophon_loader.measures.counters import NO_TOTALS, Totals
-from sophon_loader.report.advice import Verdict, sent_more, verdict_of
+from sophon_loader.report.advice import ReportVerdict, sent_more, verdict_of
 from sophon_loader.report.agents import AgentShare
 
 
@@ -124,7 +124,7 @@ class ReportValues:
         return self.decided.sentences
 
     @property
-    def decided(self) -> Verdict:
+    def decided(self) -> ReportVerdict:
         """What `verdict` tells, in its parts."""
         return verdict_of(self._values())
 

@@ -22,7 +22,7 @@ from sophon_loader.errors import ConfigError, MalformedMessage
 from sophon_loader.host.regular import read_below
 from sophon_loader.logs import log_line
 from sophon_loader.routes.roster import LOOK_S, MAX_MEMBERS, Member, Question
-from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, Entry
+from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, SUFFIX, AgentEntry
 from sophon_loader.wire.wanted_cores import PREFIX
 
 MAX_ENTRIES = 1000
@@ -44,7 +44,7 @@ class _File(NamedTuple):
 
     seen: tuple[int, int, bytes] = (0, 0, b"")
     """Its time of change, inode and content: another one if it has been written since."""
-    entry: Entry | None = None
+    entry: AgentEntry | None = None
     reason: str = ""
     doubt: str = ""
 
@@ -64,7 +64,7 @@ class _Known:
     """A file that has been an entry, and for how long it has been seen unchanged."""
 
     seen: tuple[int, int, bytes]
-    entry: Entry
+    entry: AgentEntry
     unchanged_s: float = 0.0
 
 
@@ -256,7 +256,7 @@ def _file(folder: int, name: str) -> _File | None:
     """A file of a folder; None if there is none."""
     try:
         data, status = read_below(folder, name, MAX_ENTRY_NBYTES)
-        return _File((status.st_mtime_ns, status.st_ino, data), Entry.parse(data), doubt=_doubt(status))
+        return _File((status.st_mtime_ns, status.st_ino, data), AgentEntry.parse(data), doubt=_doubt(status))
     except FileNotFoundError:
         return None
     except MalformedMessage as error:

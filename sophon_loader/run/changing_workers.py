@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sophon_loader.epoch.epoch import Epoch
-from sophon_loader.run.torch_loader import Inner
+from sophon_loader.run.torch_loader import TorchLoader
 from sophon_loader.run.workforce import Shift, Workforce
 
 
@@ -31,7 +31,7 @@ class Relay(Iterator[Any]):
         self,
         workforce: Workforce,
         epoch: Epoch,
-        inner: Inner,
+        inner: TorchLoader,
         length: int | None,
         may_change: Callable[[int], bool],
         loader: object,
@@ -114,7 +114,7 @@ class Relay(Iterator[Any]):
 def begun(
     workforce: Workforce | None,
     epoch: Epoch,
-    inner: Inner,
+    inner: TorchLoader,
     length: int | None,
     may_change: Callable[[int], bool],
     loader: object,

@@ -28,13 +28,13 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.epoch.account import Account
 from sophon_loader.epoch.epoch import Epoch
 from sophon_loader.errors import raised_by_handler
-from sophon_loader.fleet.chosen import Who
+from sophon_loader.fleet.agent_chooser import AgentChooser
 from sophon_loader.logs import log_line
 from sophon_loader.measures.counters import Statistics
 from sophon_loader.measures.findings import Findings
 from sophon_loader.measures.moment import Moment
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.plans.gathering import met
+from sophon_loader.plans.gathering import exchange
 from sophon_loader.plans.profiler import Profiler
 from sophon_loader.plans.steering import Steering
 from sophon_loader.ranks.ranks import ToldReports
@@ -62,7 +62,7 @@ class Engine:
         self._settings = settings
         self.options = settings.options
         self._cache = cache_of(data, settings.options)
-        self._who = Who(data, settings)
+        self._who = AgentChooser(data, settings)
         self._contact = self._who.contact
         self._live: LivePlan | None = None
         self._shared: Live | None = None
@@ -333,7 +333,7 @@ class Engine:
         self._statistics.said.begin()
         if self._reports is None:
             plans = steering is not None and steering.planner.needs_profile
-            self._reports, gathering = met(self.data, profiler.samples if plans else None, alone=alone)
+            self._reports, gathering = exchange(self.data, profiler.samples if plans else None, alone=alone)
             if steering is not None:
                 steering.gathering = gathering
         account.findings = Findings(rates=profiler.rates.measured())

@@ -59,7 +59,7 @@ class _Known:
         return bool(self.flags[1]) or self.sent > 0
 
 
-class Use:
+class LoaderUse:
     """What the loaders of a dataset at an agent share. A pickled one is the same again in the process it is from.
 
     Args:
@@ -115,11 +115,11 @@ class Use:
         return replace(report, notes=(*report.notes, OF_ANOTHER))
 
 
-_USES: weakref.WeakValueDictionary[tuple[int, str], Use] = weakref.WeakValueDictionary()
-_NAMED: weakref.WeakValueDictionary[str, Use] = weakref.WeakValueDictionary()
+_USES: weakref.WeakValueDictionary[tuple[int, str], LoaderUse] = weakref.WeakValueDictionary()
+_NAMED: weakref.WeakValueDictionary[str, LoaderUse] = weakref.WeakValueDictionary()
 
 
-def watched(loader: DataLoader[Any], agent: Any) -> Use:
+def watched(loader: DataLoader[Any], agent: Any) -> LoaderUse:
     """What a loader shares with others. Has it said if all of them go, and nobody has iterated over one.
 
     Args:
@@ -131,17 +131,17 @@ def watched(loader: DataLoader[Any], agent: Any) -> Use:
     if use is None:
         known = _Known(key[0], agent)
         name = os.urandom(16).hex()
-        use = _USES[key] = _NAMED[name] = Use(name, known)
+        use = _USES[key] = _NAMED[name] = LoaderUse(name, known)
         if agent is not None:
             weakref.finalize(use, _gone, known)
     return use
 
 
-def _same_again(name: str) -> Use:
+def _same_again(name: str) -> LoaderUse:
     """A pickled one: that of this process, if it is from here, else one about which nothing is said."""
     use = _NAMED.get(name)
     if use is None:
-        use = _NAMED[name] = Use(name, _Known(0, None))
+        use = _NAMED[name] = LoaderUse(name, _Known(0, None))
     else:
         use._known.sent = max(0, use._known.sent - 1)
     return use

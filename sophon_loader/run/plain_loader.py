@@ -10,8 +10,8 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from sophon_loader.device.prefetch import ahead
 from sophon_loader.epoch.epoch import AsMade
-from sophon_loader.order.dataset_copies import Told
-from sophon_loader.order.loader_state import Place
+from sophon_loader.order.dataset_copies import BatchesWithStates
+from sophon_loader.order.loader_state import LoaderState
 from sophon_loader.order.order import Order
 from sophon_loader.run.torch_loader import undrawn
 from sophon_loader.settings import Settings
@@ -21,7 +21,7 @@ from sophon_loader.torch_internals.untraced import untraced
 
 
 def plain_batches(
-    loader: DataLoader[Any], begin: Callable[[], Any], place: Place, settings: Settings, *, in_turn: bool
+    loader: DataLoader[Any], begin: Callable[[], Any], place: LoaderState, settings: Settings, *, in_turn: bool
 ) -> PlainIterator:
     """The batches of an iteration.
 
@@ -38,7 +38,7 @@ def plain_batches(
         place.persisting = True
     with undrawn(loader, place.persisting):
         batches = place.copies.begun(loader, begin)
-    told = batches if isinstance(batches, Told) else None
+    told = batches if isinstance(batches, BatchesWithStates) else None
     if not in_turn and place.order.newest is not None:
         batches = AsMade(batches, place.order.newest)
     return PlainIterator(ahead(batches, settings.device_prefetch, settings.tail), place.order, told)
@@ -61,7 +61,7 @@ class PlainIterator(Around):
         told: what hears of the dataset's copies in the workers; None where those have no state.
     """
 
-    def __init__(self, batches: Any, order: Order, told: Told | None) -> None:
+    def __init__(self, batches: Any, order: Order, told: BatchesWithStates | None) -> None:
         assert order.newest is not None
         super().__init__(batches)
         self._reading = order.newest

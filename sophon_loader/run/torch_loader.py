@@ -53,7 +53,7 @@ def undrawn(loader: DataLoader[Any], do: bool) -> Iterator[None]:
         loader.generator = before
 
 
-class Inner:
+class TorchLoader:
     """What reads the samples of a loader, with workers as that was given them.
 
     Args:

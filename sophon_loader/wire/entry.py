@@ -25,7 +25,7 @@ _ENDPOINT = re.compile(rf"tcp://{_HOST}:([0-9]{{1,5}})")
 
 
 @dataclass(frozen=True)
-class Entry:
+class AgentEntry:
     """What an agent says of itself.
 
     Args:
@@ -34,7 +34,7 @@ class Entry:
         exports: names of all that it serves.
 
     Example:
-        >>> Entry.parse(Entry(["tcp://fileserver:5555"], "5f0c", ["imagenet"]).text()).exports
+        >>> Entry.parse(AgentEntry(["tcp://fileserver:5555"], "5f0c", ["imagenet"]).text()).exports
         ['imagenet']
     """
 
@@ -47,7 +47,7 @@ class Entry:
         return json.dumps(asdict(self)) + "\n"
 
     @staticmethod
-    def parse(text: str | bytes) -> Entry:
+    def parse(text: str | bytes) -> AgentEntry:
         """The inverse of `text`. What a later release adds is not looked at.
 
         Raises:
@@ -70,7 +70,7 @@ class Entry:
         instance = values.get("instance", "")
         if not isinstance(instance, str) or len(instance) > MAX_NAME_LENGTH:
             raise MalformedMessage("an entry's instance must be a short text, got something else")
-        return Entry(addresses, instance, _names(values, "exports", MAX_EXPORTS))
+        return AgentEntry(addresses, instance, _names(values, "exports", MAX_EXPORTS))
 
 
 def is_endpoint(text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from sophon_loader.auto.shared_tariff import Dealer, SharedTariff
-from sophon_loader.cache.worker_cache import Before, Kept
+from sophon_loader.cache.worker_cache import Before, WorkerCache
 from sophon_loader.client.wanted import Wanted
 from sophon_loader.datasets.locations import Locations
 from sophon_loader.datasets.protocol import Offloadable
@@ -45,7 +45,7 @@ class Chooser:
         tariff: SharedTariff | None = None,
         *,
         files_here: bool = False,
-        kept: Kept | None = None,
+        kept: WorkerCache | None = None,
     ) -> None:
         self._kept = kept
         self._files_here = files_here
@@ -82,7 +82,7 @@ class Chooser:
         return Wanted(source, index, choice.cut, choice.encoding, self._locations.key_in_export(index), occurrence)
 
     def _look(self, index: int, fill: float = 1.0, epoch: int = 0) -> tuple[bool, Before | None]:
-        """See `Kept.look`."""
+        """See `WorkerCache.look`."""
         return (False, None) if self._kept is None else self._kept.look(index, fill, epoch)
 
     def _file(self, source: int, index: int, occurrence: int, in_cache: bool, before: Before | None) -> Wanted:

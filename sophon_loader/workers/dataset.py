@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, get_worker_info
 from sophon_loader.auto.shared_live import Live
 from sophon_loader.batches.slots import Slots
 from sophon_loader.cache.cache import Cache
-from sophon_loader.cache.worker_cache import Kept
+from sophon_loader.cache.worker_cache import WorkerCache
 from sophon_loader.client.session import Session
 from sophon_loader.client.wanted import BatchId, Reply
 from sophon_loader.datasets.locations import Locations
@@ -25,12 +25,12 @@ from sophon_loader.datasets.targets import IntTargets, ObjectTargets
 from sophon_loader.errors import AgentUnreachable, ConfigError, frames_for_user, raised_by_handler
 from sophon_loader.fleet.fleet import Fleet
 from sophon_loader.fleet.shared_route import SharedRoute
-from sophon_loader.fleet.worker_fleet import Ways
+from sophon_loader.fleet.worker_fleet import WorkerFleet
 from sophon_loader.host.system import now_s
 from sophon_loader.logs import log_line
 from sophon_loader.measures.counters import Row, Statistics
-from sophon_loader.measures.said import kept_here
 from sophon_loader.measures.sample_profile import SampleProfile
+from sophon_loader.measures.worker_notes import kept_here
 from sophon_loader.native.fused import checked
 from sophon_loader.order.tickets import QueuedTickets, Ticket
 from sophon_loader.pipeline.chain import isolated
@@ -41,10 +41,10 @@ from sophon_loader.pipeline.switches import settings
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.choosing import Chooser
 from sophon_loader.workers.finishing import Finisher
-from sophon_loader.workers.following import Following
 from sophon_loader.workers.meter import Meter
 from sophon_loader.workers.shared_plan import SharedPlan
 from sophon_loader.workers.source_steps import Steps
+from sophon_loader.workers.transform_watch import TransformWatch
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +111,8 @@ class OffloadedDataset(Dataset[Any]):
         self._settings = settings()
         self._asked_ahead: dict[BatchId, Ticket] = {}
         self._looked: tuple[int, dict[str, str]] = 0, {}  # in which iteration, from 1, and what has been found
-        self._ways = Ways(routes)
-        self._following = Following(data, self._joined(steps) or steps, pipelines)
+        self._ways = WorkerFleet(routes)
+        self._following = TransformWatch(data, self._joined(steps) or steps, pipelines)
         self._differing: list[str] = []
         self._take_up()
 
@@ -135,7 +135,7 @@ class OffloadedDataset(Dataset[Any]):
         self.draws = _drawn_from(steps)
         self._by_position = any(map(_runs_users_code, data.sources, steps))
         here = self._ways.terms is not None and self._ways.terms.files_here
-        kept = None if self._cache is None else Kept(self._cache, locations)
+        kept = None if self._cache is None else WorkerCache(self._cache, locations)
         looked_up = None if here or self._ways.terms is None else kept  # else all files are read here in any case
         tariff = live.tariff if live else None
         self.chooser = Chooser(data, steps, locations, plan, tariff, files_here=here, kept=looked_up)
@@ -164,7 +164,7 @@ class OffloadedDataset(Dataset[Any]):
         return [replace(one, reach=max(far)) for one, far in zip(steps, reaches, strict=True)]
 
     def call_meanwhile(self, what: Callable[[], None] | None) -> None:
-        """See `Ways.call_meanwhile`."""
+        """See `WorkerFleet.call_meanwhile`."""
         self._ways.call_meanwhile(what)
 
     @property

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from sophon_loader.cache.worker_cache import Kept
+from sophon_loader.cache.worker_cache import WorkerCache
 from sophon_loader.client.address import Address
 from sophon_loader.client.connection import Connection
 from sophon_loader.client.session import Session, Terms
@@ -21,7 +21,7 @@ from sophon_loader.wire.messages import Sample
 
 
 def read_here(
-    wanted: Wanted, locations: Locations, terms: Terms | None, kept: Kept, why: str = ""
+    wanted: Wanted, locations: Locations, terms: Terms | None, kept: WorkerCache, why: str = ""
 ) -> tuple[bytes, bool]:
     """The file of a sample, and whether it is from the cache.
 
@@ -52,7 +52,7 @@ def read_here(
     return kept.read(path)
 
 
-class Instead:
+class FallbackFiles:
     """The files of samples of whose answers nothing can be made: below the dataset's root, else from the agent as they
     are, over a connection of its own. Also asks the agent that has answered once more.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sophon_loader.batches.slots import Slots
-from sophon_loader.cache.worker_cache import Kept
+from sophon_loader.cache.worker_cache import WorkerCache
 from sophon_loader.client.session import MAX_TOLD, Session, Terms
 from sophon_loader.client.wanted import Reply, Wanted
 from sophon_loader.datasets.locations import Locations
@@ -26,22 +26,22 @@ from sophon_loader.errors import (
 )
 from sophon_loader.figures import counted
 from sophon_loader.fleet.fleet import Fleet
-from sophon_loader.kinds.image.fused_picture import Tally
+from sophon_loader.kinds.image.fused_picture import DecodeTally
 from sophon_loader.kinds.image.opening import name_file
 from sophon_loader.kinds.image.part import PartOfFile
 from sophon_loader.logs import log_line
 from sophon_loader.measures.counters import Row
-from sophon_loader.measures.said import looking
 from sophon_loader.measures.sample_profile import SampleProfile
+from sophon_loader.measures.worker_notes import looking
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.described import go_on, run_from_file, run_from_part
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, Seed, op_seed, seed_generators
 from sophon_loader.wire.failures import error_of
 from sophon_loader.wire.messages import Failure
-from sophon_loader.workers.fallback import Instead, agent_name, read_here
+from sophon_loader.workers.fallback import FallbackFiles, agent_name, read_here
 from sophon_loader.workers.source_steps import Steps
-from sophon_loader.workers.verifying import Sizes, Verifier
+from sophon_loader.workers.verifying import SizeCheck, Verifier
 
 _OF_BOTH_ENDS = frozenset({Failure.MISSING, Failure.OUTSIDE_EXPORT})
 """Refusals that say that the two ends do not hold the same files."""
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Finisher:
-    """Turns replies into samples. Opens files on this host; no socket, but where a reply is of no use (`Instead`).
+    """Turns replies into samples. Opens files here; no socket, but where a reply is of no use (`FallbackFiles`).
 
     Args:
         data: the dataset, taken apart.
@@ -76,9 +76,9 @@ class Finisher:
         seed: Seed,
         fused: bool = True,
         slots: Slots | None = None,
-        kept: Kept | None = None,
+        kept: WorkerCache | None = None,
     ) -> None:
-        self._kept = kept or Kept(None, locations)
+        self._kept = kept or WorkerCache(None, locations)
         self._data = data
         self._steps = tuple(steps)
         self._locations = locations
@@ -87,9 +87,9 @@ class Finisher:
         self._seed = seed
         self._slots = slots
         self._place = None if slots is None else slots.lend
-        self._tally = Tally() if fused else None
-        self._instead = Instead(locations, terms)
-        self._sizes = Sizes(locations, self._instead)
+        self._tally = DecodeTally() if fused else None
+        self._instead = FallbackFiles(locations, terms)
+        self._sizes = SizeCheck(locations, self._instead)
         self._verifier = Verifier(0.0 if terms is None else terms.options.verify, self._instead, terms)
         self._told = 0
         """Answers of no use of which the log has told."""

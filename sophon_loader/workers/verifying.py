@@ -24,7 +24,7 @@ from sophon_loader.pipeline.described import run_from_part
 from sophon_loader.pipeline.randomness import Draw, op_seed
 from sophon_loader.wire.messages import Sample
 from sophon_loader.workers.alike import difference, kind_of
-from sophon_loader.workers.fallback import Instead
+from sophon_loader.workers.fallback import FallbackFiles
 
 SIZES_SHARE = 0.01
 """Of a worker's time that goes into asking for the sizes of files. Where they lie on this host they are all asked for;
@@ -38,7 +38,7 @@ _POSITION = 1 << 32
 """Stands for an op that no pipeline has, so that which samples are verified has a random number of its own."""
 
 
-class Sizes:
+class SizeCheck:
     """Compares the sizes of files at the two ends, as often as that takes next to no time.
 
     Args:
@@ -49,7 +49,7 @@ class Sizes:
         >>> sizes.compare(reply, "tcp://fileserver:5555/photos")
     """
 
-    def __init__(self, locations: Locations, instead: Instead) -> None:
+    def __init__(self, locations: Locations, instead: FallbackFiles) -> None:
         self._locations = locations
         self._instead = instead
         self._began_s: float | None = None
@@ -141,12 +141,12 @@ class Verifier:
         terms: agreed on with the agent; None without one.
 
     Example:
-        >>> verifier = Verifier(0.001, Instead(locations, terms), terms)
+        >>> verifier = Verifier(0.001, FallbackFiles(locations, terms), terms)
         >>> if verifier.due(draw):
         ...     verifier.verify(reply, chain, draw, row)
     """
 
-    def __init__(self, share: float, instead: Instead, terms: Terms | None) -> None:
+    def __init__(self, share: float, instead: FallbackFiles, terms: Terms | None) -> None:
         self._share = share
         self._instead = instead
         self._terms = terms

@@ -35,15 +35,15 @@ from storage_agent.broker.notices import Notices, waking_on_signals
 from storage_agent.broker.staff import Staff
 from storage_agent.broker.tally import Tally
 from storage_agent.clients.frontend import LOOK_S, Frontend
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.log import EventLog
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
-from storage_agent.jobs.registrations import Pipelines
+from storage_agent.jobs.registrations import Registrations
 from storage_agent.jobs.upkeep import Upkeep
 from storage_agent.reading.answers import Answer, answer_file, answer_question
 from storage_agent.reading.read_ahead import Ahead
-from storage_agent.reading.readers import Readers, Task
+from storage_agent.reading.readers import Readers, ReaderTask
 from storage_agent.stores import Exports
 from storage_agent.workers import message_types
 from storage_agent.workers.lines import Lines
@@ -83,7 +83,7 @@ class Broker:
         instance: what tells it from all other agents, earlier ones at its address too.
     """
 
-    def __init__(self, settings: Settings, exports: Exports) -> None:
+    def __init__(self, settings: AgentSettings, exports: Exports) -> None:
         self._settings = settings
         self._exports = exports
         self._log = EventLog()
@@ -91,7 +91,7 @@ class Broker:
         self.address = self._frontend.address
         self.instance = uuid.uuid4().hex
         self._admission: Admission[Job] = Admission(settings.max_outstanding, settings.max_queued)
-        self._pipelines = Pipelines()
+        self._pipelines = Registrations()
         self._desk = Desk(self.instance, exports.names, encoding_names(), self._admission, self._pipelines)
         self._staff = Staff(self._admission, self._pipelines, settings.job_s)
         self._upkeep = Upkeep(lambda: time.process_time() + exports.fetcher.cpu_s)
@@ -267,7 +267,7 @@ class Broker:
     def _carry_out(self, instructions: Sequence[do.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case do.Order(number, frames):
+                case do.SendToWorker(number, frames):
                     self._lines.put(number, frames)
                 case do.Read(jobs, note):
                     read = functools.partial(self._read, note=note)
@@ -288,12 +288,12 @@ class Broker:
                     self._frontend.tell(client, Status(self._status(client, exports)))
                 case do.LookUp(client, question):
                     make = functools.partial(next, answer_question(self._exports, question))
-                    self._readers.submit(Task(client, make, functools.partial(self._looked_up, client)))
+                    self._readers.submit(ReaderTask(client, make, functools.partial(self._looked_up, client)))
                 case do.Build():
                     self._carry_out(self._staff.build(instruction, now_s=time.monotonic()))
                 case do.Start():
                     self._staff.hired(self._workers.start())
-                case do.End(number):
+                case do.EndWorker(number):
                     self._workers.kill(number)
                 case do.Log():
                     self._tally.happened(instruction)
@@ -317,7 +317,7 @@ class Broker:
     def _read(self, job: Job, note: str) -> None:
         client = job.fetch.client
         make = functools.partial(answer_file, self._exports, job, note)
-        self._readers.submit(Task(client, make, functools.partial(self._file_read, client), [job.item.id]))
+        self._readers.submit(ReaderTask(client, make, functools.partial(self._file_read, client), [job.item.id]))
 
     # --- reader threads and workers ---------------------------------------------------------------------------
 

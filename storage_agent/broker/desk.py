@@ -46,7 +46,7 @@ from storage_agent.broker.instructions import (
 )
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import FetchHeader, Job
-from storage_agent.jobs.registrations import Pipelines
+from storage_agent.jobs.registrations import Registrations
 
 ACTIVE_S = 0.5
 """A connection that has asked for work within so many seconds has its share of the agent's cores; whoever pauses for
@@ -87,7 +87,7 @@ class Desk:
         pipelines: those that have been registered; shared with the staff.
 
     Example:
-        >>> desk = Desk("1", ["photos"], ["file"], Admission(8, 8), Pipelines())
+        >>> desk = Desk("1", ["photos"], ["file"], Admission(8, 8), Registrations())
         >>> desk.receive(b"loader", [pack(Ping())], Load(room=2, building=0, upkeep_s=0.0), now_s=0.0)
         [Tell(client=b'loader', message=Pong(instance='1'))]
     """
@@ -98,7 +98,7 @@ class Desk:
         exports: Sequence[str],
         encodings: Sequence[str],
         admission: Admission[Job],
-        pipelines: Pipelines,
+        pipelines: Registrations,
     ) -> None:
         self._instance = instance
         self._exports = list(exports)

@@ -93,7 +93,7 @@ class LookUp:
 
 
 @dataclass(frozen=True)
-class Order:
+class SendToWorker:
     """Send a message to a worker.
 
     Args:
@@ -111,7 +111,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class End:
+class EndWorker:
     """End a worker at once.
 
     Args:
@@ -149,4 +149,6 @@ class Log:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-Instruction = Tell | Refuse | Greet | TellStatus | Read | Queue | Build | LookUp | Order | Start | End | GiveUp | Log
+Instruction = (
+    Tell | Refuse | Greet | TellStatus | Read | Queue | Build | LookUp | SendToWorker | Start | EndWorker | GiveUp | Log
+)

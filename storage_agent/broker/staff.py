@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from sophon_loader.encodings.encoding import Payload
 from sophon_loader.wire.messages import Failed, Failure
-from storage_agent.broker.instructions import Build, End, GiveUp, Instruction, Order, Read, Refuse, Start
-from storage_agent.broker.worker_record import Building, Task, Worker, epitaph
+from storage_agent.broker.instructions import Build, EndWorker, GiveUp, Instruction, Read, Refuse, SendToWorker, Start
+from storage_agent.broker.worker_record import Building, JobAtWorker, Worker, epitaph
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
-from storage_agent.jobs.registrations import Pipelines
+from storage_agent.jobs.registrations import Registrations
 from storage_agent.jobs.turns import NBYTES_PER_S
 from storage_agent.workers import message_types
 
@@ -63,7 +63,7 @@ class Staff:
         per_worker: cores that each worker has now, all at work; to be told.
     """
 
-    def __init__(self, admission: Admission[Job], pipelines: Pipelines, job_s: float) -> None:
+    def __init__(self, admission: Admission[Job], pipelines: Registrations, job_s: float) -> None:
         self._admission = admission
         self._pipelines = pipelines
         self._job_s = job_s
@@ -163,7 +163,7 @@ class Staff:
             now_s: the time.
         """
         task = self._workers[number].hand_in(now_s)
-        assert isinstance(task, Task), task
+        assert isinstance(task, JobAtWorker), task
         if task.answered:
             return None
         self._finish(task, took_s + nbytes / NBYTES_PER_S)
@@ -190,9 +190,9 @@ class Staff:
         """
         self._pipelines.note(digest, trial)
         others = [one for one, worker in self._workers.items() if one != number and digest in worker.known]
-        return [Order(one, [message_types.TRIED, digest.encode(), trial]) for one in others]
+        return [SendToWorker(one, [message_types.TRIED, digest.encode(), trial]) for one in others]
 
-    def _finish(self, task: Task, cost_s: float) -> None:
+    def _finish(self, task: JobAtWorker, cost_s: float) -> None:
         """A job has its answer; who wanted it has had so many seconds of a worker."""
         task.answered = True
         self._admission.turns.spent(task.job.fetch.client, cost_s)
@@ -246,7 +246,7 @@ class Staff:
             elif (turn := self._admission.turns.pop(after=self._holders(now_s))) is not None:
                 client, job = turn
                 # As long as all that may be ahead of a worker while nobody knows.
-                task = Task(job, self._admission.turns.expected(client) or AHEAD_S)
+                task = JobAtWorker(job, self._admission.turns.expected(client) or AHEAD_S)
                 if task.job.is_outdated(self.per_worker):
                     self._finish(task, 0.0)
                     done.append(Read([task.job]))
@@ -284,7 +284,7 @@ class Staff:
                     head.deaths += MAX_DEATHS_PER_BUILD
                 worker.usable = False
                 worker.ended = f"it took more than {limit_s:g} s"
-                done.append(End(number))
+                done.append(EndWorker(number))
         done += self._as_files_meanwhile(now_s)
         if self._none_since_s is not None:
             waits_s.append(self._none_since_s + STALLED_S - now_s)
@@ -297,7 +297,7 @@ class Staff:
             return BUILD_S, BUILD_S - worker.took_s(now_s)
         return self._job_s, self._job_s - (now_s - worker.sent_s[0])
 
-    def _double(self, number: int, task: Task, now_s: float) -> list[Instruction]:
+    def _double(self, number: int, task: JobAtWorker, now_s: float) -> list[Instruction]:
         """Give what waits at a worker to an idle one, too; what waits behind stalled work, to any that goes on."""
         if task.job.fetch.digest not in self._pipelines:
             return []
@@ -354,9 +354,9 @@ class Staff:
         worker, build = self._workers[number], building.build
         done = self._teach(number, worker, build.digest, build.registration)
         worker.take(building, now_s)
-        return [*done, Order(number, [message_types.REGISTER, build.digest.encode()])]
+        return [*done, SendToWorker(number, [message_types.REGISTER, build.digest.encode()])]
 
-    def _give(self, number: int, task: Task, now_s: float) -> list[Instruction]:
+    def _give(self, number: int, task: JobAtWorker, now_s: float) -> list[Instruction]:
         digest = task.job.fetch.digest
         registration = self._pipelines.get(digest)
         worker = self._workers[number]
@@ -365,7 +365,7 @@ class Staff:
             return [Read([task.job], "the agent has forgotten this pipeline: many others were registered since")]
         worker.take(task, now_s)
         done = self._teach(number, worker, digest, registration)
-        done.append(Order(number, [message_types.JOB, *task.job.frames()]))
+        done.append(SendToWorker(number, [message_types.JOB, *task.job.frames()]))
         return done
 
     def _teach(self, number: int, worker: Worker, digest: str, registration: bytes | None) -> list[Instruction]:
@@ -376,11 +376,13 @@ class Staff:
         assert registration is not None, "a worker that lacks a pipeline must be sent it"
         worker.known[digest] = len(registration)
         frames: list[Payload] = [message_types.LEARN, digest.encode(), registration]
-        done: list[Instruction] = [Order(number, frames)]
-        done += [Order(number, [message_types.TRIED, digest.encode(), one]) for one in self._pipelines.trials(digest)]
+        done: list[Instruction] = [SendToWorker(number, frames)]
+        done += [
+            SendToWorker(number, [message_types.TRIED, digest.encode(), one]) for one in self._pipelines.trials(digest)
+        ]
         while len(worker.known) > MAX_KNOWN or sum(worker.known.values()) > MAX_KNOWN_NBYTES:
             forgotten, _ = worker.known.popitem(last=False)
-            done.append(Order(number, [message_types.FORGET, forgotten.encode()]))
+            done.append(SendToWorker(number, [message_types.FORGET, forgotten.encode()]))
         return done
 
     def _build_again(self, building: Building, why: str, *, ended: bool) -> list[Instruction]:

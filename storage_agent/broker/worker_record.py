@@ -12,7 +12,7 @@ from storage_agent.jobs.jobs import Job
 
 
 @dataclass
-class Task:
+class JobAtWorker:
     """A job at a worker; at two when it was `doubled`, and then the first answer counts.
 
     `expected_s` is how long it will probably take there.
@@ -41,7 +41,7 @@ class Worker:
     has learnt, digest -> bytes, the one used last at the end. `ended` says why it is being ended, if it is.
     """
 
-    work: deque[Task | Building] = field(default_factory=deque)
+    work: deque[JobAtWorker | Building] = field(default_factory=deque)
     known: OrderedDict[str, int] = field(default_factory=OrderedDict)
     ready: bool = False
     usable: bool = False
@@ -51,18 +51,18 @@ class Worker:
     ended: str = ""
 
     @property
-    def tasks(self) -> list[Task]:
-        return [one for one in self.work if isinstance(one, Task)]
+    def tasks(self) -> list[JobAtWorker]:
+        return [one for one in self.work if isinstance(one, JobAtWorker)]
 
     @property
     def builds(self) -> list[Building]:
         return [one for one in self.work if isinstance(one, Building)]
 
     @property
-    def waiting(self) -> list[Task]:
+    def waiting(self) -> list[JobAtWorker]:
         """The tasks that wait behind something else and that no other worker has."""
         behind = itertools.islice(self.work, 1, None)
-        return [one for one in behind if isinstance(one, Task) and not one.doubled and not one.answered]
+        return [one for one in behind if isinstance(one, JobAtWorker) and not one.doubled and not one.answered]
 
     @property
     def client(self) -> bytes:
@@ -74,7 +74,7 @@ class Worker:
         """How long it has been at what it does now, and at what it has done and not handed in."""
         return now_s - self.since_s if self.work else 0.0
 
-    def take(self, what: Task | Building, now_s: float) -> None:
+    def take(self, what: JobAtWorker | Building, now_s: float) -> None:
         """It has been sent more to do."""
         if not self.work:
             self.since_s = now_s
@@ -82,7 +82,7 @@ class Worker:
         self.sent_s.append(now_s)
         self.ahead_s += what.expected_s
 
-    def hand_in(self, now_s: float) -> Task | Building:
+    def hand_in(self, now_s: float) -> JobAtWorker | Building:
         """It has answered the oldest of what it was sent."""
         done = self.work.popleft()
         self.sent_s.popleft()

@@ -21,9 +21,9 @@ from storage_agent.clients.connections import Connections
 from storage_agent.clients.door import Door
 from storage_agent.clients.key_files import EVERYTHING, Grant
 from storage_agent.clients.pacing import Pacer
-from storage_agent.clients.unread_replies import Handed
+from storage_agent.clients.unread_replies import UnreadReplies
 from storage_agent.clients.visits import Visits
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.checks import bind_refused
 from storage_agent.host.descriptors import Incoming, hang_up, peer_of, room_for_connections, unsent_nbytes
 from storage_agent.host.log import EventLog
@@ -90,11 +90,11 @@ class Frontend:
         hung_up: connections that were too many, sent a message without an end, or did not read.
     """
 
-    def __init__(self, settings: Settings, log: EventLog) -> None:
+    def __init__(self, settings: AgentSettings, log: EventLog) -> None:
         self._log = log
         self._max_waiting = 2 * settings.max_outstanding
         self._pacer: Pacer[Sequence[Payload]] = Pacer(settings.limit_mbit)
-        self._handed = Handed(2 * MAX_HANDED_REPLIES)
+        self._handed = UnreadReplies(2 * MAX_HANDED_REPLIES)
         self._most_unread_nbytes = max(MAX_UNREAD_REPLIES_NBYTES, 2 * settings.max_file_nbytes)
         self._crowded_look_s = 0.0
         """When to look again what clients have taken, while replies come to too much."""

@@ -35,7 +35,7 @@ class _Handed:
     reads: bool = True
 
 
-class Handed:
+class UnreadReplies:
     """What ZeroMQ has of the replies of each client.
 
     Args:
@@ -45,7 +45,7 @@ class Handed:
         nbytes: that all clients have not taken, as far as is known.
 
     Example:
-        >>> handed = Handed(most=64)
+        >>> handed = UnreadReplies(most=64)
         >>> handed.put(b"loader", 1000)
         >>> handed.acknowledged(b"loader", 400)
         >>> handed.nbytes_of(b"loader")

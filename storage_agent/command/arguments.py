@@ -9,7 +9,7 @@ from sophon_loader import __version__
 from storage_agent.command.argument_types import add_export, new_command, place, seconds, share
 from storage_agent.command.ray_arguments import add_ray
 from storage_agent.host import log
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 
 USUAL_KEYS = "~/.config/sophon/agent"
 USUAL_PORT = 5555
@@ -139,7 +139,7 @@ def _add_place(group: _Group) -> None:
     )
     group.add_argument(
         "--announce-as",
-        default=Settings.announce_as,
+        default=AgentSettings.announce_as,
         metavar="HOST[:PORT]",
         help="What that file says instead of the host and the port of --bind (default: this host's name if --bind is "
         "0.0.0.0 or [::]).",
@@ -185,14 +185,14 @@ def _add_share(group: _Group) -> None:
     group.add_argument(
         "--nice",
         type=int,
-        default=Settings.nice,
+        default=AgentSettings.nice,
         metavar="N",
         help="How much workers give way to other processes, from 0 to 19 (default: %(default)s).",
     )
     group.add_argument(
         "--readers",
         type=int,
-        default=Settings.readers,
+        default=AgentSettings.readers,
         metavar="N",
         help="Threads that read files which cross the wire as they are (default: %(default)s).",
     )
@@ -208,28 +208,28 @@ def _add_limits(group: _Group) -> None:
     group.add_argument(
         "--max-file-mb",
         type=int,
-        default=Settings.max_file_nbytes >> 20,
+        default=AgentSettings.max_file_nbytes >> 20,
         metavar="N",
         help="Refuse files of more than N MiB (default: %(default)s).",
     )
     group.add_argument(
         "--max-megapixels",
         type=float,
-        default=Settings.max_px / 1e6,
+        default=AgentSettings.max_px / 1e6,
         metavar="N",
         help="Make no image of more than N million pixels; its file is sent instead (default: %(default)g).",
     )
     group.add_argument(
         "--max-queued",
         type=int,
-        default=Settings.max_queued,
+        default=AgentSettings.max_queued,
         metavar="N",
         help="Let at most N samples wait for a worker; beyond them files are sent instead (default: %(default)s).",
     )
     group.add_argument(
         "--job-seconds",
         type=seconds,
-        default=Settings.job_s,
+        default=AgentSettings.job_s,
         metavar="S",
         help="Seconds that one sample may take. Then its worker is replaced and the file sent instead "
         "(default: %(default)g).",
@@ -237,7 +237,7 @@ def _add_limits(group: _Group) -> None:
     group.add_argument(
         "--worker-memory-mb",
         type=int,
-        default=Settings.worker_nbytes >> 20,
+        default=AgentSettings.worker_nbytes >> 20,
         metavar="N",
         help="MiB of memory that a worker may use on top of what all workers share (default: %(default)s).",
     )

@@ -11,7 +11,15 @@ from pathlib import Path
 from sophon_loader.errors import ConfigError
 from sophon_loader.host.endpoints import host_of
 from sophon_loader.host.kept_file import KeptFile, new_file
-from sophon_loader.wire.entry import GONE_S, MAX_ENTRY_NBYTES, REWRITTEN_S, SUFFIX, Entry, host_and_port, is_endpoint
+from sophon_loader.wire.entry import (
+    GONE_S,
+    MAX_ENTRY_NBYTES,
+    REWRITTEN_S,
+    SUFFIX,
+    AgentEntry,
+    host_and_port,
+    is_endpoint,
+)
 from storage_agent.host.log import EventLog
 
 CLOSE_S = 2.0
@@ -73,13 +81,13 @@ class Announcer:
         ConfigError: the entry is too long.
 
     Example:
-        >>> announcer = Announcer(Path("/shared/run/agents"), Entry([address], instance, ["imagenet"]), EventLog())
+        >>> announcer = Announcer(Path("/shared/run/agents"), AgentEntry([address], instance, ["imagenet"]), EventLog())
         >>> announcer.start()
         >>> announcer.leave()  # at SIGTERM: loaders are to look elsewhere, while the last requests are answered
         >>> announcer.close()
     """
 
-    def __init__(self, folder: Path, entry: Entry, log: EventLog) -> None:
+    def __init__(self, folder: Path, entry: AgentEntry, log: EventLog) -> None:
         self._log = log
         text = entry.text()
         if len(text) > MAX_ENTRY_NBYTES:

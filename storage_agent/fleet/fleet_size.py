@@ -23,7 +23,7 @@ _SLACK = 1e-6
 """Agents. Sums of floats may be above a whole number by their rounding."""
 
 
-class WantedFile(NamedTuple):
+class FoundWantedFile(NamedTuple):
     """One rank's file as it was found. `seen`: another value once it has been written anew."""
 
     seen: tuple[int, int, bytes]
@@ -51,7 +51,7 @@ class FleetSize:
         >>> size = FleetSize(1, 4)
         >>> size.after({}, present=1, now_s=0.0)
         1
-        >>> size.after({"wanted-a-0.json": WantedFile((1, 1, b""), WantedCores(6.0, 2.5))}, present=1, now_s=2.0)
+        >>> size.after({"wanted-a-0.json": FoundWantedFile((1, 1, b""), WantedCores(6.0, 2.5))}, present=1, now_s=2.0)
         3
     """
 
@@ -67,7 +67,7 @@ class FleetSize:
         """What was wanted at each look, as far back as `held_s`; never more than a higher number in front of it."""
         self._held_from_s = 0.0
 
-    def after(self, files: Mapping[str, WantedFile] | None, present: int, now_s: float) -> int:
+    def after(self, files: Mapping[str, FoundWantedFile] | None, present: int, now_s: float) -> int:
         """The number of agents that there should be.
 
         Args:
@@ -99,7 +99,7 @@ class FleetSize:
         known = self._known[name]
         return known.is_alive and known.unchanged_s < self._gone_s
 
-    def _take(self, files: Mapping[str, WantedFile], step_s: float) -> None:
+    def _take(self, files: Mapping[str, FoundWantedFile], step_s: float) -> None:
         known = self._known
         self._known = {}
         for name, file in files.items():

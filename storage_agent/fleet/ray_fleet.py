@@ -21,7 +21,7 @@ from sophon_loader.wire.actor import ACTOR_CLASS, parse_actor
 from sophon_loader.wire.entry import host_and_port
 from storage_agent.fleet import fleet_size
 from storage_agent.fleet.ray_agent import END_S, NAMESPACE, Agents
-from storage_agent.fleet.ray_sizing import ANSWER_S, SIZER_CLASS, FleetSizer, Sizes, sizer_name
+from storage_agent.fleet.ray_sizing import ANSWER_S, SIZER_CLASS, FleetSizer, SizingState, sizer_name
 
 MAX_AGENTS = 1000
 _LOOK_S = 0.5
@@ -30,7 +30,7 @@ _USUAL_PORT = 6379
 _SERVES, _GONE = "ALIVE", "DEAD"
 
 
-class Kept(NamedTuple):
+class ListedAgent(NamedTuple):
     """An agent's actor as Ray lists it. `address`: "" while its agent does not serve."""
 
     name: str
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
         return "  ".join(part for part in (self.name, _state(self), self.address, ", ".join(self.exports)) if part)
 
 
-def _state(one: Kept | Sizing) -> str:
+def _state(one: ListedAgent | Sizing) -> str:
     return one.state + (f" (restarted {counted(one.restarts, 'time')})" if one.restarts else "")
 
 
@@ -136,7 +136,7 @@ def show(parsed: argparse.Namespace) -> int:
     """
     ray = _connected(parsed)
     agents = _kept()
-    found: list[Kept | Sizing] = [*agents, *(_sizing(ray, sizer, agents) for sizer in _listed(SIZER_CLASS))]
+    found: list[ListedAgent | Sizing] = [*agents, *(_sizing(ray, sizer, agents) for sizer in _listed(SIZER_CLASS))]
     for one in found:
         print(json.dumps(one._asdict()) if parsed.json else one.line())
     return 0
@@ -174,15 +174,15 @@ def _await_sizer(ray: Any, parsed: argparse.Namespace, end_s: float) -> int:
         time.sleep(_LOOK_S)
 
 
-def _sizing(ray: Any, listed: Kept, agents: Sequence[Kept]) -> Sizing:
+def _sizing(ray: Any, listed: ListedAgent, agents: Sequence[ListedAgent]) -> Sizing:
     resource = listed.name.removesuffix(sizer_name(""))
     present = sum(one.state == _SERVES for one in _of(agents, resource))
     state = listed.state
     try:
-        said = Sizes(*ray.get(ray.get_actor(listed.name, namespace=NAMESPACE).said.remote(), timeout=ANSWER_S))
+        said = SizingState(*ray.get(ray.get_actor(listed.name, namespace=NAMESPACE).said.remote(), timeout=ANSWER_S))
         state = _SERVES  # the list is some time behind
     except (ray.exceptions.RayError, ValueError) as error:
-        said = Sizes(None, None, None, f"it does not answer: {str(error).partition(chr(10))[0]}")
+        said = SizingState(None, None, None, f"it does not answer: {str(error).partition(chr(10))[0]}")
     return Sizing(listed.name, state, listed.restarts, said.wanted, present, said.least, said.most, said.trouble)
 
 
@@ -213,12 +213,12 @@ def _connected(parsed: argparse.Namespace, log_to_driver: bool = False) -> Any:
     return ray
 
 
-def _kept() -> list[Kept]:
+def _kept() -> list[ListedAgent]:
     """All agents that are not gone, by name."""
     return _listed(ACTOR_CLASS)
 
 
-def _listed(kind: str) -> list[Kept]:
+def _listed(kind: str) -> list[ListedAgent]:
     """All actors of a class that are not gone, by name."""
     from ray.util.state import list_actors
     from ray.util.state.exception import RayStateApiException
@@ -232,12 +232,12 @@ def _listed(kind: str) -> list[Kept]:
     return sorted(found, key=lambda one: (len(one.name), one.name))
 
 
-def _as_kept(listed: Any) -> Kept:
+def _as_kept(listed: Any) -> ListedAgent:
     said = parse_actor(listed.repr_name or "") if listed.state == _SERVES else None
-    return Kept(listed.name or "", listed.state, int(listed.num_restarts or 0), *(said or ("", ())))
+    return ListedAgent(listed.name or "", listed.state, int(listed.num_restarts or 0), *(said or ("", ())))
 
 
-def _actors(ray: Any, those: Iterable[Kept]) -> list[tuple[Kept, Any]]:
+def _actors(ray: Any, those: Iterable[ListedAgent]) -> list[tuple[ListedAgent, Any]]:
     """With their handles; without those that have gone since they were listed."""
     found = []
     for one in those:
@@ -246,7 +246,7 @@ def _actors(ray: Any, those: Iterable[Kept]) -> list[tuple[Kept, Any]]:
     return found
 
 
-def _of(those: Iterable[Kept], resource: str) -> list[Kept]:
+def _of(those: Iterable[ListedAgent], resource: str) -> list[ListedAgent]:
     return [one for one in those if one.name.rpartition("-")[0] == resource]
 
 
@@ -271,7 +271,7 @@ def _await(ray: Any, parsed: argparse.Namespace, names: Sequence[str], end_s: fl
     raise AgentUnreachable("; ".join(_why(ray, parsed, names, found)))
 
 
-def _why(ray: Any, parsed: argparse.Namespace, names: Sequence[str], found: Sequence[Kept]) -> list[str]:
+def _why(ray: Any, parsed: argparse.Namespace, names: Sequence[str], found: Sequence[ListedAgent]) -> list[str]:
     """Why not all agents serve."""
     serve = sum(one.state == _SERVES for one in found)
     told = [f"{counted(len(names), 'agent')} must serve within {parsed.wait:g} s, got {serve}"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sophon_loader.wire.entry import GONE_S
-from storage_agent.fleet.fleet_size import HELD_S, LOOK_S, FleetSize, WantedFile
+from storage_agent.fleet.fleet_size import HELD_S, LOOK_S, FleetSize, FoundWantedFile
 from storage_agent.fleet.ray_agent import END_S, NAMESPACE, Agents
 from storage_agent.fleet.wanted_files import read_wanted
 
@@ -30,7 +30,7 @@ def sizer_name(resource: str) -> str:
     return f"{resource}-size"
 
 
-class Sizes(NamedTuple):
+class SizingState(NamedTuple):
     """What the actor says of itself. `wanted`: agents; `trouble`: why it keeps the number of now, "" if it does not."""
 
     wanted: int | None
@@ -77,12 +77,12 @@ class FleetSizer:
         self._ending = False
         threading.Thread(target=self._keep, name="size-fleet", daemon=True).start()
 
-    def said(self) -> Sizes:
+    def said(self) -> SizingState:
         """For people."""
         asked_s = self._asked_s
         hangs = asked_s is not None and time.monotonic() - asked_s > _HANGS_S
         trouble = f"{self._folder} cannot be read: its disk does not answer" if hangs else self._trouble
-        return Sizes(self._wanted, self._rule.least, self._rule.most, trouble)
+        return SizingState(self._wanted, self._rule.least, self._rule.most, trouble)
 
     def end(self) -> None:
         """Start and stop no agent from now on."""
@@ -104,7 +104,7 @@ class FleetSizer:
                 print(f"sophon-agent ray: {trouble or 'all is well again'}", file=sys.stderr, flush=True)
             time.sleep(LOOK_S)
 
-    def _read(self) -> tuple[Mapping[str, WantedFile] | None, str]:
+    def _read(self) -> tuple[Mapping[str, FoundWantedFile] | None, str]:
         self._asked_s = time.monotonic()
         try:
             return read_wanted(self._folder), ""
@@ -113,7 +113,7 @@ class FleetSizer:
         finally:
             self._asked_s = None
 
-    def _act(self, files: Mapping[str, WantedFile] | None) -> None:
+    def _act(self, files: Mapping[str, FoundWantedFile] | None) -> None:
         self._finish()
         there = self._numbers()
         present = sorted(there - self._leaving.keys())

@@ -9,14 +9,14 @@ from sophon_loader.errors import MalformedMessage
 from sophon_loader.host.regular import read_below
 from sophon_loader.wire.entry import SUFFIX
 from sophon_loader.wire.wanted_cores import MAX_NBYTES, PREFIX, WantedCores
-from storage_agent.fleet.fleet_size import WantedFile
+from storage_agent.fleet.fleet_size import FoundWantedFile
 
 MAX_FILES = 1000
 MAX_NAMES = 16 * MAX_FILES
 """In the folder that are looked at; agents' entries lie there, too."""
 
 
-def read_wanted(folder: str) -> dict[str, WantedFile]:
+def read_wanted(folder: str) -> dict[str, FoundWantedFile]:
     """The files that say something, by name. May take as long as the folder's disk takes.
 
     Raises:
@@ -33,10 +33,10 @@ def read_wanted(folder: str) -> dict[str, WantedFile]:
     return {name: file for name, file in found.items() if file is not None}
 
 
-def _file(folder: int, name: str) -> WantedFile | None:
+def _file(folder: int, name: str) -> FoundWantedFile | None:
     """A file of a folder; None for one that is gone, is no file, cannot be read or says something else."""
     try:
         data, status = read_below(folder, name, MAX_NBYTES)
-        return WantedFile((status.st_mtime_ns, status.st_ino, data), WantedCores.parse(data))
+        return FoundWantedFile((status.st_mtime_ns, status.st_ino, data), WantedCores.parse(data))
     except (OSError, MalformedMessage):  # also ESTALE, of one that has just been replaced
         return None

@@ -36,7 +36,7 @@ class Indexed:
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """The settings of `sophon-agent serve`.
 
     Args:
@@ -67,7 +67,7 @@ class Settings:
         indexed: name -> index, of the exports that are archives or far; the agent's start finds them for its workers.
 
     Example:
-        >>> Settings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
+        >>> AgentSettings({"photos": "/data/photos"}, bind="tcp://127.0.0.1:5555", workers=8).max_queued
         4096
     """
 

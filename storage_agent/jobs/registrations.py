@@ -25,12 +25,12 @@ class _Kept(NamedTuple):
     trials: deque[bytes]
 
 
-class Pipelines:
+class Registrations:
     """Registrations by digest. When they are too many, one of the client that has most is forgotten, that which was
     used longest ago; so whoever registers a great many displaces its own. Its loader registers it again.
 
     Example:
-        >>> pipelines = Pipelines()
+        >>> pipelines = Registrations()
         >>> pipelines.keep(b"loader", "digest", b"registration")
         >>> pipelines.get("digest")
         b'registration'

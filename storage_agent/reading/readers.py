@@ -20,7 +20,7 @@ _AHEAD = 2
 
 
 @dataclass(frozen=True)
-class Task:
+class ReaderTask:
     """What a thread is to make.
 
     Args:
@@ -47,7 +47,7 @@ class Readers:
 
     Example:
         >>> readers = Readers(2, lambda function, *arguments: notices.put(partial(function, *arguments)))
-        >>> readers.submit(Task(client, lambda: answer_file(exports, job), reply, ids=[job.item.id]))
+        >>> readers.submit(ReaderTask(client, lambda: answer_file(exports, job), reply, ids=[job.item.id]))
         >>> readers.stop()
 
     Attributes:
@@ -56,14 +56,14 @@ class Readers:
 
     def __init__(self, count: int, hand_in: Callable[..., None]) -> None:
         self._hand_in = hand_in
-        self.turns: Turns[Task] = Turns()
+        self.turns: Turns[ReaderTask] = Turns()
         self._room = _AHEAD * count
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[ReaderTask | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name=f"reader-{i}", daemon=True) for i in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: ReaderTask) -> None:
         """Have a thread do a task when it is its client's turn."""
         self.turns.push(task.client, task)
         self.assign()
@@ -99,7 +99,7 @@ class Readers:
                 answer = _made(task)
             self._hand_in(self._worked, task, answer, time.monotonic() - since_s)
 
-    def _worked(self, task: Task, answer: Answer | None, took_s: float) -> None:
+    def _worked(self, task: ReaderTask, answer: Answer | None, took_s: float) -> None:
         self._room += 1
         nbytes = 0 if answer is None or answer.payload is None else len(answer.payload)
         self.turns.spent(task.client, took_s + nbytes / NBYTES_PER_S)
@@ -110,7 +110,7 @@ class Readers:
             task.then(answer)
 
 
-def _made(task: Task) -> Answer | None:
+def _made(task: ReaderTask) -> Answer | None:
     """The answer, with its header; if that cannot be, the loader is told why, and the thread lives on."""
     try:
         answer = task.make()

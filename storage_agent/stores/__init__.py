@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sophon_loader.errors import ConfigError, UnknownExport
-from storage_agent.host.agent_settings import Indexed, Settings
+from storage_agent.host.agent_settings import AgentSettings, Indexed
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.far import SCHEMES, Far
 from storage_agent.stores.fetcher import Fetcher
@@ -27,7 +27,7 @@ class Exports:
     """The exports of an agent, by name.
 
     Example:
-        >>> exports = open_exports(Settings({"photos": "/data/photos"}, "tcp://127.0.0.1:0", workers=1))
+        >>> exports = open_exports(AgentSettings({"photos": "/data/photos"}, "tcp://127.0.0.1:0", workers=1))
         >>> exports["photos"].read("cats/1.jpg")
     """
 
@@ -70,7 +70,7 @@ class Exports:
             store.check()
 
     def indexed(self) -> dict[str, Indexed]:
-        """Name -> index, of the exports that have one and have been checked: for `Settings.indexed`."""
+        """Name -> index, of the exports that have one and have been checked: for `AgentSettings.indexed`."""
         archives = {name: store for name, store in self._stores.items() if isinstance(store, Archive)}
         return {name: store.found for name, store in archives.items() if store.found is not None}
 
@@ -107,7 +107,7 @@ def make_index(location: str, folder: Path | None) -> str:
     raise ConfigError(f"what is indexed must be one of {known} and a path, got {location!r}; folders need no index")
 
 
-def open_exports(settings: Settings) -> Exports:
+def open_exports(settings: AgentSettings) -> Exports:
     """The exports that the settings name, without looking at the data; see `Exports.check`.
 
     Raises:

@@ -22,7 +22,7 @@ from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.host.agent_settings import Indexed
 from storage_agent.host.descriptors import NONE_LEFT
 from storage_agent.stores import refusals
-from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, Entry, Index, Version
+from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, ContainerVersion, Index, IndexEntry
 from storage_agent.stores.indexing import indexed
 
 _MAX_LINKS = 40
@@ -183,13 +183,13 @@ class Archive:
             raise SampleUnreadable(f"the index of export {self._export!r} must be of its archives; restart the agent")
         return index
 
-    def _entry(self, key: str) -> Entry | None:
+    def _entry(self, key: str) -> IndexEntry | None:
         """What is at a key, behind links; None if nothing is."""
         refusals.check_key(self._export, key)
         entry = self._index.find(key.encode("utf-8", "surrogateescape"))
         return self._followed(key) if entry is None or entry.container == LINK else entry
 
-    def _followed(self, key: str) -> Entry | None:
+    def _followed(self, key: str) -> IndexEntry | None:
         try:
             return _follow(self._index, key.encode("utf-8", "surrogateescape"))
         except _Leaves:
@@ -217,14 +217,14 @@ class Archive:
             position += 1
             yield name, _folder_behind(index, path) if entry.container == LINK else None
 
-    def _read(self, entry: Entry, key: str) -> bytes:
+    def _read(self, entry: IndexEntry, key: str) -> bytes:
         assert self.found is not None
         path = self.found.containers[entry.container]
         try:
             descriptor = open_regular(path)
             try:
                 data = _pread(descriptor, entry.length, entry.offset)
-                version = Version.of(os.fstat(descriptor))
+                version = ContainerVersion.of(os.fstat(descriptor))
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -261,7 +261,7 @@ def _pread(descriptor: int, nbytes: int, offset: int) -> bytes:
     return data
 
 
-def _follow(index: Index, key: bytes) -> Entry | None:
+def _follow(index: Index, key: bytes) -> IndexEntry | None:
     """What is at a key, behind all links on the way; None if nothing is.
 
     Raises:
@@ -270,14 +270,14 @@ def _follow(index: Index, key: bytes) -> Entry | None:
     waiting = key.split(b"/")[::-1]
     done: list[bytes] = []
     links = 0
-    entry: Entry | None = Entry(b"", FOLDER)
+    entry: IndexEntry | None = IndexEntry(b"", FOLDER)
     while waiting:
         if entry is None:
             return None
         if entry.container != FOLDER:
             if not _is_above(index, entry.name):
                 return None
-            entry = Entry(entry.name, FOLDER)  # a bucket may have both `cats` and `cats/1.jpg`
+            entry = IndexEntry(entry.name, FOLDER)  # a bucket may have both `cats` and `cats/1.jpg`
         part = waiting.pop()
         if part in (b"", b"."):
             continue
@@ -295,11 +295,11 @@ def _follow(index: Index, key: bytes) -> Entry | None:
             if entry.target.startswith(b"/"):
                 raise _Leaves
             waiting += entry.target.split(b"/")[::-1]
-            entry = Entry(b"/".join(done), FOLDER)
+            entry = IndexEntry(b"/".join(done), FOLDER)
             continue
         done.append(part)
         if entry is None and _is_above(index, path):
-            entry = Entry(path, FOLDER)
+            entry = IndexEntry(path, FOLDER)
     return entry._replace(name=b"/".join(done)) if entry is not None else None
 
 

@@ -19,7 +19,7 @@ _REDIRECTED = f" {NOWHERE},"
 """In the error of a connection to there, which only requests to another host make."""
 
 
-class Failed(Exception):
+class StoreFailed(Exception):
     """The store has not given what was asked for.
 
     Args:
@@ -36,34 +36,34 @@ class Failed(Exception):
         self.why = why
 
 
-def failed(error: Exception) -> Failed:
+def failed(error: Exception) -> StoreFailed:
     """What an error means."""
     text, said = str(error), shown(error)
     if _REDIRECTED in text:
-        return Failed("redirect", said)
+        return StoreFailed("redirect", said)
     if _CERTIFICATE.search(text):
-        return Failed("certificate", said)
+        return StoreFailed("certificate", said)
     code = match.group(1) if (match := _CODE.search(text)) else ""
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return Failed("none", said)
+        return StoreFailed("none", said)
     if isinstance(error, FileNotFoundError):
-        return Failed("missing", said)
+        return StoreFailed("missing", said)
     if "External AWS credential provider" in text:
-        return Failed("profile", NO_PROFILE)
+        return StoreFailed("profile", NO_PROFILE)
     if isinstance(error, PreconditionError):
-        return Failed("changed", said)
+        return StoreFailed("changed", said)
     if "169.254.169.254" in text or "metadata.google" in text:
-        return Failed("unset", "no credentials are found")
+        return StoreFailed("unset", "no credentials are found")
     if "PermanentRedirect" in text or code == "AuthorizationHeaderMalformed" or "status code: 301" in text:
-        return Failed("region", said)
+        return StoreFailed("region", said)
     if code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired"):  # with 400
-        return Failed("denied", said)
+        return StoreFailed("denied", said)
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.search(r"status code: 40[13]", text):
-        return Failed("denied", said)
+        return StoreFailed("denied", said)
     status = match.group(1) if (match := _STATUS.search(text)) else ""
     if status.startswith("5") or status in ("408", "429"):
-        return Failed("busy", said)
-    return Failed("unreadable" if status else "away", said)
+        return StoreFailed("busy", said)
+    return StoreFailed("unreadable" if status else "away", said)
 
 
 def slows_down(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from storage_agent.host.log import EventLog
 from storage_agent.stores import refusals
 from storage_agent.stores.archive import Archive
 from storage_agent.stores.fetcher import Fetcher
-from storage_agent.stores.index import OBJECT, BadIndex, Entry, Index
+from storage_agent.stores.index import OBJECT, BadIndex, Index, IndexEntry
 from storage_agent.stores.listings import Listings
 from storage_agent.stores.outages import AWAY_S
 
@@ -197,7 +197,7 @@ class Far(Archive):
                 name, version = entry.name.decode(), entry.target.decode()
                 self._asked(FETCHED_S, "fetch", self._location, name, entry.length, version)
 
-    def _may_come(self, entry: Entry) -> bool:
+    def _may_come(self, entry: IndexEntry) -> bool:
         return entry.container == OBJECT and entry.length <= self._max_file_nbytes
 
     def _remedy(self, scheme: str, what: str) -> str:
@@ -240,7 +240,7 @@ class Far(Archive):
         kept = f"list it anew (sophon-agent index {self._location}) and " if self.found.kept else ""
         return f"{kept}restart the agent"
 
-    def _read(self, entry: Entry, key: str) -> bytes:
+    def _read(self, entry: IndexEntry, key: str) -> bytes:
         name, version = entry.name.decode(), entry.target.decode()
         try:
             try:

@@ -21,8 +21,8 @@ import msgpack
 from sophon_loader.encodings.encoding import Payload
 from storage_agent.host.channel import Channel
 from storage_agent.stores import objects
-from storage_agent.stores.held import Held
-from storage_agent.stores.objects import Failed
+from storage_agent.stores.held import HeldObjects
+from storage_agent.stores.objects import StoreFailed
 
 _PEER = struct.Struct("3i")
 
@@ -77,7 +77,7 @@ def _answer(question: Sequence[object]) -> list[Payload]:
     try:
         name, *arguments = question
         data.append(_CALLS[str(name)](*arguments))
-    except Failed as error:
+    except StoreFailed as error:
         what, why = error.what, error.why
     except Exception as error:  # the boundary to a library whose texts may have what is secret
         what, why = "unreadable", type(error).__name__
@@ -87,7 +87,7 @@ def _answer(question: Sequence[object]) -> list[Payload]:
     return [msgpack.packb((what, why, counted)), *data]
 
 
-_HELD = Held(objects.read)
+_HELD = HeldObjects(objects.read)
 _CALLS: dict[str, Callable[..., Payload]] = {
     "list": objects.write_listing,
     "look": objects.look,

@@ -17,7 +17,7 @@ OLD_S = 60.0
 """Age at which nobody will ask for an object: its loader is gone."""
 
 
-class Held:
+class HeldObjects:
     """Objects by what they were asked for; safe under threads.
 
     Args:
@@ -26,7 +26,7 @@ class Held:
         now_s: the time.
 
     Example:
-        >>> held = Held(objects.read)
+        >>> held = HeldObjects(objects.read)
         >>> held.fetch("s3://photos", "cats/1.jpg", 109648, '"5f0c..."')
         >>> held.read("s3://photos", "cats/1.jpg", 109648, '"5f0c..."')
     """

@@ -49,19 +49,19 @@ class BadIndex(Exception):
     """A file is no index, or is damaged."""
 
 
-class Version(NamedTuple):
+class ContainerVersion(NamedTuple):
     """What tells a container from what it was before: its size in bytes, and its time of change."""
 
     nbytes: int
     modified_ns: int
 
     @staticmethod
-    def of(status: os.stat_result) -> Version:
+    def of(status: os.stat_result) -> ContainerVersion:
         """The one that `stat` tells."""
-        return Version(status.st_size, status.st_mtime_ns)
+        return ContainerVersion(status.st_size, status.st_mtime_ns)
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A name of an index.
 
     Args:
@@ -122,7 +122,8 @@ class Index:
         self.has_links = bool(links)
         self.digest: bytes = digest
         self.containers = [
-            Version(*_CONTAINER.unpack_from(self._map, _HEADER.size + i * _CONTAINER.size)) for i in range(containers)
+            ContainerVersion(*_CONTAINER.unpack_from(self._map, _HEADER.size + i * _CONTAINER.size))
+            for i in range(containers)
         ]
 
     def __len__(self) -> int:
@@ -157,7 +158,7 @@ class Index:
         """The position of the first name that is not below one."""
         return bisect.bisect_left(range(self._count), name, low, key=self.raw)
 
-    def find(self, name: bytes) -> Entry | None:
+    def find(self, name: bytes) -> IndexEntry | None:
         """The entry of a name, if there is one."""
         position = self.first(name)
         if position == self._count:
@@ -165,25 +166,30 @@ class Index:
         entry = self.entry(position)
         return entry if entry.name == name else None
 
-    def entry(self, position: int) -> Entry:
+    def entry(self, position: int) -> IndexEntry:
         """The entry at a position."""
         raw = self.raw(position)
         at = self._records_at + position * _RECORD.size
         _, offset, length, container = _RECORD.unpack_from(self._map, at)
         if container == OBJECT:
             name, _, version = raw.partition(b"\0")
-            return Entry(name, OBJECT, length=length, target=version)
+            return IndexEntry(name, OBJECT, length=length, target=version)
         if container == LINK:
-            return Entry(raw[:length], LINK, target=raw[length + 1 :])
+            return IndexEntry(raw[:length], LINK, target=raw[length + 1 :])
         name, _, crc = raw.partition(b"\0")
-        return Entry(name, container, offset, length, b"", int.from_bytes(crc, "little") if crc else None, position)
+        return IndexEntry(
+            name, container, offset, length, b"", int.from_bytes(crc, "little") if crc else None, position
+        )
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[IndexEntry]:
         return map(self.entry, range(self._count))
 
 
 def write_index(
-    path: Path, containers: Sequence[Version], entries: Iterable[Entry], notes: Callable[[], Notes] = Notes
+    path: Path,
+    containers: Sequence[ContainerVersion],
+    entries: Iterable[IndexEntry],
+    notes: Callable[[], Notes] = Notes,
 ) -> None:
     """Write an index, whole or not at all; one that is there and whole is kept, since processes may have it mapped.
 
@@ -272,8 +278,8 @@ def _lock_shared(descriptor: int, path: Path | str) -> None:
 def _write(
     file: IO[bytes],
     names: IO[bytes],
-    containers: Sequence[Version],
-    entries: Iterable[Entry],
+    containers: Sequence[ContainerVersion],
+    entries: Iterable[IndexEntry],
     notes: Callable[[], Notes],
 ) -> None:
     file.write(bytes(_HEADER.size))

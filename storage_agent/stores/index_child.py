@@ -1,6 +1,6 @@
 """The process that reads archives and writes their indexes: `python -m storage_agent.stores.index_child`.
 
-It holds no keys and no sockets, and has a limit of memory. It takes one `Task` as JSON on its standard input, with
+It holds no keys and no sockets, and has a limit of memory. It takes one `IndexTask` as JSON on its standard input, with
 the number of its parent process, and gives one `Outcome` as JSON on its standard output.
 """
 
@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.index import FOLDER, Entry, Index, Version, write_index
-from storage_agent.stores.members import LeftOut, Members, Refused
+from storage_agent.stores.index import FOLDER, ContainerVersion, Index, IndexEntry, write_index
+from storage_agent.stores.members import ArchiveRefused, LeftOut, Members
 from storage_agent.stores.notes import Found, Notes
 from storage_agent.stores.store import IMAGE_SUFFIXES
 from storage_agent.stores.tar import read_tar
@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[IO[bytes], int, Callable[[int], None]], Members]] =
 
 
 @dataclass(frozen=True)
-class Part:
+class ArchivePart:
     """One archive: its path, its size and time of change, the path of its index, whether that has to be made."""
 
     path: str
@@ -50,7 +50,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Task:
+class IndexTask:
     """What is to be indexed.
 
     Args:
@@ -60,7 +60,7 @@ class Task:
     """
 
     kind: str
-    parts: list[Part]
+    parts: list[ArchivePart]
     whole: str
 
 
@@ -81,8 +81,8 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(task["parent"],), name="watch-parent", daemon=True).start()
     outcome = Outcome()
     try:
-        _carry_out(Task(task["kind"], [Part(**part) for part in task["parts"]], task["whole"]))
-    except Refused as refused:
+        _carry_out(IndexTask(task["kind"], [ArchivePart(**part) for part in task["parts"]], task["whole"]))
+    except ArchiveRefused as refused:
         outcome.error = str(refused)
     except OSError as error:
         outcome.error = f"its index cannot be written: {error}; give the agent another --index-folder"
@@ -97,7 +97,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _carry_out(task: Task) -> None:
+def _carry_out(task: IndexTask) -> None:
     wanted = [part for part in task.parts if part.wanted]
     total = sum(part.nbytes for part in wanted)
     with tqdm(total=total, desc="index", unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
@@ -109,26 +109,28 @@ def _carry_out(task: Task) -> None:
 
             try:
                 _index(task.kind, part, seen)
-            except Refused as refused:
-                raise Refused(f"{part.path} cannot be served: {refused}") from refused
+            except ArchiveRefused as refused:
+                raise ArchiveRefused(f"{part.path} cannot be served: {refused}") from refused
             except MemoryError:
-                raise Refused(f"{part.path} needs more memory than there is to index it; make several of it") from None
+                raise ArchiveRefused(
+                    f"{part.path} needs more memory than there is to index it; make several of it"
+                ) from None
             begin += part.nbytes
             bar.update(max(0, begin - bar.n))
     if len(task.parts) > 1:
         _merge(task)
 
 
-def _index(kind: str, part: Part, seen: Callable[[int], None]) -> None:
+def _index(kind: str, part: ArchivePart, seen: Callable[[int], None]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_MEMORY_NBYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_NBYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         with os.fdopen(open_regular(part.path), "rb") as file:
             members = READERS[kind](file, part.nbytes, seen)
-            version = Version.of(os.fstat(file.fileno()))
+            version = ContainerVersion.of(os.fstat(file.fileno()))
         if version != (part.nbytes, part.modified_ns):
-            raise Refused("it must not change while it is indexed; start the agent again once it is written")
+            raise ArchiveRefused("it must not change while it is indexed; start the agent again once it is written")
         write_index(Path(part.index), [version], members.entries(), lambda: _notes(members, part.path))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -138,7 +140,7 @@ def _notes(members: Members, path: str) -> Notes:
     return Notes(members.left_out.reasons, doubts={why: (1, path) for why in members.doubts})
 
 
-def _merge(task: Task) -> None:
+def _merge(task: IndexTask) -> None:
     """One index of all archives."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # each index is a descriptor
@@ -154,7 +156,7 @@ def _merge(task: Task) -> None:
     above = _names_of(paths, task.kind) if flat else [b""] * len(paths)
     numbered = [_numbered(index, number, above[number], left_out) for number, index in enumerate(indexes)]
     merged = heapq.merge(*numbered, key=operator.itemgetter(0))
-    versions = [Version(part.nbytes, part.modified_ns) for part in task.parts]
+    versions = [ContainerVersion(part.nbytes, part.modified_ns) for part in task.parts]
 
     def notes() -> Notes:
         if outside.count and inside.count:
@@ -193,7 +195,7 @@ def _names_of(paths: list[str], kind: str) -> list[bytes]:
     return [os.fsencode(full if short in taken else short) + b"/" for full, short in zip(names, bare, strict=True)]
 
 
-def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Iterator[tuple[bytes, int, Entry]]:
+def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Iterator[tuple[bytes, int, IndexEntry]]:
     for entry in index:
         name = above + entry.name
         if len(name) > MAX_KEY_NBYTES:
@@ -204,10 +206,10 @@ def _numbered(index: Index, number: int, above: bytes, left_out: LeftOut) -> Ite
 
 
 def _once(
-    merged: Iterator[tuple[bytes, int, Entry]], paths: list[str], left_out: LeftOut
-) -> Iterator[tuple[int, Entry]]:
+    merged: Iterator[tuple[bytes, int, IndexEntry]], paths: list[str], left_out: LeftOut
+) -> Iterator[tuple[int, IndexEntry]]:
     """Each name once: no archive is before another, so no file's name may be in two."""
-    before: tuple[int, Entry] | None = None
+    before: tuple[int, IndexEntry] | None = None
     for _, number, entry in merged:
         if before is not None and entry.name == before[1].name:
             if entry.container == before[1].container == FOLDER:

@@ -18,7 +18,15 @@ from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.host.regular import open_regular
 from storage_agent.host.agent_settings import Indexed
 from storage_agent.stores.archive_locations import containers_of
-from storage_agent.stores.index import MAGIC, UNFINISHED, UNFINISHED_S, Index, Version, open_whole, remove_unused
+from storage_agent.stores.index import (
+    MAGIC,
+    UNFINISHED,
+    UNFINISHED_S,
+    ContainerVersion,
+    Index,
+    open_whole,
+    remove_unused,
+)
 
 _SUFFIX = ".index"
 _EDGE_NBYTES = 16 << 10
@@ -101,7 +109,7 @@ def _state(export: str, path: str) -> _State:
     """
     try:
         with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-            version = Version.of(os.fstat(file.fileno()))
+            version = ContainerVersion.of(os.fstat(file.fileno()))
             edges = [os.pread(file.fileno(), _EDGE_NBYTES, at) for at in (0, max(0, version.nbytes - _EDGE_NBYTES))]
     except OSError as error:
         raise ConfigError(

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.index import FOLDER, LINK, MAX_LENGTH, OTHER, Entry
+from storage_agent.stores.index import FOLDER, LINK, MAX_LENGTH, OTHER, IndexEntry
 from storage_agent.stores.store import IMAGE_SUFFIXES
 
 MAX_MEMBERS = 1 << 24
 """Of one archive."""
 
 
-class Refused(Exception):
+class ArchiveRefused(Exception):
     """An archive cannot be served; the text says why, and what to do."""
 
 
@@ -52,7 +52,7 @@ class Members:
         """
         key = self._key(name)
         if min(offset, length) < 0 or offset + length > self._nbytes:
-            raise Refused(
+            raise ArchiveRefused(
                 f"its member {_shown(name)} must end within its {self._nbytes} bytes, got {length} bytes at {offset}; "
                 "it is cut off or damaged: copy it again"
             )
@@ -93,15 +93,15 @@ class Members:
         """
         self._leave_out(self._key(name), name, why, remedy)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[IndexEntry]:
         """What is kept, in the order of names."""
         for key in sorted(self._kept):
             kept = self._kept[key]
             if isinstance(kept, bytes):
-                yield Entry(key, LINK, target=kept)
+                yield IndexEntry(key, LINK, target=kept)
             else:
                 container, offset, length, crc = kept
-                yield Entry(key, container, offset, length, crc=crc)
+                yield IndexEntry(key, container, offset, length, crc=crc)
 
     def _add_other(self, name: str, kind: int) -> None:
         if key := self._key(name):
@@ -115,10 +115,10 @@ class Members:
         """The key of a name; empty for the archive itself (`./`)."""
         self._seen += 1
         if self._seen > MAX_MEMBERS:
-            raise Refused(f"it must have at most {MAX_MEMBERS} members, got more; make several archives of it")
+            raise ArchiveRefused(f"it must have at most {MAX_MEMBERS} members, got more; make several archives of it")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if name.startswith("/") or ".." in parts or "\0" in name:
-            raise Refused(
+            raise ArchiveRefused(
                 f"its members must have relative names without '..', got {_shown(name)}; write it anew from inside the "
                 "folder, as tar -C FOLDER . does"
             )
@@ -149,7 +149,7 @@ class LeftOut:
         """
         name = key.decode("utf-8", "surrogateescape")
         if name.lower().endswith(IMAGE_SUFFIXES):
-            raise Refused(f"its picture {_shown(name)} cannot be served ({why}); {remedy}")
+            raise ArchiveRefused(f"its picture {_shown(name)} cannot be served ({why}); {remedy}")
         self.join({why: (1, name)})
 
     def join(self, others: Mapping[str, tuple[int, str]]) -> None:
@@ -163,7 +163,7 @@ def _encoded(name: str) -> bytes:
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a character of UTF-16, in a hostile archive
-        raise Refused(f"its members must have names in UTF-8, got {_shown(name)}; write it anew") from None
+        raise ArchiveRefused(f"its members must have names in UTF-8, got {_shown(name)}; write it anew") from None
 
 
 def _shown(name: str) -> str:

@@ -29,9 +29,9 @@ from tqdm import tqdm
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
 from storage_agent.stores.client import NoBundle, client_options
-from storage_agent.stores.failing import AWAY, NO_PROFILE, Failed, failed, shown, slows_down
-from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, Entry, write_index
-from storage_agent.stores.members import LeftOut, Refused
+from storage_agent.stores.failing import AWAY, NO_PROFILE, StoreFailed, failed, shown, slows_down
+from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, IndexEntry, write_index
+from storage_agent.stores.members import ArchiveRefused, LeftOut
 from storage_agent.stores.notes import Found, Notes
 from storage_agent.stores.outages import AWAY_S, Outages
 from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
@@ -114,13 +114,13 @@ def _store(location: str, *, again: bool = True) -> Any:
             more |= {"credential_provider": found, **found.settings}
         return made(bucket, prefix=prefix.strip("/") or None, client_options=client, **more)
     except NoBundle as error:
-        raise Failed("bundle", str(error)) from None
+        raise StoreFailed("bundle", str(error)) from None
     except NoProfile as error:
-        raise Failed("profile", f"{NO_PROFILE} ({error})") from None
+        raise StoreFailed("profile", f"{NO_PROFILE} ({error})") from None
     except NoBoto3:
-        raise Failed("boto3", "profiles of ~/.aws need the package boto3") from None
+        raise StoreFailed("boto3", "profiles of ~/.aws need the package boto3") from None
     except BaseError as error:
-        raise Failed("unset", shown(error)) from None
+        raise StoreFailed("unset", shown(error)) from None
 
 
 def write_listing(location: str, index: str) -> bytes:
@@ -136,10 +136,12 @@ def write_listing(location: str, index: str) -> bytes:
         first = by_time[0].partition(b"\0")[0].decode() if by_time else ""
         notes = Notes(left_out.reasons, by_time=Found(len(by_time), first))
         write_index(Path(index), [], _entries(rows), lambda: notes)
-    except Refused as error:
-        raise Failed("names", str(error)) from None
+    except ArchiveRefused as error:
+        raise StoreFailed("names", str(error)) from None
     except (ValueError, InvalidPathError):
-        raise Failed("names", "an object's name has '//', '.' or '..' for a folder, or control characters") from None
+        raise StoreFailed(
+            "names", "an object's name has '//', '.' or '..' for a folder, or control characters"
+        ) from None
     except (BaseError, OSError) as error:
         raise _counted(error) from None
     return b""
@@ -154,7 +156,7 @@ def look(location: str, key: str) -> bytes:
     try:
         obstore.head(_store(location), key)
     except (ValueError, InvalidPathError):
-        raise Failed("missing", "no object has such a name") from None
+        raise StoreFailed("missing", "no object has such a name") from None
     except (BaseError, OSError) as error:
         raise _counted(error) from None
     return b""
@@ -169,11 +171,11 @@ def _listed(location: str, left_out: LeftOut) -> Iterator[bytes]:
     with tqdm(desc=f"list {location}", unit=" objects", unit_scale=True, disable=None, file=sys.stderr) as bar:
         for some in _in_time(iter(obstore.list(_store(location)))):
             if some and some[0]["path"] == begin:
-                raise Failed("endless", "its list comes back to its first object")
+                raise StoreFailed("endless", "its list comes back to its first object")
             if some and begin is None:
                 begin = some[0]["path"]
             if bar.n > MAX_OBJECTS:
-                raise Failed("many", f"it has more than {MAX_OBJECTS} objects")
+                raise StoreFailed("many", f"it has more than {MAX_OBJECTS} objects")
             for one in some:
                 name = one["path"].encode()
                 if len(name) > MAX_KEY_NBYTES:
@@ -192,21 +194,21 @@ def _in_time(pages: Iterator[Any]) -> Iterator[Any]:
         while (some := thread.submit(next, pages, None).result(NEXT_WITHIN_S)) is not None:
             yield some
     except FutureTimeout:
-        raise Failed("endless", f"its list has given no object for {NEXT_WITHIN_S:.0f} s") from None
+        raise StoreFailed("endless", f"its list has given no object for {NEXT_WITHIN_S:.0f} s") from None
     finally:
         thread.shutdown(wait=False)
 
 
-def _entries(rows: list[bytes]) -> Iterator[Entry]:
+def _entries(rows: list[bytes]) -> Iterator[IndexEntry]:
     """Entries of an index. An empty object above others stands for their folder, as consoles make such."""
     for row in rows:
         name, _, rest = row.partition(b"\0")
         (nbytes,), version = _NBYTES.unpack_from(rest), rest[_NBYTES.size :]
         below = bisect_left(rows, name + b"/") if not nbytes else len(rows)
         if below < len(rows) and rows[below].startswith(name + b"/"):
-            yield Entry(name, FOLDER)
+            yield IndexEntry(name, FOLDER)
         else:
-            yield Entry(name, OBJECT, length=nbytes, target=version)
+            yield IndexEntry(name, OBJECT, length=nbytes, target=version)
 
 
 def _version(listed: Any) -> str:
@@ -237,7 +239,7 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
     while True:
         try:
             data = _read(location, key, nbytes, version)
-        except Failed as error:
+        except StoreFailed as error:
             is_away, away_s = error.what in AWAY, 0.0
             if is_away:
                 away_s = OUTAGES.failed(location, error.why)
@@ -252,7 +254,7 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
             if tries[error.what] > _AGAIN.get(error.what, 0):
                 raise
             if so_far_s + pause_s > (AWAY_S if patient else AGAIN_WITHIN_S):
-                raise Failed(error.what, f"{error.why}, for {so_far_s:.0f} s" if is_away else error.why) from None
+                raise StoreFailed(error.what, f"{error.why}, for {so_far_s:.0f} s" if is_away else error.why) from None
         else:
             OUTAGES.worked(location)
             return data
@@ -269,17 +271,17 @@ def _read(location: str, key: str, nbytes: int, version: str) -> Any:
         found = got.meta
         is_same = _is_of_time(found, nbytes, version) if by_time else _bare(found["e_tag"] or "") == tag
         if not is_same:
-            raise Failed("changed", "it has another object")
+            raise StoreFailed("changed", "it has another object")
         if found["size"] != nbytes:
-            raise Failed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
+            raise StoreFailed("unreadable", f"it gives {found['size']} bytes of {nbytes}")
     except (BaseError, OSError) as error:
         raise _counted(error) from None
     try:
         data = got.bytes()
     except (BaseError, OSError) as error:
-        raise Failed("cut", shown(error)) from None
+        raise StoreFailed("cut", shown(error)) from None
     if len(data) != nbytes:
-        raise Failed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
+        raise StoreFailed("unreadable", f"it gives {len(data)} bytes of {nbytes}")
     return data
 
 
@@ -294,7 +296,7 @@ def _bare(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
-def _counted(error: Exception) -> Failed:
+def _counted(error: Exception) -> StoreFailed:
     """What an error means; counted if the store has asked for fewer requests."""
     if slows_down(error):
         COUNTS.slowed_down()

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable
 from typing import IO
 
-from storage_agent.stores.members import Members, Refused
+from storage_agent.stores.members import ArchiveRefused, Members
 
 _MAX_READ_NBYTES = 128 << 10
 """Of a header with what belongs to it (long names, attributes): tarfile reads each whole, whatever size it claims."""
@@ -35,7 +35,7 @@ def read_tar(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
     for magic, command in _MAGIC.items():
         file.seek(0)
         if file.read(len(magic)) == magic:
-            raise Refused(f"it must not be compressed; unpack it with {command}")
+            raise ArchiveRefused(f"it must not be compressed; unpack it with {command}")
     file.seek(0)
     members = Members(nbytes)
     try:
@@ -45,7 +45,7 @@ def read_tar(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
             _read(tar, members, seen)
             _check_end(file, tar.offset, members)
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-        raise Refused(f"it must be a whole tar file, got one that tarfile does not read: {error}") from error
+        raise ArchiveRefused(f"it must be a whole tar file, got one that tarfile does not read: {error}") from error
     return members
 
 
@@ -54,9 +54,9 @@ def _read(tar: tarfile.TarFile, members: Members, seen: Callable[[int], None]) -
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined] # it keeps all that it has seen
         if not last < member.offset < tar.offset:
-            raise Refused(f"its headers must follow each other, got one at {member.offset} behind one at {last}")
+            raise ArchiveRefused(f"its headers must follow each other, got one at {member.offset} behind one at {last}")
         if len(tar.pax_headers) > _MAX_GLOBAL:
-            raise Refused(f"it must have at most {_MAX_GLOBAL} global headers, got more")
+            raise ArchiveRefused(f"it must have at most {_MAX_GLOBAL} global headers, got more")
         last = member.offset
         _add(member, members)
         seen(last)
@@ -85,7 +85,9 @@ def _check_end(file: IO[bytes], offset: int, members: Members) -> None:
     file.seek(offset)
     end = file.read(tarfile.BLOCKSIZE)
     if end.strip(b"\0"):
-        raise Refused(f"it must be a whole tar file, got a damaged or cut off header at byte {offset}; copy it again")
+        raise ArchiveRefused(
+            f"it must be a whole tar file, got a damaged or cut off header at byte {offset}; copy it again"
+        )
     if not end:
         members.doubts.append(NO_END)
     while step := file.read(_STEP_NBYTES):
@@ -95,7 +97,7 @@ def _check_end(file: IO[bytes], offset: int, members: Members) -> None:
             block = step[at : at + tarfile.BLOCKSIZE]
             if block.strip(b"\0"):
                 if _is_header(block):
-                    raise Refused(
+                    raise ArchiveRefused(
                         "it must be one archive, got another behind its end; join them with tar -A, not with cat"
                     )
                 return
@@ -119,7 +121,7 @@ class _Header(tarfile.TarInfo):
             name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
             made.name = name.rstrip("/") if made.isdir() else name
         if made.size < 0:
-            raise Refused(f"its members must have sizes, got {made.size} for {made.name[:200]!r}")
+            raise ArchiveRefused(f"its members must have sizes, got {made.size} for {made.name[:200]!r}")
         return made
 
 
@@ -132,12 +134,12 @@ class _Headers(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= _MAX_READ_NBYTES:
-            raise Refused(f"its headers must have at most {_MAX_READ_NBYTES} bytes, got one of {size}")
+            raise ArchiveRefused(f"its headers must have at most {_MAX_READ_NBYTES} bytes, got one of {size}")
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         if not 0 <= offset < 1 << 63:
-            raise Refused(f"its members must end within it, got an end at byte {offset}")
+            raise ArchiveRefused(f"its members must end within it, got an end at byte {offset}")
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:

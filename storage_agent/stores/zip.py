@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.members import Members, Refused
+from storage_agent.stores.members import ArchiveRefused, Members
 
 _LOCAL = struct.Struct("<4s22xHH")
 """Its own header in front of a member: signature, bytes of the name, bytes of what else belongs to it."""
@@ -48,9 +48,11 @@ def read_zip(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
                 seen(member.header_offset)
             _see_front(file, found, members)
     except (zipfile.BadZipFile, OSError, ValueError, ArithmeticError, LookupError, struct.error) as error:
-        raise Refused(f"it must be a whole zip file, got one that zipfile does not read: {error}") from error
+        raise ArchiveRefused(f"it must be a whole zip file, got one that zipfile does not read: {error}") from error
     except NotImplementedError as error:
-        raise Refused(f"it must be a zip file of a usual kind, got one that zipfile does not read: {error}") from error
+        raise ArchiveRefused(
+            f"it must be a zip file of a usual kind, got one that zipfile does not read: {error}"
+        ) from error
     return members
 
 
@@ -63,7 +65,7 @@ def _add(file: IO[bytes], member: zipfile.ZipInfo, members: Members) -> None:
     elif member.compress_type != zipfile.ZIP_STORED:
         members.leave_out(name, "compressed", _STORE)
     elif member.compress_size != member.file_size:
-        raise Refused(
+        raise ArchiveRefused(
             f"its stored member {name[:200]!r} must have one size, got {member.compress_size} and {member.file_size}"
         )
     else:
@@ -81,7 +83,7 @@ def _target(file: IO[bytes], member: zipfile.ZipInfo, offset: int) -> str:
     file.seek(offset)
     target = file.read(min(member.file_size, MAX_KEY_NBYTES + 1))
     if len(target) == member.file_size and zlib.crc32(target) != member.CRC:
-        raise Refused(
+        raise ArchiveRefused(
             f"its link {member.filename[:200]!r} must have the CRC-32 that it notes, {member.CRC:08x}, got "
             f"{zlib.crc32(target):08x}; it is damaged: test it (unzip -t), and copy it again"
         )
@@ -91,11 +93,13 @@ def _target(file: IO[bytes], member: zipfile.ZipInfo, offset: int) -> str:
 def _begin(file: IO[bytes], member: zipfile.ZipInfo) -> int:
     """Where a member's bytes begin; what stands in front of them differs from what the directory says of it."""
     if not 0 <= member.header_offset < 1 << 63:
-        raise Refused(f"its members must lie within it, got {member.filename[:200]!r} at {member.header_offset}")
+        raise ArchiveRefused(f"its members must lie within it, got {member.filename[:200]!r} at {member.header_offset}")
     file.seek(member.header_offset)
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(_SIGNATURE):
-        raise Refused(f"it must be a whole zip file, got no header of {member.filename[:200]!r} where it should be")
+        raise ArchiveRefused(
+            f"it must be a whole zip file, got no header of {member.filename[:200]!r} where it should be"
+        )
     _, name_nbytes, extra_nbytes = _LOCAL.unpack(header)
     return int(member.header_offset + _LOCAL.size + name_nbytes + extra_nbytes)
 
@@ -109,7 +113,7 @@ def _see_apart(found: Sequence[zipfile.ZipInfo]) -> None:
     end, before = -1, ""
     for member in sorted(found, key=_place):
         if member.header_offset < end:
-            raise Refused(
+            raise ArchiveRefused(
                 f"its members must lie apart, got {before[:200]!r} and {member.filename[:200]!r} at one place; write "
                 "it anew"
             )

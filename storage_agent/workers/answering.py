@@ -32,8 +32,8 @@ from sophon_loader.wire.messages import CHEAPEST, Failed, Failure, Offer, Regist
 from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, FileRead, file_answer, read_file, sample_answer
 from storage_agent.stores import Exports
-from storage_agent.workers.appraiser import Appraiser, Prices, cheapest, of_parts, unproven
-from storage_agent.workers.trials import Picture, Trial, look_at, tried
+from storage_agent.workers.appraiser import Appraiser, LoaderPrices, cheapest, of_parts, unproven
+from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, tried
 
 OFFERED_EVERY = 8
 """Of the samples whose choice was left to the agent, one in so many tells what it was chosen from: 8 choices are 300
@@ -47,7 +47,7 @@ _NOTE_LIMIT = 2000
 """Characters of the beginning, and as many of the end, of a traceback that goes to a loader."""
 
 
-class Learnt:
+class BuiltPipelines:
     """The pipelines that the broker has taught this worker, each built when it is first needed.
 
     The broker decides how many there are, and which is forgotten.
@@ -59,7 +59,7 @@ class Learnt:
         doubtful: digests of those whose latest picture had an `info` that does not travel.
 
     Example:
-        >>> learnt = Learnt()
+        >>> learnt = BuiltPipelines()
         >>> learnt.learn(content_hash(registration), registration)
         >>> learnt.built(content_hash(registration)).reach
         3
@@ -110,7 +110,7 @@ class Learnt:
             self._appraisers[digest] = Appraiser(pipeline.chain, pipeline.reach)
         return self._appraisers[digest]
 
-    def hear(self, digest: str, trial: Trial) -> None:
+    def hear(self, digest: str, trial: SampleTrial) -> None:
         """Another worker has tried a sample.
 
         Args:
@@ -121,7 +121,7 @@ class Learnt:
             self.appraiser(digest).learn(trial)
 
 
-def register(learnt: Learnt, digest: str) -> Answer:
+def register(learnt: BuiltPipelines, digest: str) -> Answer:
     """Whether, and how far, a pipeline can be run here.
 
     Args:
@@ -147,7 +147,7 @@ class Done:
 
     answer: Answer
     data: bytes = b""
-    picture: Picture | None = None
+    picture: KnownPicture | None = None
     failed: bool = False
 
 
@@ -178,7 +178,7 @@ class Prepared:
     job: Job
     read: FileRead | Answer
     choice: Chosen
-    picture: Picture | None = None
+    picture: KnownPicture | None = None
     error: Exception | None = None
     looked_s: float = 0.0
     ready_s: float = 0.0
@@ -189,7 +189,7 @@ class Prepared:
         return len(self.read.data) if isinstance(self.read, FileRead) else 0
 
 
-def prepare(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
+def prepare(exports: Exports, job: Job, learnt: BuiltPipelines) -> Prepared:
     """Read a job's file, and choose if that is left to this worker.
 
     Args:
@@ -216,7 +216,7 @@ def prepare(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
     return Prepared(job, read, choice, picture, error, now_s - since_s, now_s)
 
 
-def answer(prepared: Prepared, learnt: Learnt) -> Done:
+def answer(prepared: Prepared, learnt: BuiltPipelines) -> Done:
     """Run a job. If an op or the encoding fails, the file goes out and the loader meets the failure itself.
 
     Args:
@@ -255,13 +255,13 @@ def answer(prepared: Prepared, learnt: Learnt) -> Done:
     return Done(made, read.data, picture)
 
 
-def _choice(job: Job, learnt: Learnt, picture: Picture) -> Chosen:
+def _choice(job: Job, learnt: BuiltPipelines, picture: KnownPicture) -> Chosen:
     """What is cheapest for a sample."""
     appraiser, allowed = learnt.appraiser(job.fetch.digest), _allowed(job)
     offers = appraiser.offers(picture, allowed, furthest=job.item.cut)
     if not offers:
         return Chosen(*unproven(picture, allowed))
-    taken = cheapest(offers, Prices(*job.fetch.prices))
+    taken = cheapest(offers, LoaderPrices(*job.fetch.prices))
     return Chosen(taken.cut, taken.encoding, offers, taken.agent_s)
 
 
@@ -269,10 +269,10 @@ class Tried(NamedTuple):
     """CPU seconds that a trial took, and what came of it for other workers to know."""
 
     cpu_s: float = 0.0
-    to_tell: Trial | None = None
+    to_tell: SampleTrial | None = None
 
 
-def try_out(job: Job, done: Done, learnt: Learnt) -> Tried:
+def try_out(job: Job, done: Done, learnt: BuiltPipelines) -> Tried:
     """Learn from a job that has been answered, and take its sample through the whole pipeline, if it is time for that.
 
     Args:

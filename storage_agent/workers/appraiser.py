@@ -20,7 +20,7 @@ from sophon_loader.encodings.registry import encodings, fitted, used_at
 from sophon_loader.kinds.image.part import CUT_SHARE, FIXED_SHARE, WORTH_SHARE
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.wire.messages import Offer
-from storage_agent.workers.trials import FileFacts, Picture, Trial
+from storage_agent.workers.trials import FileFacts, KnownPicture, SampleTrial
 
 FILE = (0, "file")
 """The choice that every sample has."""
@@ -43,7 +43,7 @@ SENT_BETWEEN_FITS = 16
 """At least; later half of those that are kept. A fit takes 0.4 ms between samples, which drive it out of the caches."""
 
 
-class Prices(NamedTuple):
+class LoaderPrices(NamedTuple):
     """What a loader pays, in any unit: for a byte on the wire, a CPU second here, one that is left to it.
 
     `per_worker` is for how many cores of each worker that was worked out; it is no price.
@@ -80,7 +80,7 @@ class Appraiser:
         >>> appraiser = Appraiser(chain, reach=3)
         >>> picture = look_at(data, chain, draw)
         >>> offers = appraiser.offers(picture, ["file", "pixels", "webp"], furthest=3)
-        >>> cheapest(offers, Prices(wire=8e-8, agent=0.5, rest=0.2))
+        >>> cheapest(offers, LoaderPrices(wire=8e-8, agent=0.5, rest=0.2))
         Offer(cut=2, encoding='webp', nbytes=61233, agent_s=0.0032, rest_s=0.0019)
 
     Args:
@@ -95,7 +95,7 @@ class Appraiser:
         self.is_warm = False
         self._chain = chain
         self._reach = reach
-        self._trials: deque[Trial] = deque(maxlen=KEPT_TRIALS)
+        self._trials: deque[SampleTrial] = deque(maxlen=KEPT_TRIALS)
         self._tried, self._jobs = 0, 0
         self._next_s = 0.0
         self._is_behind, self._to_fit = False, set[str]()
@@ -113,7 +113,7 @@ class Appraiser:
         """Whether enough has been tried to choose by prices."""
         return len(self._trials) >= MIN_PROBES
 
-    def lacks(self, picture: Picture, allowed: Collection[str], *, cuts: bool) -> list[str]:
+    def lacks(self, picture: KnownPicture, allowed: Collection[str], *, cuts: bool) -> list[str]:
         """The encodings of which too little is known, and of which a trial of this sample could tell more: where few
         files of a folder can be cut, or only few cannot, those few must be the ones that are tried.
 
@@ -179,7 +179,7 @@ class Appraiser:
         self._jobs = 0
         self._lacking_tried.update(lacking)
 
-    def learn(self, trial: Trial) -> None:
+    def learn(self, trial: SampleTrial) -> None:
         """A trial has been made, here or by another worker."""
         self._trials.append(trial)
         # Until enough is known, trials that failed before make the next ones no rarer.
@@ -206,7 +206,7 @@ class Appraiser:
             name = self._to_fit.pop()
             self._fit(name, self._taken[name])
 
-    def saw(self, picture: Picture, cut: int, name: str, nbytes: int, encode_s: float) -> None:
+    def saw(self, picture: KnownPicture, cut: int, name: str, nbytes: int, encode_s: float) -> None:
         """A sample has gone out; what an encoding took for it is learnt, if that is one whose size is estimated.
 
         Args:
@@ -247,7 +247,7 @@ class Appraiser:
         if fit := estimate.fit(self._cut_of(name), given, nbytes, encode_s):
             self._fits[name] = fit
 
-    def offers(self, picture: Picture, allowed: Collection[str], *, furthest: int) -> list[Offer]:
+    def offers(self, picture: KnownPicture, allowed: Collection[str], *, furthest: int) -> list[Offer]:
         """Every choice of a sample, the file first; nothing before enough has been tried.
 
         Args:
@@ -290,7 +290,7 @@ class Appraiser:
         return found
 
     def _of_file(
-        self, name: str, fit: Fit, picture: Picture, whole_s: float, cut_s: float, after_s: float
+        self, name: str, fit: Fit, picture: KnownPicture, whole_s: float, cut_s: float, after_s: float
     ) -> list[Offer]:
         """An encoding of the file, or of the part of it that will be read."""
         estimate, given = fitted()[name], picture.facts.features(picture.nbytes)
@@ -320,7 +320,7 @@ def _without_outliers(seconds: Sequence[float], per: NDArray[np.float64]) -> lis
     return found
 
 
-def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
+def _decoding(trials: Sequence[SampleTrial]) -> tuple[float, float, float]:
     """CPU seconds of decoding a file: per px, per byte of it, and for each."""
     sizes = np.array([[float(one.file.px), float(one.file.nbytes)] for one in trials])
     known = bool(sizes[:, 0].all())
@@ -335,7 +335,7 @@ def _decoding(trials: Sequence[Trial]) -> tuple[float, float, float]:
     return float(per_px), float(per_byte), 0.0
 
 
-def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
+def cheapest(offers: Sequence[Offer], prices: LoaderPrices) -> Offer:
     """The cheapest of some choices; of equal ones the first. What all answers take alike decides nothing.
 
     Args:
@@ -346,7 +346,7 @@ def cheapest(offers: Sequence[Offer], prices: Prices) -> Offer:
     return min(offers, key=lambda one: wire * one.nbytes + agent * one.agent_s + rest * one.rest_s)
 
 
-def unproven(picture: Picture, allowed: Collection[str]) -> tuple[int, str]:
+def unproven(picture: KnownPicture, allowed: Collection[str]) -> tuple[int, str]:
     """The choice while nothing has been tried: the part of the file that will be read, where there is one.
 
     Args:

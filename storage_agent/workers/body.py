@@ -22,7 +22,7 @@ from sophon_loader.encodings.encoding import Payload
 from sophon_loader.encodings.registry import encodings
 from sophon_loader.host.system import end_with_parent
 from sophon_loader.pipeline.op_catalogue import load_ops
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.allocator import KEPT_NBYTES, keep_freed_memory
 from storage_agent.host.channel import Channel
 from storage_agent.jobs.jobs import Job
@@ -30,9 +30,9 @@ from storage_agent.jobs.upkeep import Upkeep
 from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports, open_exports
 from storage_agent.workers import message_types
-from storage_agent.workers.answering import Done, Learnt, Prepared, answer, prepare, register, try_out
+from storage_agent.workers.answering import BuiltPipelines, Done, Prepared, answer, prepare, register, try_out
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.trials import Trial
+from storage_agent.workers.trials import SampleTrial
 
 MAX_TOGETHER = 4
 """Jobs that are looked at before the first of them is made, and answers that go out at once."""
@@ -46,7 +46,7 @@ _LOOK_EVERY = 16
 """Samples after which a worker looks how much memory it has taken; it does so whenever one has failed."""
 
 
-def main(settings: Settings, broker: Channel) -> None:
+def main(settings: AgentSettings, broker: Channel) -> None:
     """Body of a worker process; returns when the channel is closed, ends at once when the broker dies.
 
     Args:
@@ -77,7 +77,7 @@ def main(settings: Settings, broker: Channel) -> None:
         broker.send([message_types.READY])
     except OSError:  # it has stopped in the meantime
         return
-    Service(broker, open_exports(settings), Learnt(settings.max_px), memory).run()
+    Service(broker, open_exports(settings), BuiltPipelines(settings.max_px), memory).run()
 
 
 def refuse_what_pillow_warns_of() -> None:
@@ -104,10 +104,10 @@ class Service:
         memory: of this process.
 
     Example:
-        >>> Service(broker, open_exports(settings), Learnt(), Memory(2 << 30)).run()
+        >>> Service(broker, open_exports(settings), BuiltPipelines(), Memory(2 << 30)).run()
     """
 
-    def __init__(self, broker: Channel, exports: Exports, learnt: Learnt, memory: Memory) -> None:
+    def __init__(self, broker: Channel, exports: Exports, learnt: BuiltPipelines, memory: Memory) -> None:
         self._broker = broker
         self._exports = exports
         self._learnt = learnt
@@ -150,7 +150,7 @@ class Service:
             elif word == message_types.FORGET:
                 self._learnt.forget(digest)
             elif word == message_types.TRIED:
-                self._learnt.hear(digest, Trial.from_bytes(said[1]))
+                self._learnt.hear(digest, SampleTrial.from_bytes(said[1]))
             else:
                 self._broker.put([message_types.REGISTERED, *self._counted(register(self._learnt, digest))])
                 self._flush()

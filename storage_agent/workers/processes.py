@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sophon_loader.host.private import open_private_folder
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
 from storage_agent.host.descriptors import NONE_LEFT
 
@@ -76,7 +76,7 @@ class Workers:
     """
 
     def __init__(
-        self, settings: Settings, started: Callable[[int, Channel], None], ended: Callable[[int, str], None]
+        self, settings: AgentSettings, started: Callable[[int, Channel], None], ended: Callable[[int, str], None]
     ) -> None:
         self._settings = settings
         self._started = started
@@ -249,7 +249,7 @@ def _end_forkserver() -> int | None:
     return pid
 
 
-def _worker_main(settings: Settings, end: socket.socket) -> None:
+def _worker_main(settings: AgentSettings, end: socket.socket) -> None:
     from storage_agent.workers.body import main
 
     with end:

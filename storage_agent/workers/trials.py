@@ -42,7 +42,7 @@ class FileFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Picture:
+class KnownPicture:
     """What is known of a sample's file before any op has run.
 
     Args:
@@ -73,7 +73,7 @@ class Picture:
         return FileFacts(self.nbytes, self.px, self.share)
 
 
-def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
+def look_at(data: bytes, chain: Chain, draw: Draw) -> KnownPicture:
     """What can be told of a file without decoding it.
 
     Args:
@@ -84,7 +84,7 @@ def look_at(data: bytes, chain: Chain, draw: Draw) -> Picture:
     taken_by = tuple(name for name in _of_files() if encodings()[name].accepts(data))
     begun = begin_on_file(chain, data, draw)
     width, height = begun.source.shape[:2] if begun is not None else _size_of(data)
-    return Picture(len(data), width * height, begun, taken_by)
+    return KnownPicture(len(data), width * height, begun, taken_by)
 
 
 def _size_of(data: bytes) -> tuple[int, int]:
@@ -104,11 +104,11 @@ def _of_files() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SampleTrial:
     """A sample taken through the whole pipeline.
 
     Example:
-        >>> Trial.from_bytes(trial.to_bytes()) == trial
+        >>> SampleTrial.from_bytes(trial.to_bytes()) == trial
         True
 
     Args:
@@ -134,13 +134,15 @@ class Trial:
         return packed
 
     @staticmethod
-    def from_bytes(packed: bytes | memoryview) -> Trial:
+    def from_bytes(packed: bytes | memoryview) -> SampleTrial:
         """The inverse of `to_bytes`."""
         file, *others = msgpack.unpackb(packed, use_list=False)
-        return Trial(FileFacts(*file), *others)
+        return SampleTrial(FileFacts(*file), *others)
 
 
-def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collection[str], *, cuts: bool) -> Trial:
+def tried(
+    data: bytes, picture: KnownPicture, chain: Chain, draw: Draw, names: Collection[str], *, cuts: bool
+) -> SampleTrial:
     """Run all ops on a sample and encode it, for the measurements alone.
 
     Args:
@@ -187,7 +189,7 @@ def tried(data: bytes, picture: Picture, chain: Chain, draw: Draw, names: Collec
             note(name, data, len(data), time.thread_time())
     last_s = time.thread_time()
     chain.run(data, 0, len(chain), draw, after=after)
-    return Trial(picture.facts, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
+    return SampleTrial(picture.facts, tuple(op_s), tuple(nbytes), tuple(plain), encoded)
 
 
 def _nbytes_of(value: Any) -> int:

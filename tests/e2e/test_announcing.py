@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.pipeline.chain import chain_of
-from sophon_loader.wire.entry import Entry
+from sophon_loader.wire.entry import AgentEntry
 from sophon_loader.wire.messages import Ping
 from tests.support.agent_ops import Gate
 from tests.support.agents import Agent, Client, fetch, run_command, until
@@ -39,8 +39,8 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", made], check=True)
 
 
-def _entries(folder: Path) -> list[Entry]:
-    return [Entry.parse(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
+def _entries(folder: Path) -> list[AgentEntry]:
+    return [AgentEntry.parse(path.read_text()) for path in sorted(folder.glob("[!.]*.json"))]
 
 
 def _agent(root: Path, log: Path, *arguments: str, modules: Path | None = None) -> Agent:
@@ -52,7 +52,7 @@ def test_agents_come_stay_and_go(root: Path, folder: Path, tmp_path: Path) -> No
     try:
         until(lambda: len(_entries(folder)) == 2, "both are there")
         for agent in agents:
-            assert Entry([agent.endpoint], agent.status()["instance"], ["d", "e"]) in _entries(folder)
+            assert AgentEntry([agent.endpoint], agent.status()["instance"], ["d", "e"]) in _entries(folder)
         files = {path: path.stat() for path in folder.iterdir()}
         until(lambda: all(path.stat().st_mtime > was.st_mtime for path, was in files.items()), "they are rewritten", 15)
         assert agents[0].end() == 0

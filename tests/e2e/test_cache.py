@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from sophon_loader import OffloadingDataLoader, OffloadOptions, OffloadWarning, RemoteImageFolder
 from sophon_loader.cache import stuck, worker_cache
 from sophon_loader.cache.cache import own_folder
-from sophon_loader.cache.segment import Entry, Segment
+from sophon_loader.cache.segment import Segment, SegmentEntry
 from sophon_loader.errors import ConfigError, SampleDiffers
 from tests.support.agents import Agent, agent_for
 from tests.support.loaders import QUICK, said, samples_of
@@ -325,7 +325,7 @@ def test_a_read_that_hangs_is_told_and_the_cache_left_alone(
     samples_of(make())
     data, slept = Segment.data, tmp_path / "slept"
 
-    def hanging(segment: Segment, entry: Entry) -> bytes | None:
+    def hanging(segment: Segment, entry: SegmentEntry) -> bytes | None:
         if not slept.exists():
             slept.touch()
             time.sleep(HANGS_S)

@@ -19,7 +19,7 @@ from sophon_loader import OffloadingDataLoader, OffloadWarning, RemoteImageFolde
 from sophon_loader.errors import AgentUnreachable, ConfigError, KeyRefused
 from sophon_loader.fleet import rostered
 from sophon_loader.fleet.rostered import MAX_AGENTS, Rostered
-from sophon_loader.wire.entry import Entry
+from sophon_loader.wire.entry import AgentEntry
 from tests.support.agents import EXPORT, Agent, agent_for, run_command, until
 from tests.support.loaders import run_epoch, samples_of
 from tests.support.pictures import eval_transform, folder, train_transform
@@ -222,11 +222,11 @@ def test_an_agent_of_two_addresses_counts_once(root: Path, roster: Path, announc
     """Also where two entries name it by unlike addresses, and where the first of them leads nowhere."""
     one = announced()
     (path,) = roster.glob("*.json")
-    entry = Entry.parse(path.read_text())
+    entry = AgentEntry.parse(path.read_text())
     port = one.endpoint.rpartition(":")[2]
     addresses = ["tcp://127.0.0.1:9", *entry.addresses, f"tcp://localhost:{port}"]
     (roster / "more.json").write_text(replace(entry, addresses=addresses).text())
-    (roster / "nobodys.json").write_text(Entry([f"tcp://127.0.0.2:{port}"], "", entry.exports).text())
+    (roster / "nobodys.json").write_text(AgentEntry([f"tcp://127.0.0.2:{port}"], "", entry.exports).text())
     loader = loader_of(root, roster, sampler=SAMPLER)
     try:
         epoch = Epoch(loader, root)
@@ -285,7 +285,7 @@ def test_a_roster_that_flaps_leaves_nothing_behind(root: Path, roster: Path, ann
         for number in range(210):
             for path in roster.glob("flapping*"):
                 path.unlink()
-            text = ["{", Entry([f"tcp://127.0.0.1:{1 + number}"], f"i{number}", [EXPORT]).text()][number % 3 > 0]
+            text = ["{", AgentEntry([f"tcp://127.0.0.1:{1 + number}"], f"i{number}", [EXPORT]).text()][number % 3 > 0]
             if number % 5:
                 (roster / f"flapping{number % 7}.json").write_text(text)
             contact._look_at_s = 0.0
@@ -404,8 +404,8 @@ def test_those_that_serve_nothing_keep_no_place(
     with agent_for(root) as agent, agent_for(empty) if first == "refused" else nullcontext(NOBODY) as other:
         others = [roster / f"{number}.json" for number in range(2)]
         for path, host in zip(others, ("127.0.0.1", "localhost"), strict=True):
-            path.write_text(Entry([other.endpoint.replace("127.0.0.1", host)], path.stem, [EXPORT]).text())
-        entry = Entry([agent.endpoint], "third", [EXPORT]).text()
+            path.write_text(AgentEntry([other.endpoint.replace("127.0.0.1", host)], path.stem, [EXPORT]).text())
+        entry = AgentEntry([agent.endpoint], "third", [EXPORT]).text()
         if first != "silent and leave":
             (roster / "third.json").write_text(entry)
         loader = loader_of(root, roster, num_workers=0, sampler=SAMPLER)

@@ -36,7 +36,7 @@ from tqdm import tqdm
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.cache import worker_cache
 from sophon_loader.errors import OffloadWarning
-from sophon_loader.wire.entry import SUFFIX, Entry
+from sophon_loader.wire.entry import SUFFIX, AgentEntry
 from tests.faults.schedules import (
     ALARM,
     BEFORE,
@@ -133,7 +133,7 @@ class Scene:
         endpoints = {"relay": self.relay.endpoint} | {f"nobody-{n}": f"tcp://127.0.1.{n}:9" for n in range(nobodies)}
         for name, endpoint in endpoints.items():
             path = self.roster / f"{name}.new"
-            path.write_text(Entry([endpoint], "", [EXPORT]).text())
+            path.write_text(AgentEntry([endpoint], "", [EXPORT]).text())
             path.replace(path.with_suffix(SUFFIX))
 
     def begin(self, fault: Fault) -> None:

@@ -47,7 +47,7 @@ from sophon_loader.wire.messages import (
     Welcome,
 )
 from sophon_loader.wire.version import VERSIONS
-from sophon_loader.workers.fallback import Instead
+from sophon_loader.workers.fallback import FallbackFiles
 from tests.support.agents import EXPORT, Agent, agent_for, until
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder
@@ -277,7 +277,7 @@ def test_every_connection_is_made_with_the_options_of_the_user(
     loader = make(dataset, policy="sophon", options=options)
     assert samples_of(loader) == expected
     terms = proposed([chain_of(None)], dataset.address, options, Seed(1))
-    instead, session = Instead(None, terms), Session(terms)  # type: ignore[arg-type]
+    instead, session = FallbackFiles(None, terms), Session(terms)  # type: ignore[arg-type]
     instead.session = session
     assert instead.there(Wanted(0, 0, 0, "file", "class_0/000.jpg")) == (root / "class_0/000.jpg").read_bytes()
     instead.close()

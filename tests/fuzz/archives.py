@@ -13,8 +13,8 @@ from typing import IO, Any
 from sophon_loader.errors import SampleError
 from storage_agent.host.agent_settings import Indexed
 from storage_agent.stores.archive import Archive
-from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, Entry, Index, Version, write_index
-from storage_agent.stores.members import Members, Refused
+from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, ContainerVersion, Index, IndexEntry, write_index
+from storage_agent.stores.members import ArchiveRefused, Members
 from storage_agent.stores.tar import read_tar
 from storage_agent.stores.zip import read_zip
 
@@ -54,7 +54,7 @@ def run_index(data: bytes) -> None:
 def _read(reader: Reader, data: bytes) -> None:
     try:
         entries = [*reader(io.BytesIO(data), len(data), lambda at: None).entries()]
-    except Refused as refused:
+    except ArchiveRefused as refused:
         assert len(str(refused)) < 2000
         return
     assert [one.name for one in entries] == sorted({one.name for one in entries})
@@ -64,13 +64,13 @@ def _read(reader: Reader, data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, archive = Path(folder) / "x.index", Path(folder) / "x.tar"
         archive.write_bytes(data)
-        write_index(path, [Version.of(archive.stat())], entries)
+        write_index(path, [ContainerVersion.of(archive.stat())], entries)
         found = [one._replace(position=-1) for one in Index(path)]
         assert found == [one if one.container < OTHER else one._replace(offset=0) for one in _written(entries)]
         _use(Archive("d", f"tar://{archive}", 1000, found=Indexed(str(path), (str(archive),))))
 
 
-def _written(entries: list[Entry]) -> Iterator[Entry]:
+def _written(entries: list[IndexEntry]) -> Iterator[IndexEntry]:
     for one in entries:
         yield one._replace(length=0, offset=0) if one.container == LINK else one
 
@@ -145,13 +145,13 @@ def index_seeds() -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.index"
         entries = [
-            Entry(b"a/x.jpg", 0, 512, 6),
-            Entry(b"a/y.jpg", 0, 518, 6, crc=0),
-            Entry(b"b", FOLDER),
-            Entry(b"l", LINK, target=b"a"),
-            Entry(b"p", OTHER),
+            IndexEntry(b"a/x.jpg", 0, 512, 6),
+            IndexEntry(b"a/y.jpg", 0, 518, 6, crc=0),
+            IndexEntry(b"b", FOLDER),
+            IndexEntry(b"l", LINK, target=b"a"),
+            IndexEntry(b"p", OTHER),
         ]
-        write_index(path, [Version(1024, 1)], entries)
+        write_index(path, [ContainerVersion(1024, 1)], entries)
         yield path.read_bytes()
         write_index(path, [], [])
         yield path.read_bytes()

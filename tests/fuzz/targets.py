@@ -26,7 +26,7 @@ from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.registration import Registration, registration_of
 from sophon_loader.pipeline.software import software
 from sophon_loader.programs.program import Limits, Program
-from sophon_loader.wire.entry import Entry, is_endpoint
+from sophon_loader.wire.entry import AgentEntry, is_endpoint
 from sophon_loader.wire.frames import SEAL_NBYTES, content_hash, pack, seal, unpack
 from sophon_loader.wire.messages import Fetch, Hello, Item, Listing, Message, Ping, Register, Sample
 from sophon_loader.wire.version import VERSIONS
@@ -34,7 +34,7 @@ from storage_agent.broker import instructions as do
 from storage_agent.broker.desk import Desk, Load
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
-from storage_agent.jobs.registrations import Pipelines
+from storage_agent.jobs.registrations import Registrations
 from tests.fuzz import archives
 from tests.support.encoding_examples import ACCEPTED
 from tests.support.pictures import train_transform
@@ -103,7 +103,7 @@ def _header_seeds() -> Iterator[bytes]:
 
 def _desk(data: bytes) -> None:
     admission: Admission[Job] = Admission(8, 8)
-    desk = Desk("1", ["d"], ["file", "webp"], admission, Pipelines())
+    desk = Desk("1", ["d"], ["file", "webp"], admission, Registrations())
     load = Load(room=2, building=0, upkeep_s=0.0)
     for number, part in enumerate(data.split(SEPARATOR * 2)):
         row, *payload = part.split(SEPARATOR)
@@ -213,13 +213,13 @@ def _listing(data: bytes) -> None:
 
 def _entry(data: bytes) -> None:
     with suppress(WireError):
-        found = Entry.parse(data)
+        found = AgentEntry.parse(data)
         assert all(map(is_endpoint, found.addresses))
-        assert Entry.parse(found.text()) == found
+        assert AgentEntry.parse(found.text()) == found
 
 
 def _entry_seeds() -> Iterator[bytes]:
-    yield Entry(["tcp://fileserver:5555", "tcp://[fe80::1%eth0]:1"], "5f0c", ["imagenet", "é"]).text().encode()
+    yield AgentEntry(["tcp://fileserver:5555", "tcp://[fe80::1%eth0]:1"], "5f0c", ["imagenet", "é"]).text().encode()
     yield b'{"addresses": ["tcp://a:1"], "exports": [], "later": {"deep": [[1e999, null]]}}'
     yield '{"addresses": ["tcp://a:1"], "instance": "\\ud800", "exports": ["x"]}'.encode("utf-16")
 

@@ -18,8 +18,8 @@ from PIL import Image
 from torchvision import transforms as v1
 
 from sophon_loader.kinds.image.deferred import deferred
-from sophon_loader.kinds.image.fused_picture import Tally
-from sophon_loader.kinds.image.source import Source, source_of
+from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.source import PictureFile, source_of
 from sophon_loader.pipeline.chain import Chain, chain_of, decode
 from sophon_loader.pipeline.described import run_from_file
 from sophon_loader.pipeline.randomness import Draw
@@ -41,7 +41,7 @@ def files(draw: st.DrawFn, kinds: Any = tuple(KINDS)) -> bytes:
     return file_of(kind, draw(_SIDES | st.just(75)), draw(_SIDES | st.just(58)), draw(st.integers(0, 3)))
 
 
-def described(chain: Chain, data: bytes, draw: Draw, *, lazily: bool, tally: Tally | None = None) -> Outcome:
+def described(chain: Chain, data: bytes, draw: Draw, *, lazily: bool, tally: DecodeTally | None = None) -> Outcome:
     """A pipeline on a file, and what its generators are behind it."""
 
     def run() -> Any:
@@ -61,7 +61,7 @@ def see_described(chain: Chain, data: bytes, draw: Draw) -> None:
     """The pixels being made by Pillow, and by C of our own where that can."""
     op_by_op = described(chain, data, draw, lazily=False)
     assert described(chain, data, draw, lazily=True) == op_by_op
-    assert described(chain, data, draw, lazily=True, tally=Tally()) == op_by_op
+    assert described(chain, data, draw, lazily=True, tally=DecodeTally()) == op_by_op
 
 
 @examples(500, **_SLOW)
@@ -122,7 +122,7 @@ def of_code(code: Code, make: Callable[[], Image.Image]) -> Outcome:
     return outcome_of(lambda: code(image))
 
 
-def known(data: bytes) -> Source:
+def known(data: bytes) -> PictureFile:
     source = source_of(data)
     assert source is not None
     return source

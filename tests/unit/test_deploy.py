@@ -11,7 +11,7 @@ import pytest
 
 from storage_agent.broker.broker import STOP_S
 from storage_agent.command.arguments import parser
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from tests.support.deployed import (
     DEPLOY,
     FILES,
@@ -72,7 +72,7 @@ def test_the_agent_listens_where_its_pod_says_and_has_the_time_that_it_takes_to_
     assert serve.metrics == ("0.0.0.0", ports["metrics"])
     annotations = workload(name)["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(ports["metrics"])
-    assert pod(name)["terminationGracePeriodSeconds"] >= Settings.drain_s + STOP_S + 10
+    assert pod(name)["terminationGracePeriodSeconds"] >= AgentSettings.drain_s + STOP_S + 10
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
         status = parser().parse_args(agent[kind]["exec"]["command"][1:])
         assert (status.address, status.keys) == (f"tcp://127.0.0.1:{ports['agent']}", serve.keys)

@@ -17,7 +17,7 @@ from sophon_loader.fleet import shared_route
 from sophon_loader.routes import standing
 from sophon_loader.wire import limits
 from storage_agent.clients import frontend
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 
 ROOT = Path(__file__).parents[2]
 FAILURES, AGENT, LIMITS_PAGE = (
@@ -74,7 +74,7 @@ LIMITS = {
     "times samples are requested again while none comes": patience.MAX_RESENDS,
     "times a pipeline is registered again": requests.MAX_REGISTRATIONS,
     "pause of an agent that is missing, or was given up": standing.FIRST_PAUSE_S,
-    "unanswered requests per connection": Settings.max_outstanding,
+    "unanswered requests per connection": AgentSettings.max_outstanding,
     "incoming messages waiting per connection": frontend.MAX_WAITING_MESSAGES,
     "pipelines waiting to be built": limits.MAX_REGISTERING,
     "keys of one question for sizes": limits.MAX_KEYS,

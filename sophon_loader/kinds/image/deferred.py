@@ -21,7 +21,7 @@ from sophon_loader.kinds.image.fused_picture import Picture
 from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.opening import naming, open_image
 from sophon_loader.kinds.image.primitives import BANDS, BICUBIC, NEAREST, SUPPORTS, Shape, numbers_of, output
-from sophon_loader.kinds.image.source import Source, copied, source_of
+from sophon_loader.kinds.image.source import PictureFile, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
 
 _NUMBERS = {int, float}
@@ -48,7 +48,7 @@ class Looked(_Ours):
     @property
     def info(self) -> dict[Any, Any]:
         """As Pillow's reader makes it of the whole file."""
-        source: Source = self.__dict__.pop("_source")
+        source: PictureFile = self.__dict__.pop("_source")
         self.__class__ = Image.Image  # type: ignore[assignment]
         self.__dict__["info"] = found = source.info()
         return found
@@ -295,7 +295,7 @@ def _image_of(node: Node) -> Deferred:
     return image
 
 
-def deferred(source: Source) -> Deferred:
+def deferred(source: PictureFile) -> Deferred:
     """The picture of a file, as `PIL.Image.open` and `load` give it, with its pixels not made yet."""
     return _image_of(Node(source, source.shape))
 

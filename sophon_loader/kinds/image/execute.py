@@ -12,7 +12,7 @@ from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.primitives import Shape, output, run
 from sophon_loader.kinds.image.segments import SEGMENTS, steps_until
 from sophon_loader.kinds.image.selftest import trusted
-from sophon_loader.kinds.image.source import Source, source_of
+from sophon_loader.kinds.image.source import PictureFile, source_of
 from sophon_loader.programs.program import Limits, Program
 
 _WITHOUT_TABLE = SEGMENTS[:-1]
@@ -67,7 +67,7 @@ def execute(
     return run(value, ended[begun:])
 
 
-def _source(program: Program, data: bytes) -> Source:
+def _source(program: Program, data: bytes) -> PictureFile:
     try:
         source = source_of(data)
     except Image.UnidentifiedImageError as error:

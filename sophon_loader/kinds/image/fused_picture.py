@@ -18,7 +18,7 @@ from sophon_loader.native import fused
 from sophon_loader.programs.program import Step
 
 if TYPE_CHECKING:
-    from sophon_loader.kinds.image.source import Source
+    from sophon_loader.kinds.image.source import PictureFile
 
 MODES = ("L", "RGB")
 """What our code makes."""
@@ -35,7 +35,7 @@ _TURNS = {
 
 
 @dataclass
-class Tally:
+class DecodeTally:
     """Whether C of our own has decoded the picture that is at work: once, or more often, as several images of it may
     want. Else Pillow has, whether a program knows the file or not."""
 
@@ -173,7 +173,7 @@ def _is_within(box: tuple[int, ...], shape: Shape) -> bool:
     return left >= 0 and top >= 0 and right <= shape.width and bottom <= shape.height
 
 
-def begun(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+def begun(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """A picture's file as far as our own code takes it.
 
     Args:
@@ -193,7 +193,7 @@ def begun(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     return picture, done + picture.runs(steps[done:])
 
 
-def decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+def decoded(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """As `begun`, of a JPEG file, what its first crop leaves; noted."""
     tally = source.tally
     if tally is None or not _finishes() or not (source.can_be_cut or source.part is not None):
@@ -203,7 +203,7 @@ def decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None
     return found
 
 
-def _decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+def _decoded(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     shape = source.shape
     mode, done = shape.mode, 0
     box: tuple[int, ...] = 0, 0, shape.width, shape.height
@@ -217,7 +217,7 @@ def _decoded(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | Non
     return None if pixels is None else (Picture(pixels, mode), done)
 
 
-def _opened(source: Source, steps: Sequence[Step]) -> tuple[Picture, int] | None:
+def _opened(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] | None:
     """Of another file, decoded by Pillow, what its first crops leave, if our code then has something to resize."""
     if source.tally is None or not _finishes() or source.can_be_cut or source.part:  # Pillow must judge it
         return None

@@ -10,7 +10,7 @@ from PIL import Image
 
 from sophon_loader.kinds.image.fused_picture import Picture, begun
 from sophon_loader.kinds.image.primitives import Shape
-from sophon_loader.kinds.image.source import Held, Source
+from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
 from sophon_loader.programs.program import Step
 
 
@@ -26,7 +26,7 @@ class Node:
 
     __slots__ = ("__weakref__", "children", "depth", "im", "image", "ours", "parent", "shape", "source", "step")
 
-    def __init__(self, source: Source, shape: Shape, parent: Node | None = None, step: Step | None = None) -> None:
+    def __init__(self, source: PictureFile, shape: Shape, parent: Node | None = None, step: Step | None = None) -> None:
         self.source = source
         self.shape = shape
         self.parent = parent
@@ -73,12 +73,12 @@ class Node:
         if base.im is None and base.ours is None and base.is_shared():
             base.im = base.made()
         if base.im is not None:
-            held = Held(Image.Image()._new(base.im), None, base.shape)
+            held = DecodedPixels(Image.Image()._new(base.im), None, base.shape)
         elif (found := base._begun(steps[: _until_held(ran)])) is not None:
             picture, done = found
             image = picture.image()
             (ran[done - 1] if done else base).keep(image.im)
-            held, ran, steps = Held(image, None, picture.shape), ran[done:], steps[done:]
+            held, ran, steps = DecodedPixels(image, None, picture.shape), ran[done:], steps[done:]
         else:
             held = base.source.held(steps)
             base.source.was_read = True
@@ -98,7 +98,7 @@ class Node:
         picture, done = found
         if done == len(steps):
             return picture
-        self.im = Held(picture.image(), None, picture.shape).run(steps[done:]).im
+        self.im = DecodedPixels(picture.image(), None, picture.shape).run(steps[done:]).im
         return None
 
     def _way(self) -> tuple[Node, list[Node], list[Step]]:

@@ -14,7 +14,7 @@ from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.part import PartOfFile, Region, Window
 from sophon_loader.kinds.image.primitives import AFFINE, BICUBIC, BILINEAR, NEAREST, PERSPECTIVE, SUPPORTS, Shape
-from sophon_loader.kinds.image.source import Source
+from sophon_loader.kinds.image.source import PictureFile
 from sophon_loader.logs import log_line
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,13 @@ def differing() -> list[str]:
     left, top = _KEPT.left, _KEPT.top
     part = _file_of(picture.crop((left, top, left + _KEPT.width, top + _KEPT.height)))
     cut = PartOfFile(part, Window(_KEPT, *_SIZE))
-    seen = [(calls, Source(file, shape), "") for calls in _ON_WHOLE]
-    seen += [(calls, Source(part, shape, part=cut), " of a part") for calls in _ON_PARTS]
+    seen = [(calls, PictureFile(file, shape), "") for calls in _ON_WHOLE]
+    seen += [(calls, PictureFile(part, shape, part=cut), " of a part") for calls in _ON_PARTS]
     wrong = [(calls, of) for calls, source, of in seen if not _is_right(calls, source, picture)]
     return list(dict.fromkeys(" and ".join(call[0] for call in calls) + of for calls, of in wrong))
 
 
-def _is_right(calls: Calls, source: Source, picture: Image.Image) -> bool:
+def _is_right(calls: Calls, source: PictureFile, picture: Image.Image) -> bool:
     wanted = _called(calls, picture)
     try:
         image = _called(calls, deferred(source))

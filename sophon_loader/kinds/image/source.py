@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from sophon_loader import native
 from sophon_loader.errors import must_leave, without_frames
-from sophon_loader.kinds.image.fused_picture import Tally
+from sophon_loader.kinds.image.fused_picture import DecodeTally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.kind import ImageKind
 from sophon_loader.kinds.image.opening import open_image
@@ -23,10 +23,10 @@ from sophon_loader.programs.program import Program, Step
 
 
 class PixelsWanted(Exception):
-    """Somebody looked at pixels where only a header is to be looked at (`Source.sealed`)."""
+    """Somebody looked at pixels where only a header is to be looked at (`PictureFile.sealed`)."""
 
 
-class Source:
+class PictureFile:
     """A picture's file, whose pixels are decoded when somebody wants them, and only those that are wanted.
 
     Args:
@@ -63,7 +63,7 @@ class Source:
         self.is_file = False
         self.sealed = False
         self.was_read = False
-        self.tally: Tally | None = None
+        self.tally: DecodeTally | None = None
 
     def opened(self) -> ImageFile.ImageFile:
         """The file as `PIL.Image.open` gives it: opened once, so that its warnings come once."""
@@ -146,7 +146,7 @@ class Source:
         """Steps on it as a program of the file with this key."""
         return Program(ImageKind.name, file, tuple(self.shape), steps)
 
-    def held(self, steps: Sequence[Step]) -> Held:
+    def held(self, steps: Sequence[Step]) -> DecodedPixels:
         """As much of the picture, decoded, as a program reads, where that is faster to have than all of it."""
         if self.sealed:
             raise PixelsWanted
@@ -163,13 +163,13 @@ class Source:
                 if part is not None:
                     self.let_pillow_warn()
         if part is None:
-            return Held(self.whole(), None, self.shape)
+            return DecodedPixels(self.whole(), None, self.shape)
         with open_image(part.data) as opened:
             opened.load()
-            return Held(_plain(opened), part.window.kept, self.shape)
+            return DecodedPixels(_plain(opened), part.window.kept, self.shape)
 
 
-class Held:
+class DecodedPixels:
     """What is there of a decoded picture.
 
     Args:
@@ -245,7 +245,7 @@ def copied(info: dict[Any, Any]) -> dict[Any, Any]:
     return {key: value.copy() if isinstance(value, list) else value for key, value in info.items()}
 
 
-def source_of(data: bytes) -> Source | None:
+def source_of(data: bytes) -> PictureFile | None:
     """A picture's file, of which only the header has been read.
 
     Returns:
@@ -258,7 +258,7 @@ def source_of(data: bytes) -> Source | None:
     header = native.read_header(data)
     if header is not None and header.can_be_cropped:
         shape = Shape(header.width, header.height, "L" if header.components == 1 else "RGB")
-        return Source(data, shape, can_be_cut=True) if _unsuspected(shape) else None
+        return PictureFile(data, shape, can_be_cut=True) if _unsuspected(shape) else None
     known, opened = header_of(data), None
     if known is not None:
         shape = Shape(known.width, known.height, known.mode)
@@ -268,7 +268,7 @@ def source_of(data: bytes) -> Source | None:
         shape, transparent = Shape(*opened.size, opened.mode), "transparency" in opened.info
     if shape.mode not in BANDS or transparent or not _unsuspected(shape):
         return None
-    return Source(data, shape, opened)
+    return PictureFile(data, shape, opened)
 
 
 def _may_warn(data: bytes) -> bool:

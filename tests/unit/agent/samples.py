@@ -22,7 +22,7 @@ from storage_agent.stores import Exports
 from storage_agent.stores.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.workers import answering
-from storage_agent.workers.answering import Learnt, answer, prepare
+from storage_agent.workers.answering import BuiltPipelines, answer, prepare
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)])
 CHAIN = chain_of(TRANSFORM)
@@ -41,8 +41,8 @@ def exports_of(root: Path) -> Exports:
     return Exports({"d": Folder("d", str(root), 1 << 20)}, Fetcher())
 
 
-def learnt_of(registration: bytes) -> Learnt:
-    learnt = Learnt()
+def learnt_of(registration: bytes) -> BuiltPipelines:
+    learnt = BuiltPipelines()
     learnt.learn(content_hash(registration), registration)
     return learnt
 

@@ -26,7 +26,7 @@ from sophon_loader.auto.conditions import (
     RECOVERY,
     Conditions,
     Guard,
-    Window,
+    MeasuredWindow,
 )
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
@@ -37,7 +37,7 @@ MBIT = 1e6 / 8
 FIRST = Conditions.at_first(loader_cores=2.0, agent_cores=4.0)
 
 
-def window(**changed: Any) -> Window:
+def window(**changed: Any) -> MeasuredWindow:
     """A second of two processes that have all the CPU they ask for, and of which neither waited for a reply."""
     usual: dict[str, Any] = {
         "seconds": 1.0, "processes": 2, "samples": 300, "wire_bytes": 10e6, "waited_s": 0.0, "busy_s": 1.0,
@@ -45,15 +45,15 @@ def window(**changed: Any) -> Window:
         "read_bytes": 30e6, "read_s": 0.1, "fresh": 0, "net_s": 0.0, "queued_s": 0.0,
         "gpu_samples_s": math.inf, "agent_cores": 4.0, "shortest_net_s": 0.0005,
     }  # fmt: skip
-    return Window(**(usual | changed))
+    return MeasuredWindow(**(usual | changed))
 
 
-def on_the_wire(bytes_s: float, **changed: Any) -> Window:
+def on_the_wire(bytes_s: float, **changed: Any) -> MeasuredWindow:
     """Workers wait for replies that lie behind others: the wire is busy all the time, and gives this."""
     return window(**({"wire_bytes": bytes_s, "waited_s": 1.0, "fresh": 100, "net_s": 100 * 0.02} | changed))
 
 
-def after(conditions: Conditions, *windows: Window) -> Conditions:
+def after(conditions: Conditions, *windows: MeasuredWindow) -> Conditions:
     for one in windows:
         conditions = conditions.after(one)
     return conditions
@@ -343,7 +343,7 @@ amounts = st.floats(0, 1e12) | st.sampled_from([0.0, 1e-300, 5e-324, 1.0])
 seconds = st.floats(0, 1e6) | st.sampled_from([0.0, 1e-9, 1e-300])
 times = ("seconds", "waited_s", "busy_s", "loader_cpu_s", "work_cpu_s", "work_s", "upkeep_s", "read_s", "net_s")
 windows = st.builds(
-    Window,
+    MeasuredWindow,
     processes=st.integers(1, 64),
     samples=st.integers(0, 10**6),
     wire_bytes=amounts,
@@ -359,7 +359,9 @@ windows = st.builds(
 
 @examples(300)
 @given(st.lists(windows, min_size=1, max_size=30), st.floats(0.1, 64), st.floats(0, 64))
-def test_no_window_makes_a_rate_that_is_none(some: list[Window], loader_cores: float, agent_cores: float) -> None:
+def test_no_window_makes_a_rate_that_is_none(
+    some: list[MeasuredWindow], loader_cores: float, agent_cores: float
+) -> None:
     now = Conditions.at_first(loader_cores, agent_cores)
     for one in some:
         now = now.after(one)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sophon_loader.auto.corrections import COMPARED_FROM_S, KNOWN_FROM_S, LOADER_S_PER_BYTE, Beside
+from sophon_loader.auto.corrections import COMPARED_FROM_S, KNOWN_FROM_S, LOADER_S_PER_BYTE, CostCorrections
 from sophon_loader.measures.counters import NO_TOTALS, Totals
 
 REST_S = 0.0025
@@ -36,8 +36,8 @@ def window(samples: int, *, each_s: float = REST_S + OWN_S, compared: int = 0, r
     )
 
 
-def after(windows: list[Totals], beside: Beside | None = None) -> Beside:
-    beside = beside or Beside()
+def after(windows: list[Totals], beside: CostCorrections | None = None) -> CostCorrections:
+    beside = beside or CostCorrections()
     for one in windows:
         beside = beside.after(one, file_rest_s=REST_S)
     return beside

@@ -18,7 +18,7 @@ from sophon_loader.auto.corrections import (
     KNOWN_FROM_S,
     LOADER_S_PER_BYTE,
     MAX_RATIO,
-    Beside,
+    CostCorrections,
 )
 from sophon_loader.auto.live_plan import (
     FIRST_TRIED_SHARE,
@@ -43,7 +43,7 @@ from sophon_loader.measures.moment import Moment
 from sophon_loader.measures.verdict import shares_of
 from sophon_loader.wire.messages import Offer
 
-KEPT = ("wire_bytes_s", *Beside().figures())
+KEPT = ("wire_bytes_s", *CostCorrections().figures())
 
 NAMES = encoding_names()
 SAMPLES = 100_000

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch.multiprocessing
 
-from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, Beside
+from sophon_loader.auto.corrections import AGENT_S_PER_BYTE, LOADER_S_PER_BYTE, CostCorrections
 from sophon_loader.auto.shared_offers import KEPT, MAX_OFFERS, MIN_PER_WORKER, SharedOffers
 from sophon_loader.decide.facts import FILE, Choice, ChoiceTable
 from sophon_loader.host.shared import SharedArray
@@ -31,7 +31,7 @@ def kept(offers: SharedOffers) -> set[int]:
 
 
 def table_of(offers: SharedOffers, *, files_here: bool = False) -> ChoiceTable | None:
-    beside = Beside(loader_per_rest=2.0, agent_per_work=3.0, loader_s=0.0005, file_s=0.0001, agent_s=0.0003)
+    beside = CostCorrections(loader_per_rest=2.0, agent_per_work=3.0, loader_s=0.0005, file_s=0.0001, agent_s=0.0003)
     return offers.table(beside, files_here=files_here)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.datasets import ImageFolder
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
-from sophon_loader.batches.batches import BatchMemory, Piece, Use
+from sophon_loader.batches.batches import BatchMemory, Piece, PieceUse
 from sophon_loader.batches.collate import Collate
 from tests.support.pictures import make_tree
 from tests.support.profiles import crop_transform
@@ -92,16 +92,16 @@ def test_nothing_is_registered_before_the_first_piece() -> None:
 @pytest.mark.parametrize("number", [1, 5, (1 << 62) - 1, (1 << 63) - 1])
 @pytest.mark.parametrize("abandoned", [False, True])
 def test_a_use_is_a_uint64_that_is_not_0(number: int, abandoned: bool) -> None:
-    packed = Use(number, abandoned).pack()
+    packed = PieceUse(number, abandoned).pack()
     assert 0 < packed < 1 << 64
-    assert Use.unpack(packed) == Use(number, abandoned)
+    assert PieceUse.unpack(packed) == PieceUse(number, abandoned)
 
 
 def test_no_two_workers_count_alike_and_none_runs_over() -> None:
-    firsts = [Use.first().number for _ in range(1000)]
+    firsts = [PieceUse.first().number for _ in range(1000)]
     assert len(set(firsts)) == 1000
     assert all(0 < number < 1 << 62 for number in firsts)
-    assert Use(5).next() == Use(6)
+    assert PieceUse(5).next() == PieceUse(6)
 
 
 def lent(memory: BatchMemory, *sizes: int) -> list[Piece]:

@@ -12,7 +12,7 @@ from bench.fleet_rules import RULES, Cachew, Ours, Pecan, Rule, Seen, TfDataServ
 from bench.fleet_simulated import Load, simulated
 from bench.markdown import Results
 from sophon_loader.wire.wanted_cores import WantedCores
-from storage_agent.fleet.fleet_size import WantedFile
+from storage_agent.fleet.fleet_size import FoundWantedFile
 
 
 def told(
@@ -113,7 +113,8 @@ def test_ours_follows_files_and_holds_for_a_minute_by_the_scale() -> None:
 
     def after(now_s: float, number: int, present: int) -> int:
         files = {
-            f"wanted-{index}.json": WantedFile((int(now_s), 0, b""), WantedCores(0.9, 1.0)) for index in range(number)
+            f"wanted-{index}.json": FoundWantedFile((int(now_s), 0, b""), WantedCores(0.9, 1.0))
+            for index in range(number)
         }
         return rule.after(Seen(now_s, present, present, wanted=files))
 

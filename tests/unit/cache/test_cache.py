@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.cache.cache import Cache, own_folder
-from sophon_loader.cache.segment import Segment, Version
+from sophon_loader.cache.segment import FileVersion, Segment
 from tests.support.warm import Forked, run_forked
 
 OLD_NS = 10**18
 MB = 10**6
 
 
-def version(nbytes: int, changed_ns: int = OLD_NS) -> Version:
-    return Version(nbytes, OLD_NS, changed_ns)
+def version(nbytes: int, changed_ns: int = OLD_NS) -> FileVersion:
+    return FileVersion(nbytes, OLD_NS, changed_ns)
 
 
 def content(number: int, nbytes: int = 20_000) -> bytes:
@@ -78,7 +78,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", ["modified", "changed"])
 def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, changed: str) -> None:
     cache, now_ns = Cache(str(tmp_path), 100 * MB), time.time_ns()
-    young = Version(3, now_ns, OLD_NS) if changed == "modified" else Version(3, OLD_NS, now_ns)
+    young = FileVersion(3, now_ns, OLD_NS) if changed == "modified" else FileVersion(3, OLD_NS, now_ns)
     assert not cache.put("a", young, b"abc", 2.0)
     assert not cache.put("b", version(4), b"abc")  # nor what was changed while it was read
     assert not cache.put("c", version(0), b"")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.requests import Requests
 from sophon_loader.client.wanted import Ask, BatchId, Instruction, Wanted
-from sophon_loader.client.window import FLOOR, Window
+from sophon_loader.client.window import FLOOR, RequestWindow
 from tests.support import drawn
 from tests.support.drawn import examples
 from tests.support.loaders import sample_message
@@ -288,7 +288,7 @@ def test_a_short_look_ahead_that_fills_the_wire_starves_nobody(mbit: float, roun
 
 
 def test_a_queue_at_the_agent_is_not_a_long_way() -> None:
-    window = Window(512, 32 << 20)
+    window = RequestWindow(512, 32 << 20)
     for step in range(1000):
         mark = window.asked(63, now_s=0.01 * step)
         window.answered(mark, 1000, queued_s=0.63, now_s=0.01 * step + 0.64)
@@ -297,7 +297,7 @@ def test_a_queue_at_the_agent_is_not_a_long_way() -> None:
 
 
 def test_a_reply_to_a_repeated_request_says_nothing_about_the_way() -> None:
-    window = Window(512, 32 << 20)
+    window = RequestWindow(512, 32 << 20)
     window.answered(window.asked(0, 0.0), 1000, 0.0, 0.1)
     rate = window.rate
     window.answered(window.asked(5, 40.0, again=True), 1000, 0.0, 40.0001)
@@ -314,7 +314,7 @@ def test_a_sample_that_was_asked_for_again_is_marked_so() -> None:
 
 def test_what_had_gathered_during_a_pause_did_not_come_at_once() -> None:
     """64 samples lie in the socket when the worker comes back after a second, and it takes them in a millisecond."""
-    window = Window(512, 32 << 20)
+    window = RequestWindow(512, 32 << 20)
     marks = [window.asked(n, 0.0) for n in range(64)]
     window.answered(marks.pop(), 1000, 0.0, 0.01)
     late = window.asked(63, 1.0)
@@ -326,7 +326,7 @@ def test_what_had_gathered_during_a_pause_did_not_come_at_once() -> None:
 
 
 def test_a_longer_way_is_followed_once_nothing_is_on_it() -> None:
-    window = Window(512, 32 << 20)
+    window = RequestWindow(512, 32 << 20)
     for n in range(100):
         window.answered(window.asked(0, 0.1 * n), 1000, 0.0, 0.1 * n + 0.01)
     window.answered(window.asked(0, 30.0), 1000, 0.0, 30.2)
@@ -340,7 +340,7 @@ def test_a_longer_way_is_followed_once_nothing_is_on_it() -> None:
 
 
 def test_samples_without_any_bytes_divide_nothing() -> None:
-    window = Window(512, 1)
+    window = RequestWindow(512, 1)
     for n in range(5):
         window.answered(window.asked(0, float(n)), 0, 0.0, n + 0.5)
     assert window.samples(0) == FLOOR

@@ -30,7 +30,8 @@ def test_shares_that_do_not(shares: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "offloads"), [((FILES,), False), ((Part(0.5, None), Part(0.5, SOME)), True), ((Part(1.0, SOME),), True)]
+    ("parts", "offloads"),
+    [((FILES,), False), ((Part(0.5, None), Part(0.5, SOME)), True), ((Part(1.0, SOME),), True)],
 )
 def test_whether_the_agent_is_asked_for_more_than_files(parts: tuple[Part, ...], offloads: bool) -> None:
     assert Tariff(parts, "").offloads is offloads

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader import LocalAgent, OffloadOptions
-from sophon_loader.auto.conditions import Conditions, Window
+from sophon_loader.auto.conditions import Conditions, MeasuredWindow
 from sophon_loader.client.address import Address
 from sophon_loader.datasets.taking_apart import offloadable
 from sophon_loader.fleet import agent as module
@@ -63,7 +63,7 @@ def test_where_no_core_is_to_spare_it_is_useless(
 
 def test_it_is_not_believed_to_have_more_than_it_may_have() -> None:
     """It promises its loader all cores of the host, of which the loader itself uses some."""
-    window = Window(
+    window = MeasuredWindow(
         seconds=1.0,
         processes=1,
         samples=100,

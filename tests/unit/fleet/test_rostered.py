@@ -13,7 +13,7 @@ import pytest
 
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.errors import AgentUnreachable
-from sophon_loader.wire.entry import Entry
+from sophon_loader.wire.entry import AgentEntry
 from tests.support.loaders import samples_of
 from tests.support.pictures import folder, make_tree
 from tests.support.replicas import LOADER, SOON
@@ -26,7 +26,7 @@ def named(tmp_path: Path) -> Path:
     """A roster with one agent, whom nobody reaches."""
     roster = tmp_path / "agents"
     roster.mkdir(mode=0o755)
-    (roster / "nobody.json").write_text(Entry([NOBODY], "nobody", ["photos"]).text())
+    (roster / "nobody.json").write_text(AgentEntry([NOBODY], "nobody", ["photos"]).text())
     return roster
 
 

@@ -13,7 +13,7 @@ from PIL import UnidentifiedImageError
 from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.part import Region
 from sophon_loader.kinds.image.primitives import Shape
-from sophon_loader.kinds.image.source import PixelsWanted, Source
+from sophon_loader.kinds.image.source import PictureFile, PixelsWanted
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.randomness import Draw
@@ -60,7 +60,7 @@ def of_program(chain: Chain, draw: Draw, size: tuple[int, int]) -> tuple[int, li
     """How many ops are recorded, what they do to the picture, and what the program reads of it."""
     with chain.isolated():
         begun = begin_on_size(chain, *size, draw)
-        source = Source(b"", Shape(*size, "RGB"))
+        source = PictureFile(b"", Shape(*size, "RGB"))
         source.sealed = True
         image: Deferred = deferred(source)
         stage, steps = 1, image.steps

@@ -23,7 +23,7 @@ from torchvision.transforms.functional import to_tensor
 
 from sophon_loader.pipeline import ends
 from sophon_loader.pipeline.chain import DECODE, Chain, chain_of
-from sophon_loader.pipeline.ends import End
+from sophon_loader.pipeline.ends import PointwiseEnd
 from sophon_loader.pipeline.op import Op, OpSpec
 from sophon_loader.pipeline.randomness import Draw
 
@@ -77,7 +77,7 @@ def chain(*steps: Any) -> Chain:
     return chain_of(v1.Compose(list(steps)))
 
 
-def end(*steps: Any) -> End:
+def end(*steps: Any) -> PointwiseEnd:
     found = chain(*steps).end
     assert found is not None
     return found

@@ -17,7 +17,7 @@ from torchvision import transforms as v1
 
 import sophon_loader
 from sophon_loader.errors import must_leave, raised_by_handler
-from sophon_loader.kinds.image.fused_picture import Tally
+from sophon_loader.kinds.image.fused_picture import DecodeTally
 from sophon_loader.native import decoding
 from sophon_loader.pipeline import ends
 from sophon_loader.pipeline.chain import Chain, chain_of
@@ -78,12 +78,12 @@ def chain() -> Chain:
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_time_out_leaves_the_road_at_every_call(alarmed: None, fused: bool) -> None:
     data, lost, at = file_of("jpeg 4:2:0", 120, 90), [], 0
-    run_from_file(chain(), data, 4, DRAW, tally=Tally())  # what is seen once in a process
+    run_from_file(chain(), data, 4, DRAW, tally=DecodeTally())  # what is seen once in a process
     while True:
         at += 1
         one = chain()  # whose table is not made yet
         try:
-            if not signalled_at(at, lambda: run_from_file(one, data, 4, DRAW, tally=Tally() if fused else None)):  # noqa: B023
+            if not signalled_at(at, lambda: run_from_file(one, data, 4, DRAW, tally=DecodeTally() if fused else None)):  # noqa: B023
                 break
             lost.append(at)
         except TimeoutError as error:
@@ -112,7 +112,7 @@ def test_no_memory_is_not_tried_again_by_pillow(monkeypatch: pytest.MonkeyPatch)
         pytest.skip("the C extension is not built")
     monkeypatch.setattr(decoding, "_decoded", full)
     with pytest.raises(MemoryError):
-        run_from_file(chain(), file_of("jpeg 4:2:0", 120, 90), 4, DRAW, tally=Tally())
+        run_from_file(chain(), file_of("jpeg 4:2:0", 120, 90), 4, DRAW, tally=DecodeTally())
 
 
 class Stopwatch:
@@ -155,6 +155,6 @@ def test_a_table_whose_op_refuses_the_pictures_is_none() -> None:
     def refuse(image: Image.Image) -> None:
         raise ValueError("224 px are wanted")
 
-    end = ends.End(1, [])
+    end = ends.PointwiseEnd(1, [])
     end._calls = [refuse]
     assert end.run(picture(40, 30, 0)) is None

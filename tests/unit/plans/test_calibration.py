@@ -12,7 +12,7 @@ import pytest
 from sophon_loader.decide.facts import Choice
 from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.measures.sample_profile import SampleProfile
-from sophon_loader.plans.calibration import Calibration, Upkeep, calibrated, fitted_choices
+from sophon_loader.plans.calibration import Calibration, UpkeepCosts, calibrated, fitted_choices
 from sophon_loader.plans.costs import CostModel
 from sophon_loader.plans.probes import Probe
 from tests.support.outside import outside_installed
@@ -68,9 +68,9 @@ def test_a_calibration_travels_as_plain_data(profile: SampleProfile, probes: str
 
 
 def test_the_upkeep_of_probes_is_that_of_samples_with_ops(profile: SampleProfile) -> None:
-    assert calibration_of(profile).upkeep_s == Upkeep(0.0, 0.0)
+    assert calibration_of(profile).upkeep_s == UpkeepCosts(0.0, 0.0)
     probes = [Probe(index, 1, "pixels", 5, (0.1, 0.1, 0.1), upkeep_s=0.3) for index in range(3)]
-    assert calibration_of(profile, probes).upkeep_s == pytest.approx(Upkeep(file_s=0.0, op_s=0.3))
+    assert calibration_of(profile, probes).upkeep_s == pytest.approx(UpkeepCosts(file_s=0.0, op_s=0.3))
 
 
 # --- where an encoding is tried -------------------------------------------------------------------------------

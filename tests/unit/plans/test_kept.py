@@ -15,8 +15,8 @@ from sophon_loader.decide.facts import FILE, Choice, Rates
 from sophon_loader.decide.policy import Trial
 from sophon_loader.measures.sample_profile import SampleProfile
 from sophon_loader.plans.calibration import Calibration
-from sophon_loader.plans.kept import Kept, ProfileFile, TrialFile
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.kept import KeptProfile, ProfileFile, TrialFile
+from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.profile_store import ProfileKey, StoredProfile, load, save
 from sophon_loader.plans.trial_windows import KeptTrials
 from tests.support.profiles import photo_profile
@@ -24,7 +24,7 @@ from tests.support.profiles import photo_profile
 KEY = ProfileKey("d" * 32, "p" * 32, "local", {"torch": "2.9"})
 MEASURED = Rates(100.0, 3000.0, 2.0, 1.0)
 NOW = Rates(math.inf, math.inf, 4.0, 0.5)
-CALIBRATION = Calibration((1.0, 2.0, 1.0, 1.5), read_s=0.0002, upkeep_s=Upkeep(0.0001, 0.0002), overhead_s=0.004)
+CALIBRATION = Calibration((1.0, 2.0, 1.0, 1.5), read_s=0.0002, upkeep_s=UpkeepCosts(0.0001, 0.0002), overhead_s=0.004)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def empty() -> SampleProfile:
 def test_what_was_kept_is_taken_over(path: Path, kept: SampleProfile) -> None:
     samples = empty()
     found = ProfileFile(path, KEY).reuse(samples, NOW)
-    assert isinstance(found, Kept)
+    assert isinstance(found, KeptProfile)
     assert found.calibration == CALIBRATION
     assert found.rates == replace(NOW, wire_bytes_s=3000.0), "cores and training step are those of now"
     for name, array in kept.arrays().items():
@@ -65,7 +65,7 @@ def test_it_is_written_again_only_when_it_has_grown(path: Path) -> None:
     samples.nbytes[:] = whole
     assert file.save(samples, CALIBRATION, MEASURED) == "" and path.exists()
     again = ProfileFile(path, KEY)
-    assert isinstance(again.reuse(samples, NOW), Kept)
+    assert isinstance(again.reuse(samples, NOW), KeptProfile)
     path.unlink()
     assert again.save(samples, CALIBRATION, MEASURED) == "" and not path.exists()
 
@@ -135,7 +135,7 @@ def test_a_profile_that_makes_no_sense_is_measured_anew(path: Path, kept: Sample
     assert isinstance(reason, str) and reason.startswith(f"the profile at {path} ")
     assert not samples.known.any() and not samples.op_ms.any() and not samples.sides.any()
     assert file.save(photo_profile(), CALIBRATION, MEASURED) == ""
-    assert isinstance(ProfileFile(path, KEY).reuse(empty(), NOW), Kept), "the next one is sound again"
+    assert isinstance(ProfileFile(path, KEY).reuse(empty(), NOW), KeptProfile), "the next one is sound again"
 
 
 # --- trials -------------------------------------------------------------------------------------------------------

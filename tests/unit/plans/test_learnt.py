@@ -11,7 +11,7 @@ import pytest
 from sophon_loader.decide.cost import EpochTime
 from sophon_loader.decide.facts import Rates
 from sophon_loader.plans.learnt import MIN_COUNTED, Bounds, Learnt
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.rates import EpochMeasure
 
 SAMPLES = 32
@@ -29,7 +29,7 @@ def epoch(**changes: Any) -> EpochMeasure:
 
 
 def after(learnt: Learnt, planned: EpochTime | None = None, **changes: Any) -> Learnt:
-    return learnt.after(epoch(**changes), planned, Upkeep())
+    return learnt.after(epoch(**changes), planned, UpkeepCosts())
 
 
 # --- the beginning --------------------------------------------------------------------------------------------
@@ -173,14 +173,16 @@ def test_a_part_of_the_samples_is_compared_with_its_share() -> None:
 
 
 def test_upkeep_that_the_plan_did_not_know_is_no_load() -> None:
-    upkeep_s = Upkeep(0.0, 0.5 / SAMPLES)
+    upkeep_s = UpkeepCosts(0.0, 0.5 / SAMPLES)
     learnt = after(nothing(), PLANNED, agent_cpu_s=2.5, offloaded=SAMPLES, upkeep_s=upkeep_s)
     assert learnt.agent_load == pytest.approx(1.0)
-    assert learnt.known_upkeep_s(Upkeep(0.1, 0.2)) == (0.1, 0.5 / SAMPLES), "dry runs tell what epochs have not shown"
+    assert learnt.known_upkeep_s(UpkeepCosts(0.1, 0.2)) == (0.1, 0.5 / SAMPLES), (
+        "dry runs tell what epochs have not shown"
+    )
 
 
 def test_an_epoch_of_hardly_more_than_upkeep_says_nothing_of_ops() -> None:
-    upkeep_s = Upkeep(0.0, 0.2 / SAMPLES)
+    upkeep_s = UpkeepCosts(0.0, 0.2 / SAMPLES)
     assert after(nothing(), PLANNED, agent_cpu_s=0.3, offloaded=SAMPLES, upkeep_s=upkeep_s).agent_load is None
 
 
@@ -189,9 +191,9 @@ def test_an_epoch_of_hardly_more_than_upkeep_says_nothing_of_ops() -> None:
 
 @pytest.mark.parametrize(("ops_s", "overhead_s"), [(0.006, 0.004), (0.02, 0.0), (None, 0.0)])
 def test_the_overhead_is_what_ops_do_not_explain(ops_s: float | None, overhead_s: float) -> None:
-    learnt = nothing().after(epoch(loader_cpu_s=0.01 * SAMPLES), None, Upkeep(), ops_s)
+    learnt = nothing().after(epoch(loader_cpu_s=0.01 * SAMPLES), None, UpkeepCosts(), ops_s)
     assert learnt.overhead_s == pytest.approx(overhead_s)
 
 
 def test_an_epoch_of_no_samples_says_nothing_of_the_overhead() -> None:
-    assert nothing().after(epoch(samples=0), None, Upkeep(), 0.001).overhead_s == 0.0
+    assert nothing().after(epoch(samples=0), None, UpkeepCosts(), 0.001).overhead_s == 0.0

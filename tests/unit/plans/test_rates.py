@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.decide.facts import Rates
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.rates import EpochMeasure, revised
 
 # --- what an epoch proves -------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ def test_the_bottleneck_is_what_is_needed_longest(changes: dict[str, Any], name:
 
 
 def test_upkeep_that_is_not_known_is_taken_from_elsewhere() -> None:
-    probed = Upkeep(0.0, 0.003)
-    assert Upkeep().or_else(probed) == probed
-    assert Upkeep(0.001, 0.0).or_else(probed) == Upkeep(0.001, 0.003)
-    assert Upkeep(0.001, 0.002).or_else(probed) == Upkeep(0.001, 0.002)
+    probed = UpkeepCosts(0.0, 0.003)
+    assert UpkeepCosts().or_else(probed) == probed
+    assert UpkeepCosts(0.001, 0.0).or_else(probed) == UpkeepCosts(0.001, 0.003)
+    assert UpkeepCosts(0.001, 0.002).or_else(probed) == UpkeepCosts(0.001, 0.002)
 
 
 def test_upkeep_of_some_samples() -> None:
-    assert Upkeep(0.001, 0.002).seconds(files=10, offloaded=5) == pytest.approx(0.02)
+    assert UpkeepCosts(0.001, 0.002).seconds(files=10, offloaded=5) == pytest.approx(0.02)
 
 
 # --- what may rise without proof ------------------------------------------------------------------------------

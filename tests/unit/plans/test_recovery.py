@@ -18,11 +18,11 @@ from sophon_loader.decide.facts import FILE, Choice, ChoiceTable, Facts, Rates
 from sophon_loader.decide.policies import Sophon
 from sophon_loader.plans.learnt import Bounds, Learnt
 from sophon_loader.plans.planning import Known, Planner
-from sophon_loader.plans.probes import Upkeep
+from sophon_loader.plans.probes import UpkeepCosts
 from sophon_loader.plans.rates import EpochMeasure
 
 SAMPLES = 300
-UPKEEP_S = Upkeep(0.00013, 0.00027)
+UPKEEP_S = UpkeepCosts(0.00013, 0.00027)
 """Of a file and of an offloaded sample, as measured (docs/results.md, "CPU per sample")."""
 CHOICES = (FILE, Choice(0, "roi-jpeg"), Choice(2, "pixels"), Choice(2, "webp"))
 NEAR = 1.03
@@ -110,7 +110,7 @@ class Run:
             waiting=1 - loader_s / seconds,
             queueing=queued if offloaded else 0.0,
             offloaded=offloaded,
-            upkeep_s=Upkeep(UPKEEP_S.file_s if offloaded < SAMPLES else 0.0, UPKEEP_S.op_s if offloaded else 0.0),
+            upkeep_s=UpkeepCosts(UPKEEP_S.file_s if offloaded < SAMPLES else 0.0, UPKEEP_S.op_s if offloaded else 0.0),
         )
 
 

@@ -19,7 +19,7 @@ from sophon_loader.pipeline import randomness
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.plans import shares as module
-from sophon_loader.plans.allowed_cuts import Pipelines
+from sophon_loader.plans.allowed_cuts import AllowedCuts
 from sophon_loader.plans.shares import CropShares
 from tests.support.loaders import times_two
 from tests.support.profiles import crop_transform
@@ -28,12 +28,12 @@ COUNT = 6
 needs_crop = pytest.mark.skipif("roi-jpeg" not in encoding_names(), reason="the C extension is not built")
 
 
-def pipelines_of(*transforms: Any) -> Pipelines:
+def pipelines_of(*transforms: Any) -> AllowedCuts:
     chains = tuple(chain_of(transform) for transform in transforms)
-    return Pipelines(chains, tuple(chain.describable for chain in chains))
+    return AllowedCuts(chains, tuple(chain.describable for chain in chains))
 
 
-def shares_of(pipelines: Pipelines, seed: int | None = 1) -> CropShares:
+def shares_of(pipelines: AllowedCuts, seed: int | None = 1) -> CropShares:
     profile = SampleProfile(COUNT, 4)
     profile.sides[:] = (40, 30)
     return CropShares(pipelines, np.zeros(COUNT, np.int16), profile, None if seed is None else Seed(seed))
@@ -106,7 +106,7 @@ def test_where_a_value_may_cross_as_it_is(allowed: set[str], cuts: list[int]) ->
 
 @pytest.mark.parametrize(("reach", "cut"), [((4,), 2), ((2,), 2), ((1,), None), ((0,), None)])
 def test_the_resize_that_the_agent_reaches(reach: tuple[int, ...], cut: int | None) -> None:
-    assert Pipelines((chain_of(crop_transform()),), reach).resize_cut == cut
+    assert AllowedCuts((chain_of(crop_transform()),), reach).resize_cut == cut
 
 
 # --- shares ---------------------------------------------------------------------------------------------------

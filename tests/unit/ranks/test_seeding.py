@@ -12,13 +12,13 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.order import loader_state
-from sophon_loader.order.loader_state import Place
+from sophon_loader.order.loader_state import LoaderState
 from sophon_loader.order.sharding import ShardSampler
 from sophon_loader.ranks import seeding
 from sophon_loader.ranks.seeding import dealt_out_once
 
 DATA = TensorDataset(torch.arange(9))
-AtRank = Callable[..., Place]
+AtRank = Callable[..., LoaderState]
 
 
 class Own(DistributedSampler[int]):
@@ -78,17 +78,17 @@ def at_rank(monkeypatch: pytest.MonkeyPatch) -> AtRank:
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
     monkeypatch.setattr(seeding, "RANK_0_WAIT_S", 0.1)
 
-    def made(rank: int, sampler: Any, seed: int | None = None, ranks: int = 2) -> Place:
+    def made(rank: int, sampler: Any, seed: int | None = None, ranks: int = 2) -> LoaderState:
         monkeypatch.setattr(seeding, "rank_of_all", lambda: (rank, ranks))
         monkeypatch.setattr(loader_state, "rank_of_all", lambda: (rank, ranks))
         seeding._asked.clear()
         torch.manual_seed(rank)
-        return Place(DATA, (sampler, None), None, seed, drop_last=False)
+        return LoaderState(DATA, (sampler, None), None, seed, drop_last=False)
 
     return made
 
 
-def state_of(stands: Place) -> Any:
+def state_of(stands: LoaderState) -> Any:
     return stands.state(0, in_turn=True, offloadable=True, persisting=False)
 
 

@@ -19,7 +19,7 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.routes import announced
 from sophon_loader.routes.announced import MAX_SAID, Announced
 from sophon_loader.routes.roster import MAX_MEMBERS
-from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, Entry
+from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, AgentEntry
 from tests.support.agents import until
 from tests.support.clocks import FakeClock
 from tests.support.drawn import examples
@@ -48,8 +48,8 @@ class Folder:
         (self.path / f"{name}.json").unlink()
 
 
-def entry(name: str) -> Entry:
-    return Entry([f"tcp://{name}:5555"], f"instance of {name}", ["imagenet", "other"])
+def entry(name: str) -> AgentEntry:
+    return AgentEntry([f"tcp://{name}:5555"], f"instance of {name}", ["imagenet", "other"])
 
 
 @pytest.fixture
@@ -212,9 +212,9 @@ def _make_odd(folder: Folder, what: str) -> None:
         case "bytes":
             path.write_bytes(os.urandom(1000))
         case "transport":
-            path.write_text(Entry(["ipc:///tmp/x"], "i", []).text())
+            path.write_text(AgentEntry(["ipc:///tmp/x"], "i", []).text())
         case "source":
-            path.write_text(Entry(["tcp://evil:1;odd:5555"], "i", []).text())
+            path.write_text(AgentEntry(["tcp://evil:1;odd:5555"], "i", []).text())
 
 
 ODD = [
@@ -357,7 +357,7 @@ def test_a_flood_of_wrong_entries_is_told_of_in_part(folder: Folder) -> None:
 
 
 def test_many_addresses_of_one_agent(folder: Folder) -> None:
-    folder.put("a", Entry(["tcp://a:5555", "tcp://b:5555"], "x", ["imagenet"]).text())
+    folder.put("a", AgentEntry(["tcp://a:5555", "tcp://b:5555"], "x", ["imagenet"]).text())
     reader = Reader(folder)
     assert [(one.address.endpoint, one.instance) for one in reader.roster.look()] == [
         ("tcp://a:5555", "x"), ("tcp://b:5555", "x")
@@ -368,7 +368,7 @@ def test_entries_of_many_addresses_leave_room_for_others(folder: Folder) -> None
     """Each entry's first address comes before second ones."""
     for n in range(63):
         addresses = [f"tcp://a{n}-{more}:5555" for more in range(16)]
-        folder.put(f"a{n:02}", Entry(addresses, f"instance {n}", ["imagenet"]).text())
+        folder.put(f"a{n:02}", AgentEntry(addresses, f"instance {n}", ["imagenet"]).text())
     folder.put("zz")
     found = Reader(folder).hosts()
     assert len(found) == MAX_MEMBERS and found[:2] == ["a0-0", "a1-0"] and found[63:65] == ["zz", "a0-1"]

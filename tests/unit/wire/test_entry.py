@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon_loader.errors import MalformedMessage
-from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, Entry, host_and_port, is_endpoint
+from sophon_loader.wire.entry import MAX_ENTRY_NBYTES, AgentEntry, host_and_port, is_endpoint
 
 GOOD = {"addresses": ["tcp://a:1"], "instance": "x", "exports": ["d"]}
 JSON = st.recursive(
@@ -44,10 +44,10 @@ def test_host_and_port(text: str, parts: tuple[str, int | None] | None) -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    entry = Entry(["tcp://a:1", "tcp://[::1]:2"], "5f0c", ["imagenet", "caf\u00e9"])
-    assert Entry.parse(entry.text()) == entry == Entry.parse(entry.text().encode())
+    entry = AgentEntry(["tcp://a:1", "tcp://[::1]:2"], "5f0c", ["imagenet", "caf\u00e9"])
+    assert AgentEntry.parse(entry.text()) == entry == AgentEntry.parse(entry.text().encode())
     assert entry.text().isascii() and entry.text().count("\n") == 1
-    assert Entry.parse(json.dumps({**GOOD, "of a later release": [1]})) == Entry(["tcp://a:1"], "x", ["d"])
+    assert AgentEntry.parse(json.dumps({**GOOD, "of a later release": [1]})) == AgentEntry(["tcp://a:1"], "x", ["d"])
 
 
 @pytest.mark.parametrize("wrong", [
@@ -57,9 +57,9 @@ def test_what_is_written_is_read() -> None:
     {"instance": None},
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
-    assert Entry.parse(json.dumps(GOOD)).instance == "x"
+    assert AgentEntry.parse(json.dumps(GOOD)).instance == "x"
     with pytest.raises(MalformedMessage):
-        Entry.parse(json.dumps({**GOOD, **wrong}))
+        AgentEntry.parse(json.dumps({**GOOD, **wrong}))
 
 
 @pytest.mark.parametrize("text", [
@@ -68,7 +68,7 @@ def test_wrong_values_are_refused(wrong: dict[str, Any]) -> None:
 ], ids=range(11))  # fmt: skip
 def test_other_files_are_refused(text: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        Entry.parse(text)
+        AgentEntry.parse(text)
 
 
 @given(st.binary(max_size=64) | JSON.map(lambda value: json.dumps(value).encode()) | st.fixed_dictionaries(
@@ -76,7 +76,7 @@ def test_other_files_are_refused(text: bytes) -> None:
 ).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_whatever_it_holds(text: bytes) -> None:
     try:
-        entry = Entry.parse(text)
+        entry = AgentEntry.parse(text)
     except MalformedMessage:
         return
-    assert entry.addresses and all(map(is_endpoint, entry.addresses)) and Entry.parse(entry.text()) == entry
+    assert entry.addresses and all(map(is_endpoint, entry.addresses)) and AgentEntry.parse(entry.text()) == entry

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from sophon_loader.auto.shared_tariff import SharedTariff
 from sophon_loader.cache.cache import Cache, version_of
-from sophon_loader.cache.worker_cache import MAX_VAIN, Kept
+from sophon_loader.cache.worker_cache import MAX_VAIN, WorkerCache
 from sophon_loader.client.address import Address
 from sophon_loader.client.options import OffloadOptions
 from sophon_loader.client.session import Terms
@@ -135,7 +135,7 @@ def test_what_is_in_the_cache_is_read_here_unless_the_prices_say_otherwise(root:
     cache = Cache(str(tmp_path / "cache"), 10**8)
     path = parts.locations.path_here(4)
     assert path is not None and cache.put(path, version_of(os.stat(path)), Path(path).read_bytes())
-    kept, tariff = Kept(cache, parts.locations), SharedTariff()
+    kept, tariff = WorkerCache(cache, parts.locations), SharedTariff()
     chooser = Chooser(parts.data, parts.steps, parts.locations, None, tariff, kept=kept)
     for kept_here in (True, False):
         tariff.set(Tariff((Part(1.0, Prices(1.0, 1.0, 1.0, kept_here=kept_here)),), ""))
@@ -153,7 +153,10 @@ def test_some_are_asked_for_as_files_so_that_they_are_kept(root: Path, tmp_path:
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
 
     def asked_as_files(fill: float, epoch: int, gb: float = 0.1) -> set[int]:
-        kept, tariff = Kept(Cache(str(tmp_path / "cache"), int(gb * 1e9), 10**6), parts.locations), SharedTariff()
+        kept, tariff = (
+            WorkerCache(Cache(str(tmp_path / "cache"), int(gb * 1e9), 10**6), parts.locations),
+            SharedTariff(),
+        )
         tariff.set(Tariff((Part(1.0, Prices(1.0, 1.0, 1.0, fill=fill)),), ""))
         chooser = Chooser(parts.data, parts.steps, parts.locations, None, tariff, kept=kept)
         found = chooser.wanted(Ticket(BatchId(1, epoch, 0), list(range(COUNT))))
@@ -171,7 +174,7 @@ def test_some_are_asked_for_as_files_so_that_they_are_kept(root: Path, tmp_path:
 
 def test_a_cache_that_keeps_nothing_is_not_filled_for_ever(root: Path, tmp_path: Path) -> None:
     parts = parts_of(ImageFolder(str(root), crop_transform()), terms())
-    kept = Kept(Cache(str(tmp_path / "cache"), 10**8), parts.locations)
+    kept = WorkerCache(Cache(str(tmp_path / "cache"), 10**8), parts.locations)
     found, before = kept.look(0, 0.999, 1)
     assert before is not None and not found
     wanted = Wanted(0, 0, 0, "file", "x", before=before)

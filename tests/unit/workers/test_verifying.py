@@ -23,7 +23,7 @@ from sophon_loader.encodings.catalogue import encoding_names
 from sophon_loader.errors import AgentUnreachable, ConfigError, SampleDiffers
 from sophon_loader.pipeline.randomness import Draw
 from sophon_loader.workers.alike import difference
-from sophon_loader.workers.verifying import Sizes, Verifier
+from sophon_loader.workers.verifying import SizeCheck, Verifier
 from tests.support.clocks import FakeClock
 from tests.support.workers import Parts
 from tests.unit.workers.test_finishing import (
@@ -76,7 +76,7 @@ def says(nbytes: int) -> Any:
 
 def repeats(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> Reply:
     """Have the agent answer the same when it is asked once more."""
-    monkeypatch.setattr(module.Instead, "again", lambda self, wanted, epoch: (reply.sample, reply.payload))
+    monkeypatch.setattr(module.FallbackFiles, "again", lambda self, wanted, epoch: (reply.sample, reply.payload))
     return reply
 
 
@@ -90,28 +90,28 @@ def reply_of(nbytes: int, index: int = 1) -> Reply:
 def test_a_file_of_another_size(root: Path) -> None:
     path, locations = root / "c" / "1.jpg", parts_at(root, terms()).locations
     nbytes = path.stat().st_size
-    Sizes(locations, says(7)).compare(reply_of(nbytes), "an agent")
+    SizeCheck(locations, says(7)).compare(reply_of(nbytes), "an agent")
     with pytest.raises(SampleDiffers) as caught:
-        Sizes(locations, says(7)).compare(reply_of(7), "an agent")
+        SizeCheck(locations, says(7)).compare(reply_of(7), "an agent")
     for part in (
         "file of sample 1 ('c/1.jpg') must be the same at both ends",
         f"got {nbytes} bytes in {path} here and 7 bytes at agent an agent; bring one of the two files up to date",
     ):
         assert part in str(caught.value)
     path.unlink()
-    Sizes(locations, says(7)).compare(reply_of(7), "an agent")  # mounted in part
+    SizeCheck(locations, says(7)).compare(reply_of(7), "an agent")  # mounted in part
 
 
 def test_a_file_that_is_replaced_meanwhile(root: Path) -> None:
     """Before this host looks at it, and again and again while it looks."""
     path, locations = root / "c" / "1.jpg", parts_at(root, terms()).locations
-    Sizes(locations, says(path.stat().st_size)).compare(reply_of(7), "an agent")
+    SizeCheck(locations, says(path.stat().st_size)).compare(reply_of(7), "an agent")
 
     def there(wanted: Any) -> int:
         path.write_bytes(bytes(path.stat().st_size + 1))
         return 7
 
-    Sizes(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+    SizeCheck(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
 
 
 def test_an_agent_that_has_gone_cannot_be_asked_again(root: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_agent_that_has_gone_cannot_be_asked_again(root: Path) -> None:
         raise AgentUnreachable("it has just gone")
 
     locations = parts_at(root, terms()).locations
-    Sizes(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
+    SizeCheck(locations, SimpleNamespace(size_there=there)).compare(reply_of(7), "an agent")  # type: ignore[arg-type]
 
 
 def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.
     nbytes = (root / "c" / "1.jpg").stat().st_size
     (root / "c" / "2.jpg").write_bytes(b"")
     with pytest.raises(SampleDiffers, match="got 0 bytes in"):
-        Sizes(locations, says(7)).compare(reply_of(7, index=2), "an agent")
+        SizeCheck(locations, says(7)).compare(reply_of(7, index=2), "an agent")
 
     def there(wanted: Any) -> int:
         asked.append(wanted)
@@ -136,7 +136,7 @@ def test_a_mount_that_says_0_bytes_of_all_files(root: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
     monkeypatch.setattr(os, "fstat", lambda descriptor, real=os.fstat: os.stat_result((real(descriptor)[0], *[0] * 9)))
-    sizes = Sizes(locations, SimpleNamespace(size_there=there))  # type: ignore[arg-type]
+    sizes = SizeCheck(locations, SimpleNamespace(size_there=there))  # type: ignore[arg-type]
     for _ in range(3):
         sizes.compare(reply_of(nbytes), "an agent")
     assert len(asked) == 1
@@ -153,7 +153,7 @@ def test_no_more_than_a_hundredth_of_the_time_goes_into_sizes(root: Path, monkey
         clock.now_s += 1.0 if looks == 3 else 0.002
         return real(path)
 
-    sizes = Sizes(parts_at(root, terms()).locations, says(0))
+    sizes = SizeCheck(parts_at(root, terms()).locations, says(0))
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(module, "os", SimpleNamespace(stat=slow))
     nbytes = real(root / "c" / "1.jpg").st_size
@@ -166,7 +166,7 @@ def test_no_more_than_a_hundredth_of_the_time_goes_into_sizes(root: Path, monkey
 def test_a_look_that_takes_microseconds_is_made_for_every_sample(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = FakeClock(), []
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
-    sizes = Sizes(parts_at(root, terms()).locations, says(0))
+    sizes = SizeCheck(parts_at(root, terms()).locations, says(0))
     nbytes = (root / "c" / "1.jpg").stat().st_size
 
     def quick(path: str) -> Any:
@@ -288,7 +288,7 @@ def test_the_first_samples_of_a_run_are_verified_besides(
     much = answer(b"", 0, "file", wanted(), file_nbytes=module.FIRST_NBYTES // 2)
 
     def first(reply: Reply, times: int) -> int:
-        verifier = Verifier(share, module.Instead(parts.locations, parts.terms), parts.terms)
+        verifier = Verifier(share, module.FallbackFiles(parts.locations, parts.terms), parts.terms)
         return sum(verifier.is_first(reply, row) for _ in range(times))
 
     row.begin(1)
@@ -334,7 +334,7 @@ def test_a_file_that_is_replaced_all_the_time(root: Path, monkeypatch: pytest.Mo
         return before.sample, before.payload
 
     again(None, None, 0)
-    monkeypatch.setattr(module.Instead, "again", again)
+    monkeypatch.setattr(module.FallbackFiles, "again", again)
     finished(parts, before)
 
 
@@ -365,6 +365,6 @@ def test_a_file_that_cannot_be_had_hinders_nobody(root: Path, monkeypatch: pytes
     def nobody(self: Any, one: Any) -> bytes:
         raise AgentUnreachable("it has just gone")
 
-    monkeypatch.setattr(module.Instead, "elsewhere", nobody)
+    monkeypatch.setattr(module.FallbackFiles, "elsewhere", nobody)
     assert torch.equal(finished(parts, reply)[0], value)
     assert parts.statistics.totals(1).verified == 0

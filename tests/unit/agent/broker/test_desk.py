@@ -50,7 +50,7 @@ from storage_agent.broker.instructions import (
 )
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
-from storage_agent.jobs.registrations import LEAST_NBYTES, MAX_TOTAL_NBYTES, Pipelines
+from storage_agent.jobs.registrations import LEAST_NBYTES, MAX_TOTAL_NBYTES, Registrations
 from tests.unit.agent.requests import ids, job
 from tests.unit.wire.strategies import example
 
@@ -64,7 +64,7 @@ class Counter:
 
     def __init__(self, max_outstanding: int = 100, max_queued: int = 100) -> None:
         self.admission: Admission[Job] = Admission(max_outstanding, max_queued)
-        self.pipelines = Pipelines()
+        self.pipelines = Registrations()
         self.desk = Desk("an instance", ["d", "e"], ENCODINGS, self.admission, self.pipelines)
 
     def says(
@@ -298,7 +298,7 @@ def test_a_pipeline_that_is_used_is_not_the_oldest(counter: Counter) -> None:
 
 
 def test_all_pipelines_together_have_a_limit() -> None:
-    pipelines = Pipelines()
+    pipelines = Registrations()
     large = bytes(MAX_TOTAL_NBYTES // 4)
     for n in range(6):
         pipelines.keep(C, f"{n}", large)
@@ -309,7 +309,7 @@ def test_all_pipelines_together_have_a_limit() -> None:
 
 
 def test_a_client_that_registers_many_displaces_none_of_others() -> None:
-    pipelines = Pipelines()
+    pipelines = Registrations()
     pipelines.keep(C, "mine", b"registration")
     pipelines.keep(C, "another of mine", b"registration")
     for n in range(3 * MAX_PIPELINES):
@@ -322,7 +322,7 @@ def test_a_client_that_registers_many_displaces_none_of_others() -> None:
 
 
 def test_the_newest_pipeline_is_kept_however_large() -> None:
-    pipelines = Pipelines()
+    pipelines = Registrations()
     for n in range(MAX_PIPELINES):
         pipelines.keep(b"%d" % n, f"{n}", b"registration")
     pipelines.keep(C, "large", bytes(4 * LEAST_NBYTES))

@@ -7,7 +7,17 @@ from collections.abc import Iterable
 import pytest
 
 from sophon_loader.wire.messages import Failed
-from storage_agent.broker.instructions import Build, End, GiveUp, Instruction, Log, Order, Read, Refuse, Start
+from storage_agent.broker.instructions import (
+    Build,
+    EndWorker,
+    GiveUp,
+    Instruction,
+    Log,
+    Read,
+    Refuse,
+    SendToWorker,
+    Start,
+)
 from storage_agent.broker.staff import (
     AHEAD_S,
     BUILD_S,
@@ -21,7 +31,7 @@ from storage_agent.broker.staff import (
 )
 from storage_agent.jobs.admission import Admission
 from storage_agent.jobs.jobs import Job
-from storage_agent.jobs.registrations import SHARED_TRIALS, Pipelines
+from storage_agent.jobs.registrations import SHARED_TRIALS, Registrations
 from storage_agent.workers import message_types
 from tests.unit.agent.requests import ids, job
 
@@ -37,7 +47,7 @@ class Office:
 
     def __init__(self, workers: int = 2, max_queued: int = 100) -> None:
         self.admission: Admission[Job] = Admission(100, max_queued)
-        self.pipelines = Pipelines()
+        self.pipelines = Registrations()
         self.pipelines.keep(b"loader", "p", b"registration of p")
         self.staff = Staff(self.admission, self.pipelines, JOB_S)
         self.sent: dict[int, list[tuple[bytes, int | str]]] = {}
@@ -57,7 +67,7 @@ class Office:
         """Note the orders; the other instructions."""
         others: list[Instruction] = []
         for instruction in instructions:
-            if isinstance(instruction, Order):
+            if isinstance(instruction, SendToWorker):
                 word, *frames = instruction.frames
                 what = (
                     Job.from_frames(frames[0], frames[1]).item.id
@@ -406,7 +416,7 @@ def test_a_job_past_its_time_ends_its_worker_and_goes_out_as_its_file() -> None:
     office.queue(1, 2)
     orders, wait_s = office.staff.relieve(JOB_S - 0.5)
     assert orders == [] and wait_s == pytest.approx(0.5)
-    assert office.staff.relieve(JOB_S)[0] == [End(1)] and office.staff.ready_workers == []
+    assert office.staff.relieve(JOB_S)[0] == [EndWorker(1)] and office.staff.ready_workers == []
     done = office.carry_out(office.staff.died(1, "-9", now_s=JOB_S + 0.1))
     assert _reads(done) == [
         ([1, 2], "the agent's worker died on this or another sample it had (it took more than 30 s)")
@@ -424,7 +434,7 @@ def test_slow_samples_that_were_taken_for_short_ones_hold_a_worker_up_no_longer_
     assert office.answered(1, now_s=1.0 + 0.8 * JOB_S) == 1
     office.build("q", now_s=1.0 + 0.8 * JOB_S)
     assert office.staff.relieve(0.9 + JOB_S)[0] == []
-    assert office.staff.relieve(1.0 + JOB_S)[0] == [End(1)]
+    assert office.staff.relieve(1.0 + JOB_S)[0] == [EndWorker(1)]
     done = office.carry_out(office.staff.died(1, "-9", now_s=1.0 + JOB_S))
     assert [numbers for numbers, _ in _reads(done)] == [list(range(2, 9))]
     number = office.hire()
@@ -438,14 +448,14 @@ def test_a_pipeline_has_its_time_from_when_it_is_begun() -> None:
     office.build("q")
     assert office.answered(1, now_s=0.9 * BUILD_S) == 1
     assert office.staff.relieve(1.8 * BUILD_S)[0] == []
-    assert office.staff.relieve(1.9 * BUILD_S)[0] == [End(1)]
+    assert office.staff.relieve(1.9 * BUILD_S)[0] == [EndWorker(1)]
 
 
 def test_a_pipeline_behind_a_sample_past_its_time_is_built_though_that_was_answered_at_the_last_moment() -> None:
     office = Office(workers=1)
     office.queue(1)
     office.build("q")
-    assert office.staff.relieve(JOB_S)[0] == [End(1)]
+    assert office.staff.relieve(JOB_S)[0] == [EndWorker(1)]
     assert office.answered(1, now_s=JOB_S) == 1
     assert not [one for one in office.staff.died(1, "-9", now_s=JOB_S) if isinstance(one, Refuse)]
     assert office.staff.building == 1
@@ -454,7 +464,7 @@ def test_a_pipeline_behind_a_sample_past_its_time_is_built_though_that_was_answe
 def test_a_pipeline_past_its_time_is_refused_at_once() -> None:
     office = Office(workers=1)
     office.build("q")
-    assert office.staff.relieve(BUILD_S)[0] == [End(1)]
+    assert office.staff.relieve(BUILD_S)[0] == [EndWorker(1)]
     done = office.carry_out(office.staff.died(1, "-9", now_s=BUILD_S))
     text = "the agent's worker was ended while building this pipeline (it took more than 20 s)"
     assert _one(Refuse, done) == Refuse(b"c", Failed("bad-pipeline", text, digest="q"))

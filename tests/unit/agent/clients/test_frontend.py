@@ -9,14 +9,14 @@ import pytest
 import zmq
 
 from storage_agent.clients.frontend import Frontend
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.log import EventLog
 
 
 @pytest.fixture
 def frontend() -> Iterator[Frontend]:
     """One whose replies wait for one another, also on a busy machine: 10 bytes/s."""
-    frontend = Frontend(Settings({"d": "/"}, "tcp://127.0.0.1:0", workers=1, limit_mbit=0.00008), EventLog())
+    frontend = Frontend(AgentSettings({"d": "/"}, "tcp://127.0.0.1:0", workers=1, limit_mbit=0.00008), EventLog())
     yield frontend
     frontend.close()
 

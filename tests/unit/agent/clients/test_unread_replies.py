@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from storage_agent.clients.unread_replies import READS_NBYTES_PER_S, STALLED_S, Handed
+from storage_agent.clients.unread_replies import READS_NBYTES_PER_S, STALLED_S, UnreadReplies
 
 
 def test_what_is_acknowledged_is_unread_no_longer() -> None:
-    handed = Handed(most=4)
+    handed = UnreadReplies(most=4)
     handed.put(b"a", 1000)
     handed.put(b"b", 500)
     assert handed.nbytes == 1500
@@ -28,14 +28,14 @@ def test_what_is_acknowledged_is_unread_no_longer() -> None:
 
 def test_no_more_than_the_latest_replies_can_be_unread() -> None:
     """Where the kernel does not tell, as of a Unix socket."""
-    handed = Handed(most=4)
+    handed = UnreadReplies(most=4)
     for _ in range(10):
         handed.put(b"a", 100)
     assert handed.nbytes == 400
 
 
 def test_who_does_not_read_while_too_much_is_unread() -> None:
-    handed, acknowledged = Handed(most=4), {b"reads": 0, b"trickles": 0, b"deaf": 0}
+    handed, acknowledged = UnreadReplies(most=4), {b"reads": 0, b"trickles": 0, b"deaf": 0}
     for n, client in enumerate(acknowledged):
         handed.put(client, (n + 1) << 20)
     found = {}

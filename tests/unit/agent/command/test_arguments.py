@@ -18,7 +18,7 @@ from sophon_loader.wire.announcement import Announcement
 from storage_agent import __main__ as program
 from storage_agent.clients.key_files import Grant, KeyFolder
 from storage_agent.command.arguments import parser
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.stores import Exports
 
 
@@ -26,9 +26,9 @@ class _Broker:
     """Takes the settings and serves nobody."""
 
     address, instance = "tcp://127.0.0.1:4711", "5f0c"
-    made: Settings
+    made: AgentSettings
 
-    def __init__(self, settings: Settings, exports: Exports) -> None:
+    def __init__(self, settings: AgentSettings, exports: Exports) -> None:
         type(self).made = settings
 
     def run(self, ready: Any, leaving: Any) -> None:
@@ -52,7 +52,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[_Broker]:
 def test_defaults(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["serve", "--export", f"d={tmp_path}"]) == 0
     made = broker.made
-    assert made == Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
+    assert (
+        made == AgentSettings({"d": str(tmp_path)}, "tcp://127.0.0.1:5555", workers=made.workers) and made.workers >= 1
+    )
     said = Announcement.parse(capsys.readouterr().out)
     assert said == Announcement("tcp://127.0.0.1:4711", {"d": str(tmp_path)}, made.workers, os.getpid())
 
@@ -81,7 +83,7 @@ def test_everything_given(broker: type[_Broker], tmp_path: Path, capsys: pytest.
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         assert program.main(shlex.split(text)) == 0
-        assert broker.made == Settings(
+        assert broker.made == AgentSettings(
             exports={"d": str(tmp_path), "e": "./x=y"},
             bind="tcp://*:0",
             keys=tmp_path / "keys",
@@ -144,7 +146,7 @@ def test_settings_without_keys_must_say_so() -> None:
         ConfigError,
         match=r"must have keys, got none for tcp://\*:0; add --keys FOLDER, or --in",
     ):
-        Settings({"d": "/"}, "tcp://*:0", workers=1)
+        AgentSettings({"d": "/"}, "tcp://*:0", workers=1)
 
 
 def test_no_key_is_let_in_any_more(broker: type[_Broker], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

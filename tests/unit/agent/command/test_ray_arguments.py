@@ -12,7 +12,7 @@ import pytest
 from sophon_loader.errors import AgentError, ConfigError
 from storage_agent.__main__ import main
 from storage_agent.fleet.ray_agent import Agents, free_address, host_at
-from storage_agent.fleet.ray_fleet import Kept, Sizing, _lacking
+from storage_agent.fleet.ray_fleet import ListedAgent, Sizing, _lacking
 from tests.support.agents import run_command
 
 START = ["ray", "start", "--export", "x=/data/x", "--insecure"]
@@ -125,7 +125,7 @@ def test_what_is_missing_is_named() -> None:
         """`ray start --resources='{"sophon": 1}'`, which then get the agents that wait"""
     )
     assert (
-        Kept("sophon-0", "ALIVE", 1, "tcp://a:1", ("x", "y")).line()
+        ListedAgent("sophon-0", "ALIVE", 1, "tcp://a:1", ("x", "y")).line()
         == "sophon-0  ALIVE (restarted 1 time)  tcp://a:1  x, y"
     )
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.errors import ConfigError
-from sophon_loader.wire.entry import Entry
+from sophon_loader.wire.entry import AgentEntry
 from storage_agent.fleet import announcing
 from storage_agent.fleet.announcing import Announcer, announced_address, check_folder
 from storage_agent.host.log import EventLog
 from tests.support.agents import until
 
-ENTRY = Entry(["tcp://fileserver:5555"], "5f0c", ["d"])
+ENTRY = AgentEntry(["tcp://fileserver:5555"], "5f0c", ["d"])
 NAME = "sophon-agent-fileserver_5555.json"
 
 
-def _announcer(folder: Path, entry: Entry = ENTRY) -> Announcer:
+def _announcer(folder: Path, entry: AgentEntry = ENTRY) -> Announcer:
     return Announcer(folder, entry, EventLog())
 
 
@@ -46,7 +46,7 @@ def test_an_entry_comes_and_goes(tmp_path: Path) -> None:
     announcer = _announcer(tmp_path)
     announcer.start()
     until(announcer.path.exists, "the entry is there")
-    assert announcer.path == tmp_path / NAME and Entry.parse(announcer.path.read_text()) == ENTRY
+    assert announcer.path == tmp_path / NAME and AgentEntry.parse(announcer.path.read_text()) == ENTRY
     assert announcer.path.stat().st_mode & 0o777 == 0o644
     announcer.leave()
     until(lambda: not announcer.path.exists(), "the entry has gone")
@@ -61,7 +61,7 @@ def test_an_agent_that_never_served_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_entry_of_another_at_the_same_address_stays(tmp_path: Path) -> None:
-    old, new = _announcer(tmp_path), _announcer(tmp_path, Entry(ENTRY.addresses, "0d1e", ["d"]))
+    old, new = _announcer(tmp_path), _announcer(tmp_path, AgentEntry(ENTRY.addresses, "0d1e", ["d"]))
     old.start()
     until(old.path.exists, "the old one's entry")
     new.start()
@@ -143,4 +143,4 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_too_many_exports_to_announce(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"at most 64 KiB, got \d+ bytes; serve fewer"):
-        _announcer(tmp_path, Entry(ENTRY.addresses, "5f0c", [f"{n:0200}" for n in range(400)]))
+        _announcer(tmp_path, AgentEntry(ENTRY.addresses, "5f0c", [f"{n:0200}" for n in range(400)]))

@@ -12,7 +12,7 @@ import pytest
 from sophon_loader.wire.entry import REWRITTEN_S
 from sophon_loader.wire.wanted_cores import MAX_CORES, MAX_NBYTES, WantedCores, file_name
 from storage_agent.fleet import wanted_files
-from storage_agent.fleet.fleet_size import LOOK_S, FleetSize, WantedFile
+from storage_agent.fleet.fleet_size import LOOK_S, FleetSize, FoundWantedFile
 from storage_agent.fleet.wanted_files import read_wanted
 
 
@@ -23,7 +23,7 @@ class Fleet:
         self.size = FleetSize(least, most)
         self.present = present
         self.now_s = 0.0
-        self.files: dict[str, WantedFile] = {}
+        self.files: dict[str, FoundWantedFile] = {}
         self.look()
 
     def look(self, *, readable: bool = True) -> int:
@@ -33,7 +33,7 @@ class Fleet:
     def write(self, wanted: Iterable[float]) -> None:
         """Files of trainings that want so many agents each, in place of all that there are."""
         made = {file_name(f"job{number}", 0): WantedCores(2 * one, 2.0) for number, one in enumerate(wanted)}
-        self.files = {name: WantedFile((int(self.now_s * 1e9), 1, b""), one) for name, one in made.items()}
+        self.files = {name: FoundWantedFile((int(self.now_s * 1e9), 1, b""), one) for name, one in made.items()}
 
     def run(self, seconds: float, *wanted: float) -> list[int]:
         """The sizes in the next seconds, while trainings want so much."""
@@ -61,7 +61,7 @@ def test_the_sum_is_rounded_up_and_bounded() -> None:
     assert fleet.run(2, 1.2, 1.3) == [3]
     assert fleet.run(2, 0.1, 0.2, 0.7, 2.0, 0.0) == [3], "0.1 + 0.2 + 0.7 + 2.0 is three"
     assert fleet.run(2, 40.0) == [5]
-    fleet.files = {name: WantedFile((7, 7, b""), WantedCores(MAX_CORES, 1e-302)) for name in "abc"}
+    fleet.files = {name: FoundWantedFile((7, 7, b""), WantedCores(MAX_CORES, 1e-302)) for name in "abc"}
     assert fleet.look() == 5, "a sum that no float holds"
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from sophon_loader.errors import ConfigError
 from sophon_loader.wire.limits import MAX_PAYLOAD_NBYTES
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 
 
-def _settings(tmp_path: Path, **changed: Any) -> Settings:
+def _settings(tmp_path: Path, **changed: Any) -> AgentSettings:
     usual: dict[str, Any] = {"exports": {"d": str(tmp_path)}, "bind": "tcp://127.0.0.1:0", "workers": 1}
-    return Settings(**(usual | changed))
+    return AgentSettings(**(usual | changed))
 
 
 @pytest.mark.parametrize("changed", [

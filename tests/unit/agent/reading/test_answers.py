@@ -25,10 +25,10 @@ from storage_agent.jobs.jobs import Job
 from storage_agent.reading.answers import Answer, answer_question
 from storage_agent.stores import Exports
 from storage_agent.workers import answering, body, message_types
-from storage_agent.workers.answering import Learnt, Prepared, Tried, prepare
+from storage_agent.workers.answering import BuiltPipelines, Prepared, Tried, prepare
 from storage_agent.workers.body import Service
 from storage_agent.workers.memory import Memory
-from storage_agent.workers.trials import Trial, look_at, tried
+from storage_agent.workers.trials import SampleTrial, look_at, tried
 from tests.unit.agent.samples import (
     CHAIN,
     ODD,
@@ -63,7 +63,7 @@ def _said_by_a_worker(exports: Exports, *messages: list[Any]) -> list[list[bytes
         for message in messages:
             Channel(ours).send(message)
         ours.shutdown(socket.SHUT_WR)
-        Service(Channel(theirs), exports, Learnt(), Memory(1 << 50)).run()
+        Service(Channel(theirs), exports, BuiltPipelines(), Memory(1 << 50)).run()
         theirs.shutdown(socket.SHUT_WR)
         said, channel = [], Channel(ours)
         with contextlib.suppress(EOFError):
@@ -101,7 +101,7 @@ def test_a_worker_learns_a_pipeline_once_and_runs_jobs_by_its_digest(exports: Ex
     )
 
 
-def _trial(exports: Exports) -> Trial:
+def _trial(exports: Exports) -> SampleTrial:
     data, draw = file_of(exports), Draw(11, 2, 3)
     return tried(data, look_at(data, CHAIN, draw), CHAIN, draw, ["webp"], cuts=False)
 
@@ -128,7 +128,7 @@ def test_what_a_worker_has_tried_it_tells(exports: Exports, monkeypatch: pytest.
     said = _said_by_a_worker(exports, [message_types.LEARN, digest.encode(), PIPELINE], *[job] * len(found))
     assert sorted(word for word, *_ in said) == [*[message_types.ANSWER] * len(found), message_types.TRIED]
     ((_, name, trial),) = (message for message in said if message[0] == message_types.TRIED)
-    assert name == digest.encode() and Trial.from_bytes(trial) == found[1]
+    assert name == digest.encode() and SampleTrial.from_bytes(trial) == found[1]
 
 
 class _Calls:
@@ -153,7 +153,7 @@ def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expecte
         expected_s: what each job will probably take, by id; others take no time.
     """
 
-    def expecting(exports: Exports, job: Job, learnt: Learnt) -> Prepared:
+    def expecting(exports: Exports, job: Job, learnt: BuiltPipelines) -> Prepared:
         one = prepare(exports, job, learnt)
         return replace(one, choice=one.choice._replace(expected_s=expected_s.get(job.item.id, 0.0)))
 
@@ -166,7 +166,7 @@ def _calls(exports: Exports, jobs: int, monkeypatch: pytest.MonkeyPatch, expecte
             broker.put([message_types.JOB, *job_at(2, "pixels", id=n, digest=digest).frames()])
         broker.flush()
         ours.shutdown(socket.SHUT_WR)
-        Service(Channel(calls), exports, Learnt(), Memory(1 << 50)).run()  # type: ignore[arg-type]
+        Service(Channel(calls), exports, BuiltPipelines(), Memory(1 << 50)).run()  # type: ignore[arg-type]
         theirs.shutdown(socket.SHUT_WR)
         answers = [broker.receive() for _ in range(jobs)]
         ids = [

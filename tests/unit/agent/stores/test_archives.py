@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.errors import ConfigError, SampleMissing, SampleOutsideExport, SampleUnreadable
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.stores import indexing, open_exports
 from storage_agent.stores.archive_locations import containers_of
 from storage_agent.stores.index import BadIndex, Index
@@ -325,30 +325,30 @@ def test_others_may_not_write_indexes(tmp_path: Path, opened: Opened) -> None:
 def test_workers_take_what_the_start_found(tmp_path: Path) -> None:
     """Also if another archive has come in the meantime."""
     tar_of(tmp_path / "0.tar", ("0.jpg", b"1"))
-    settings = Settings(
+    settings = AgentSettings(
         {"d": f"tar://{tmp_path}/*.tar"}, "tcp://127.0.0.1:0", workers=1, index_folder=tmp_path / "indexes"
     )
     exports = open_exports(settings)
     exports.check()
     tar_of(tmp_path / "-.tar", ("x.jpg", b"2"))
     found = exports.indexed()
-    again = open_exports(Settings({**settings.exports}, settings.bind, workers=1, indexed=found))
+    again = open_exports(AgentSettings({**settings.exports}, settings.bind, workers=1, indexed=found))
     assert again["d"].read("0.jpg") == b"1" and again.describe() == exports.describe()
     os.unlink(found["d"].index)
     assert again["d"].read("0.jpg") == b"1"
     with pytest.raises(SampleUnreadable, match="the index of export 'd' must be there"):
-        open_exports(Settings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"].read("0.jpg")
+        open_exports(AgentSettings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"].read("0.jpg")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_an_index_that_another_user_has_put_there_is_not_used(tmp_path: Path) -> None:
     path = tar_of(tmp_path / "x.tar", ("x.jpg", b"1"))
-    settings = Settings({"d": f"tar://{path}"}, "tcp://127.0.0.1:0", workers=1, index_folder=tmp_path / "indexes")
+    settings = AgentSettings({"d": f"tar://{path}"}, "tcp://127.0.0.1:0", workers=1, index_folder=tmp_path / "indexes")
     exports = open_exports(settings)
     exports.check()
     found = exports.indexed()
     os.chown(found["d"].index, 65534, 65534)
-    worker = open_exports(Settings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"]
+    worker = open_exports(AgentSettings({**settings.exports}, settings.bind, workers=1, indexed=found))["d"]
     with pytest.raises(SampleUnreadable, match=r"got none at .*index must belong to this user .* restart the agent"):
         worker.read("x.jpg")
     again = open_exports(settings)

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
-from storage_agent.stores.held import MAX_NBYTES, OLD_S, Held
+from storage_agent.stores.held import MAX_NBYTES, OLD_S, HeldObjects
 
 
 class Store:
@@ -40,7 +40,7 @@ def _what(key: str, nbytes: int = 10) -> tuple[str, str, int, str]:
 def test_an_object_is_read_once_for_all_that_have_it_fetched_and_then_forgotten() -> None:
     """Loaders that go through a set side by side want the same objects at about the same time."""
     store = Store()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.fetch(*_what("a"))
     held.fetch(*_what("a"))
     held.expect("s3://photos", [_what("a")[1:]])
@@ -52,7 +52,7 @@ def test_an_object_is_read_once_for_all_that_have_it_fetched_and_then_forgotten(
 
 def test_only_a_fetch_waits_for_a_store_that_is_away() -> None:
     store = Store()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.fetch(*_what("a"))
     held.read(*_what("b"))
     held.expect("s3://photos", [_what("c")[1:]])
@@ -64,7 +64,7 @@ def test_a_fetch_of_what_is_on_its_way_waits_for_it() -> None:
     """A worker that read it instead would wait, and jobs of other exports for the worker."""
     store = Store()
     store.may.clear()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     with ThreadPoolExecutor(2) as threads:
         found = [threads.submit(held.fetch, *_what("a")) for _ in range(2)]
         assert not wait(found, 0.2, FIRST_COMPLETED).done
@@ -74,7 +74,7 @@ def test_a_fetch_of_what_is_on_its_way_waits_for_it() -> None:
 
 def test_another_version_is_another_object() -> None:
     store = Store()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.fetch(*_what("a"))
     assert held.read(*_what("a", 9)) == b"." * 9 and store.asked == ["a", "a"]
 
@@ -82,7 +82,7 @@ def test_another_version_is_another_object() -> None:
 def test_an_error_is_told_to_whoever_reads() -> None:
     store = Store()
     store.error = ValueError("no")
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.fetch(*_what("a"))
     store.error = None
     with pytest.raises(ValueError, match="no"):
@@ -93,7 +93,7 @@ def test_an_error_is_told_to_whoever_reads() -> None:
 def test_an_error_is_of_one_try() -> None:
     """Whoever had it fetched may be gone: nobody else is told of a store that was away, once it is back."""
     store = Store()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     for _ in range(2):
         store.error = ValueError("no")
         held.fetch(*_what("a"))
@@ -111,7 +111,7 @@ def test_an_error_is_of_one_try() -> None:
 def test_whoever_reads_what_is_on_its_way_waits_for_it() -> None:
     store = Store()
     store.may.clear()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.expect("s3://photos", [_what(key)[1:] for key in "abc"])
     with ThreadPoolExecutor(3) as threads:
         found = [threads.submit(held.read, *_what(key)) for key in "abc"]
@@ -123,7 +123,7 @@ def test_whoever_reads_what_is_on_its_way_waits_for_it() -> None:
 def test_no_more_is_held_than_may_be() -> None:
     store = Store()
     store.may.clear()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     with ThreadPoolExecutor(8) as threads:
         for number in range(8):
             threads.submit(held.fetch, *_what(str(number), MAX_NBYTES // 3))
@@ -133,7 +133,7 @@ def test_no_more_is_held_than_may_be() -> None:
 
 def test_what_nobody_asks_for_is_forgotten() -> None:
     store = Store()
-    held = Held(store.read, store.clock_s)
+    held = HeldObjects(store.read, store.clock_s)
     held.fetch(*_what("a", MAX_NBYTES))
     store.now_s = OLD_S - 1
     held.fetch(*_what("b"))
@@ -151,7 +151,7 @@ def test_a_panic_of_the_library_reaches_whoever_waits() -> None:
 
     store = Store()
     store.error = Panic()
-    held = Held(store.read)
+    held = HeldObjects(store.read)
     held.fetch(*_what("a"))
     with pytest.raises(Panic):
         held.read(*_what("a"))

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from storage_agent.stores import index_child
-from storage_agent.stores.members import Members, Refused
+from storage_agent.stores.members import ArchiveRefused, Members
 from tests.support.agents import until
 from tests.unit.agent.stores.archives import Opened, refused, tar_of, zip_of
 
@@ -113,10 +113,12 @@ def test_more_members_than_there_is_memory_for(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setitem(index_child.READERS, "tar", hungry)
     path = tar_of(tmp_path / "x.tar", ("x.jpg", b"1"))
-    part = index_child.Part(str(path), path.stat().st_size, path.stat().st_mtime_ns, str(tmp_path / "x.index"), True)
+    part = index_child.ArchivePart(
+        str(path), path.stat().st_size, path.stat().st_mtime_ns, str(tmp_path / "x.index"), True
+    )
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(Refused, match=r"x\.tar needs more memory than there is to index it; make several of it"):
-        index_child._carry_out(index_child.Task("tar", [part], part.index))
+    with pytest.raises(ArchiveRefused, match=r"x\.tar needs more memory than there is to index it; make several of it"):
+        index_child._carry_out(index_child.IndexTask("tar", [part], part.index))
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 

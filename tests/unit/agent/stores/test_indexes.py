@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_agent.stores.index import OBJECT, OTHER, Entry, Index, open_whole, write_index
+from storage_agent.stores.index import OBJECT, OTHER, Index, IndexEntry, open_whole, write_index
 from storage_agent.stores.listings import Listings
 from tests.unit.agent.stores.archives import Opened, refused, tar_of
 
@@ -52,12 +52,12 @@ def test_an_archive_that_may_not_be_read(tmp_path: Path, opened: Opened, monkeyp
 
 
 def test_an_index_that_is_made_twice_is_kept_for_those_who_have_it_open(tmp_path: Path) -> None:
-    write_index(tmp_path / "i", [], [Entry(b"a", OTHER)])
+    write_index(tmp_path / "i", [], [IndexEntry(b"a", OTHER)])
     first = os.stat(tmp_path / "i")
-    write_index(tmp_path / "i", [], [Entry(b"a", OTHER)])
+    write_index(tmp_path / "i", [], [IndexEntry(b"a", OTHER)])
     assert os.path.samestat(os.stat(tmp_path / "i"), first) and len([*tmp_path.iterdir()]) == 1
     (tmp_path / "i").write_bytes(b"damaged")
-    write_index(tmp_path / "i", [], [Entry(b"a", OTHER)])
+    write_index(tmp_path / "i", [], [IndexEntry(b"a", OTHER)])
     assert len(Index(tmp_path / "i")) == 1 and len([*tmp_path.iterdir()]) == 1
 
 
@@ -73,7 +73,7 @@ def test_starts_of_one_bucket_keep_what_each_has_listed(tmp_path: Path) -> None:
     listings = Listings("s3://photos", tmp_path / "indexes", {})
 
     def listed(*names: bytes) -> tuple[Path, Index]:
-        write_index(made := listings.of_this_start(), [], [Entry(name, OBJECT, target=b"etag") for name in names])
+        write_index(made := listings.of_this_start(), [], [IndexEntry(name, OBJECT, target=b"etag") for name in names])
         return listings.named(made)
 
     first, second, again = listed(b"a.jpg"), listed(b"a.jpg", b"b.jpg"), listed(b"a.jpg")

@@ -63,7 +63,7 @@ def test_an_object_of_equal_size_in_the_place_of_one_whose_etag_says_nothing(
     listed, _ = _listed(bucket, tmp_path, monkeypatch)
     assert objects.read("s3://photos", "a", *listed["a"]) == b"pixels" and bucket.conditions == [None]
     bucket.put("a", b"others", after_s, etag)
-    with pytest.raises(objects.Failed, match="changed"):
+    with pytest.raises(objects.StoreFailed, match="changed"):
         objects.read("s3://photos", "a", *listed["a"])
 
 
@@ -85,7 +85,7 @@ def test_an_etag_that_says_something_goes_before_the_time_of_change(
     bucket.put("a", b"pixels", 60.0, '"1"')
     assert objects.read("s3://photos", "a", *listed["a"]) == b"pixels" and bucket.conditions == ['"1"']
     bucket.put("b", b"others", 0.0, 'W/"3"')
-    with pytest.raises(objects.Failed, match="changed"):
+    with pytest.raises(objects.StoreFailed, match="changed"):
         objects.read("s3://photos", "b", *listed["b"])
 
 

@@ -89,7 +89,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
 def test_a_redirect_to_another_host_is_not_followed(serve: Serve, read: Callable[..., bytes]) -> None:
     other = serve("127.0.0.2")
     store = serve("127.0.0.1", f"http://127.0.0.2:{other.server_port}")
-    with pytest.raises(objects.Failed, match="it redirects to another host, which is not asked") as refused:
+    with pytest.raises(objects.StoreFailed, match="it redirects to another host, which is not asked") as refused:
         read(f"http://127.0.0.1:{store.server_port}")
     assert refused.value.what == "redirect" and len(store.asked) == 1 and not other.asked  # type: ignore[attr-defined]
 
@@ -123,7 +123,7 @@ def test_a_certificate_of_ones_own(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "signed", certificates / "key")
     address = f"https://127.0.0.1:{serve('127.0.0.1', context=context).server_port}"
-    with pytest.raises(objects.Failed, match=r"its certificate is not trusted \(UnknownIssuer\)") as refused:
+    with pytest.raises(objects.StoreFailed, match=r"its certificate is not trusted \(UnknownIssuer\)") as refused:
         read(address)
     assert refused.value.what == "certificate"
     assert read(address, AWS_CA_BUNDLE=str(certificates / "ca")) == b"pixels"
@@ -136,7 +136,7 @@ def test_a_bundle_of_certificates_that_is_none(read: Callable[..., bytes], tmp_p
         (tmp_path / "none", "cannot be read: No such file"),
         (Path(__file__), "no certificate in PEM"),
     ):
-        with pytest.raises(objects.Failed, match=f"the file that AWS_CA_BUNDLE names .*{said}") as refused:
+        with pytest.raises(objects.StoreFailed, match=f"the file that AWS_CA_BUNDLE names .*{said}") as refused:
             read("https://127.0.0.1:9", AWS_CA_BUNDLE=str(bundle))
         assert refused.value.what == "bundle"
 
@@ -153,10 +153,10 @@ def test_a_list_without_end(
     store: Any = serve("127.0.0.1")
     store.page, store.more = PAGE, True
     address = f"http://127.0.0.1:{store.server_port}"
-    with pytest.raises(objects.Failed):  # it is no object's answer, but the settings are those of this server now
+    with pytest.raises(objects.StoreFailed):  # it is no object's answer, but the settings are those of this server now
         read(address)
     try:
-        with pytest.raises(objects.Failed, match="its list has given no object for 0 s") as refused:
+        with pytest.raises(objects.StoreFailed, match="its list has given no object for 0 s") as refused:
             objects.write_listing("s3://photos", str(tmp_path / "x"))
     finally:
         store.more = False
@@ -167,7 +167,7 @@ def test_a_list_that_comes_back_to_its_first_object(tmp_path: Path, monkeypatch:
     one = {"path": "a.jpg", "size": 1, "e_tag": '"1"', "last_modified": None}
     monkeypatch.setattr(objects, "_store", lambda location: None)
     monkeypatch.setattr(objects.obstore, "list", lambda store: itertools.repeat([one, {**one, "path": "b.jpg"}]))
-    with pytest.raises(objects.Failed, match="its list comes back to its first object"):
+    with pytest.raises(objects.StoreFailed, match="its list comes back to its first object"):
         objects.write_listing("s3://photos", str(tmp_path / "x"))
 
 

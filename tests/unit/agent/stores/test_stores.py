@@ -20,7 +20,7 @@ from sophon_loader.errors import (
     UnknownExport,
 )
 from storage_agent import stores as module
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.stores import folder, open_exports
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
@@ -295,8 +295,8 @@ def test_a_walk_does_not_leave_the_export(store: Store, root: Path, monkeypatch:
 # --- exports --------------------------------------------------------------------------------------------------
 
 
-def _settings(**exports: str) -> Settings:
-    return Settings(exports, "tcp://127.0.0.1:0", workers=1, max_file_nbytes=LIMIT)
+def _settings(**exports: str) -> AgentSettings:
+    return AgentSettings(exports, "tcp://127.0.0.1:0", workers=1, max_file_nbytes=LIMIT)
 
 
 def test_exports_by_name(root: Path) -> None:

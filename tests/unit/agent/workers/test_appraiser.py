@@ -21,7 +21,7 @@ from sophon_loader.encodings.estimate import MIN_PROBES, UsedAt
 from sophon_loader.encodings.registry import encodings, used_at
 from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.primitives import Shape
-from sophon_loader.kinds.image.source import Source
+from sophon_loader.kinds.image.source import PictureFile
 from sophon_loader.pipeline.chain import Chain, chain_of
 from sophon_loader.pipeline.described import Begun, begin_on_size
 from sophon_loader.pipeline.randomness import Draw
@@ -33,11 +33,11 @@ from storage_agent.workers.appraiser import (
     MOST_LACKING,
     SENT_BETWEEN_FITS,
     Appraiser,
-    Prices,
+    LoaderPrices,
     cheapest,
     unproven,
 )
-from storage_agent.workers.trials import Picture, Trial, look_at, tried
+from storage_agent.workers.trials import KnownPicture, SampleTrial, look_at, tried
 from tests.support.drawn import examples
 from tests.support.pictures import picture
 
@@ -61,7 +61,7 @@ def file_of(image: Image.Image, format: str = "JPEG", **how: Any) -> bytes:
 PHOTO = file_of(picture(120, 90, 1))
 
 
-def looked_at(data: bytes, chain: Chain = CHAIN, draw: Draw = DRAW) -> Picture:
+def looked_at(data: bytes, chain: Chain = CHAIN, draw: Draw = DRAW) -> KnownPicture:
     with chain.isolated():
         return look_at(data, chain, draw)
 
@@ -94,7 +94,7 @@ def test_of_a_picture_that_is_no_jpeg_a_part_is_read_and_none_is_cut(format: str
     "data", [b"", b"no picture", b"\xff\xd8 no more", PHOTO[:8], file_of(picture(9, 9, 1), "PNG")[:20]]
 )
 def test_broken_bytes_are_no_picture(data: bytes) -> None:
-    assert looked_at(data) == Picture(len(data), 0, None)
+    assert looked_at(data) == KnownPicture(len(data), 0, None)
     assert looked_at(data).share == 1.0 and not looked_at(data).can_be_cut
 
 
@@ -113,7 +113,9 @@ def test_features_of_a_picture() -> None:
 # --- trials ---------------------------------------------------------------------------------------------------
 
 
-def trial_of(data: bytes = PHOTO, names: Sequence[str] = FITTED, chain: Chain = CHAIN, cuts: bool = True) -> Trial:
+def trial_of(
+    data: bytes = PHOTO, names: Sequence[str] = FITTED, chain: Chain = CHAIN, cuts: bool = True
+) -> SampleTrial:
     with chain.isolated():
         return tried(data, look_at(data, chain, DRAW), chain, DRAW, names, cuts=cuts)
 
@@ -273,7 +275,7 @@ def test_trials_of_other_workers_count_like_its_own() -> None:
     lacking = appraiser.lacks(sample(), ["webp"], cuts=True)
     for number in range(MIN_PROBES):
         assert not any(appraiser.due(0.0, lacking) for _ in range(FIRST_JOBS_BETWEEN - 1))
-        appraiser.learn(Trial.from_bytes(hand_made(number).to_bytes()))
+        appraiser.learn(SampleTrial.from_bytes(hand_made(number).to_bytes()))
     assert_near(by_choice(offers_of(appraiser)), BY_HAND)
     assert due_at(appraiser, 5000) == due_at(appraiser_of(), 5000), "and its own are as rare as after as many"
 
@@ -283,7 +285,7 @@ def test_what_no_worker_can_tell_is_not_tried_by_each_of_them() -> None:
     for number in range(MOST_LACKING):
         assert appraiser.lacks(sample(), ["webp"], cuts=True) == ["webp"]
         trial = replace(hand_made(number, ["roi-jpeg"]), lacking=("webp",))  # webp takes none of them
-        appraiser.learn(Trial.from_bytes(trial.to_bytes()))
+        appraiser.learn(SampleTrial.from_bytes(trial.to_bytes()))
     assert appraiser.lacks(sample(), ["webp"], cuts=True) == []
 
 
@@ -359,7 +361,7 @@ def test_nothing_is_learnt_from_what_is_no_estimate(cut: int, name: str) -> None
 OPS_S = (0.001, 0.0005, 0.0002)
 
 
-def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> Trial:
+def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> SampleTrial:
     nbytes, px, share = file = pictured(number).facts
     encoded = {
         "roi-jpeg": (nbytes, round(0.9 * nbytes * share + 300), 1e-8 * nbytes),
@@ -369,10 +371,10 @@ def hand_made(number: int, names: Sequence[str] = ("roi-jpeg", "webp")) -> Trial
     encoded = dict.fromkeys(FITTED, encoded["webp"]) | encoded
     op_s = (1e-7 * px + 2e-7 * nbytes, *OPS_S)
     sizes, plain = (3 * px, 768, 768, 3072), ("pixels", "pixels", "pixels", "array")
-    return Trial(file, op_s, sizes, plain, {name: encoded[name] for name in names})
+    return SampleTrial(file, op_s, sizes, plain, {name: encoded[name] for name in names})
 
 
-def pictured(number: int) -> Picture:
+def pictured(number: int) -> KnownPicture:
     """One of many, as a trial made by hand has it."""
     px, nbytes = 10_000 + 700 * (number % 64), 5000 + 1300 * (number * number % 17)
     return sample(nbytes=nbytes, px=px, share=0.1 + 0.05 * (number % 7))
@@ -384,14 +386,14 @@ def sample(
     share: float = 0.25,
     can_be_cut: bool = True,
     taken_by: tuple[str, ...] = WHOLE,
-) -> Picture:
+) -> KnownPicture:
     """A picture of which a share is read: 200 x 150 px and a quarter, unless told otherwise."""
-    return Picture(nbytes, px, begun_at(share, can_be_cut), taken_by)
+    return KnownPicture(nbytes, px, begun_at(share, can_be_cut), taken_by)
 
 
 def begun_at(share: float, can_be_cut: bool = True) -> Begun:
     """A pipeline that reads such a share of its picture."""
-    source = Source(b"", Shape(1, 1000, "RGB"), can_be_cut=can_be_cut)
+    source = PictureFile(b"", Shape(1, 1000, "RGB"), can_be_cut=can_be_cut)
     image = deferred(source).crop((0, 0, 1, round(1000 * share)))
     assert isinstance(image, Deferred)
     return Begun(source, 2, image, image.steps)
@@ -406,7 +408,7 @@ def appraiser_of(chain: Chain = CHAIN, reach: int = 4, trials: int = MIN_PROBES)
 
 def offers_of(
     appraiser: Appraiser,
-    picture: Picture | None = None,
+    picture: KnownPicture | None = None,
     allowed: Sequence[str] = NAMES,
     furthest: int = 64,
 ) -> list[Offer]:
@@ -480,7 +482,7 @@ def test_a_whole_file_in_other_words() -> None:
 
 
 def test_a_picture_of_unknown_size_has_no_choice_that_needs_it() -> None:
-    found = by_choice(offers_of(appraiser_of(), Picture(20_000, 0, None)))
+    found = by_choice(offers_of(appraiser_of(), KnownPicture(20_000, 0, None)))
     assert set(found) == {(0, "file"), (1, "pixels"), (2, "pixels"), (3, "pixels"), (4, "array")}
     assert found[1, "pixels"][0] == round(sum(3 * (10_000 + 700 * n) for n in range(MIN_PROBES)) / MIN_PROBES)
 
@@ -503,8 +505,8 @@ def test_a_pipeline_that_is_decoding_alone() -> None:
     appraiser = Appraiser(chain, 1)
     for number in range(MIN_PROBES):
         trial = hand_made(number)
-        appraiser.learn(Trial(trial.file, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
-    found = by_choice(offers_of(appraiser, Picture(20_000, 30_000, None)))
+        appraiser.learn(SampleTrial(trial.file, trial.op_s[:1], trial.nbytes[:1], trial.plain[:1]))
+    found = by_choice(offers_of(appraiser, KnownPicture(20_000, 30_000, None)))
     assert_near(found, {(0, "file"): (20_000, 0.0, WHOLE_S), (1, "pixels"): (90_000, WHOLE_S, 0.0)})
 
 
@@ -523,7 +525,7 @@ def test_a_time_that_is_far_too_long_is_not_believed() -> None:
         trial = hand_made(number)
         if number == 0:
             encoded = {name: (*row[:2], 100 * row[2]) for name, row in trial.encoded.items()}
-            trial = Trial(trial.file, tuple(100 * s for s in trial.op_s), trial.nbytes, trial.plain, encoded)
+            trial = SampleTrial(trial.file, tuple(100 * s for s in trial.op_s), trial.nbytes, trial.plain, encoded)
         appraiser.learn(trial)
     found = by_choice(offers_of(appraiser))
     for choice, (_, agent_s, rest_s) in BY_HAND.items():
@@ -539,7 +541,7 @@ def test_pictures_of_very_different_sizes_are_no_outliers() -> None:
         seconds = 1e-7 * px + 2e-7 * nbytes
         encoded = {"roi-jpeg": (nbytes, nbytes // 2, 1e-8 * nbytes), "webp": (768, 600, 0.002)}
         found = sample(nbytes=nbytes, px=px).facts
-        appraiser.learn(Trial(found, (seconds, *OPS_S), (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
+        appraiser.learn(SampleTrial(found, (seconds, *OPS_S), (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
     large = by_choice(offers_of(appraiser, sample(nbytes=200_000, px=400_000)))
     assert large[1, "pixels"][1] == pytest.approx(0.04 + 0.04, rel=1e-3)
     assert large[0, "roi-jpeg"][1] == pytest.approx(0.002, rel=1e-3)
@@ -551,11 +553,11 @@ def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, floa
     """Whatever has been measured, an answer can be sent: sizes and seconds are finite and not negative."""
     appraiser = Appraiser(CHAIN, 4)
     for px, nbytes, seconds in rows:
-        found = Picture(nbytes, px, begun_at(1 / 3) if px else None)
+        found = KnownPicture(nbytes, px, begun_at(1 / 3) if px else None)
         encoded = {"roi-jpeg": (nbytes, max(1, nbytes // 2), seconds), "webp": (768, 700, seconds)}
-        appraiser.learn(Trial(found.facts, (seconds,) * 4, (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
+        appraiser.learn(SampleTrial(found.facts, (seconds,) * 4, (3 * px, 768, 768, 3072), hand_made(0).plain, encoded))
     for px, nbytes, _ in rows:
-        for one in offers_of(appraiser, Picture(nbytes, px, begun_at(1 / 2) if px else None)):
+        for one in offers_of(appraiser, KnownPicture(nbytes, px, begun_at(1 / 2) if px else None)):
             assert 0 <= one.nbytes < 1 << 64 and 0 <= one.agent_s <= 1e9 and 0 <= one.rest_s <= 1e9
 
 
@@ -563,7 +565,7 @@ def test_no_trials_make_a_cost_that_is_no_number(rows: list[tuple[int, int, floa
 
 
 def taken(wire: float, agent: float, rest: float) -> tuple[int, str]:
-    return cheapest(offers_of(appraiser_of()), Prices(wire, agent, rest))[:2]
+    return cheapest(offers_of(appraiser_of()), LoaderPrices(wire, agent, rest))[:2]
 
 
 def test_each_price_leads_to_its_own_choice() -> None:
@@ -577,7 +579,7 @@ def test_each_price_leads_to_its_own_choice() -> None:
 
 def test_of_equal_choices_the_first_is_taken() -> None:
     assert taken(0.0, 0.0, 0.0) == (0, "file")
-    assert cheapest([Offer(0, "file", 10, 0.0, 5.0), Offer(2, "pixels", 10, 0.0, 5.0)], Prices(1, 1, 1)).cut == 0
+    assert cheapest([Offer(0, "file", 10, 0.0, 5.0), Offer(2, "pixels", 10, 0.0, 5.0)], LoaderPrices(1, 1, 1)).cut == 0
 
 
 prices = st.floats(0, 1e9) | st.sampled_from([0.0, 1e-300, 1e-9, 1.0, 1e9])
@@ -588,7 +590,7 @@ prices = st.floats(0, 1e9) | st.sampled_from([0.0, 1e-300, 1e-9, 1.0, 1e9])
 def test_nothing_is_cheaper_than_the_cheapest(price: tuple[float, float, float]) -> None:
     offers = offers_of(appraiser_of())
     bills = [price[0] * one.nbytes + price[1] * one.agent_s + price[2] * one.rest_s for one in offers]
-    assert bills[offers.index(cheapest(offers, Prices(*price)))] == min(bills)
+    assert bills[offers.index(cheapest(offers, LoaderPrices(*price)))] == min(bills)
 
 
 # --- before anything is known ---------------------------------------------------------------------------------

@@ -36,14 +36,14 @@ from storage_agent.workers.answering import (
     OFFERED_EVERY,
     OFFERED_FIRST,
     TRIED_FROM_CORES,
+    BuiltPipelines,
     Done,
-    Learnt,
     answer,
     prepare,
     try_out,
 )
-from storage_agent.workers.appraiser import FIRST_JOBS_BETWEEN, Appraiser, Prices
-from storage_agent.workers.trials import Trial
+from storage_agent.workers.appraiser import FIRST_JOBS_BETWEEN, Appraiser, LoaderPrices
+from storage_agent.workers.trials import SampleTrial
 from tests.support.drawn import examples
 from tests.support.encoding_examples import difference
 from tests.support.pictures import make_tree, picture
@@ -78,7 +78,7 @@ class Case(NamedTuple):
     """A pipeline over the tree of this module, at both ends."""
 
     parts: Parts
-    learnt: Learnt
+    learnt: BuiltPipelines
     digest: str
 
 
@@ -107,7 +107,7 @@ class Ends:
                 self.asked(case, number // FIRST_JOBS_BETWEEN % len(dataset), trying=True)
         return self._cases[name]
 
-    def job(self, case: Case, index: int, prices: Prices = Prices(1.0, 1.0, 1.0), **changed: Any) -> Job:  # noqa: B008
+    def job(self, case: Case, index: int, prices: LoaderPrices = LoaderPrices(1.0, 1.0, 1.0), **changed: Any) -> Job:  # noqa: B008
         steps = case.parts.steps[0]
         usual: dict[str, Any] = {"cut": steps.reach, "encoding": CHEAPEST, "digest": case.digest, "sample": index}
         usual |= {"seed": SEED, "epoch": EPOCH, "prices": list(prices), "key": self.key(case, index)}
@@ -198,7 +198,7 @@ def test_whatever_is_chosen_the_sample_is_the_same(
     case = ends.case(name)
     cut = min(furthest, case.parts.steps[0].reach)
     more: dict[str, Any] = {"keep_info": keep_info, "occurrence": occurrence, "cut": cut, "allowed": allowed}
-    done = ends.asked(case, index, prices=Prices(*prices), **more)
+    done = ends.asked(case, index, prices=LoaderPrices(*prices), **more)
     sample = sample_of(done.answer)
     assert sample.note == "" and sample.cut <= cut and sample.encoding in {*allowed, "file"}
     assert ANY_PART in allowed or sample.encoding not in ("roi-jpeg", "roi-lepton"), (
@@ -230,7 +230,13 @@ def test_prices_lead_to_many_choices(ends: Ends) -> None:
     """Else the test above would hold for a worker that always takes the same."""
     found, allowed = set(), ["file", "roi-jpeg", "pixels", "webp", "array", ANY_PART]
     for index in range(16):
-        for prices in (Prices(0, 1, 0), Prices(1, 0, 0), Prices(0, 0, 1), Prices(1e-7, 1, 0), Prices(1e-9, 0, 1)):
+        for prices in (
+            LoaderPrices(0, 1, 0),
+            LoaderPrices(1, 0, 0),
+            LoaderPrices(0, 0, 1),
+            LoaderPrices(1e-7, 1, 0),
+            LoaderPrices(1e-9, 0, 1),
+        ):
             # Of all encodings, which one is cheapest for a crop is a matter of what its CPU seconds came to just now.
             done = ends.asked(ends.case("training"), index, prices=prices, allowed=allowed)
             sample = sample_of(done.answer)
@@ -267,7 +273,7 @@ def test_a_choice_of_the_loader_s_own_tells_nothing_and_is_not_tried(ends: Ends)
 def test_seconds_and_cores_are_told(ends: Ends) -> None:
     case = ends.case("training")
     started_s = time.monotonic()
-    sample = sample_of(ends.asked(case, 1, prices=Prices(0, 0, 1), cores=0.75, received_s=started_s).answer)
+    sample = sample_of(ends.asked(case, 1, prices=LoaderPrices(0, 0, 1), cores=0.75, received_s=started_s).answer)
     most_s = time.monotonic() - started_s
     assert sample.cores == 0.75
     assert 0 < sample.read_s < most_s and 0 < sample.work_s < most_s and sample.queued_s >= 0
@@ -275,7 +281,7 @@ def test_seconds_and_cores_are_told(ends: Ends) -> None:
 
 
 def test_a_file_that_is_cheapest_as_it_is_counts_no_work(ends: Ends) -> None:
-    done = ends.asked(ends.case("training"), 1, prices=Prices(0, 1, 0))
+    done = ends.asked(ends.case("training"), 1, prices=LoaderPrices(0, 1, 0))
     sample = sample_of(done.answer)
     assert (sample.cut, sample.encoding, sample.meta, len(sample.op_s)) == (0, "file", {}, 1)
     assert done.answer.payload == done.data
@@ -283,7 +289,7 @@ def test_a_file_that_is_cheapest_as_it_is_counts_no_work(ends: Ends) -> None:
 
 def test_a_dry_run_at_prices_leaves_the_payload_behind(ends: Ends) -> None:
     case = ends.case("training")
-    wet, dry = (ends.asked(case, 1, prices=Prices(1, 0, 0), dry=dry) for dry in (False, True))
+    wet, dry = (ends.asked(case, 1, prices=LoaderPrices(1, 0, 0), dry=dry) for dry in (False, True))
     assert dry.answer.payload == b"" and sample_of(dry.answer).meta["nbytes"] == len(wet.answer.payload or b"")
 
 
@@ -299,7 +305,7 @@ def fresh(ends: Ends, name: str = "training") -> Case:
 def test_before_anything_is_known_nothing_is_weighed(ends: Ends) -> None:
     case = fresh(ends)
     for index in range(16):
-        sample = sample_of(ends.asked(case, index, id=0, prices=Prices(1, 0, 0)).answer)
+        sample = sample_of(ends.asked(case, index, id=0, prices=LoaderPrices(1, 0, 0)).answer)
         assert sample.cut == 0 and sample.encoding in ("file", "roi-jpeg") and sample.offers == []
         assert sample.note == ""
 
@@ -336,7 +342,7 @@ def test_what_the_loader_must_not_get_cut_is_not_cut_on_trial(
     done, job = ends.asked(case, 2), ends.job(case, 2, keep_info=keep_info, allowed=allowed)
     seen: list[bool] = []
 
-    def noted(*_: Any, cuts: bool) -> Trial:
+    def noted(*_: Any, cuts: bool) -> SampleTrial:
         seen.append(cuts)
         raise ValueError("no trial is needed")
 
@@ -365,7 +371,7 @@ def test_a_trial_is_for_other_workers_to_know_but_for_the_first(ends: Ends, paus
         made = [one for one in (try_out(job, done, case.learnt) for _ in range(UNTIL_KNOWN)) if one.cpu_s]
     assert [one.to_tell is not None for one in made] == [False] + [True] * (MIN_PROBES - 1)
     told = made[1].to_tell
-    assert told is not None and Trial.from_bytes(told.to_bytes()) == told and "webp" in told.lacking
+    assert told is not None and SampleTrial.from_bytes(told.to_bytes()) == told and "webp" in told.lacking
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -373,7 +379,7 @@ def test_what_is_sent_is_learnt_from(ends: Ends, monkeypatch: pytest.MonkeyPatch
     """Unless nothing is: a dry run's payload stays here."""
     seen: list[tuple[Any, ...]] = []
     monkeypatch.setattr(Appraiser, "saw", lambda self, *told: seen.append(told))
-    done = ends.asked(ends.case("training"), 1, prices=Prices(1, 0, 0), allowed=["webp"], dry=dry)
+    done = ends.asked(ends.case("training"), 1, prices=LoaderPrices(1, 0, 0), allowed=["webp"], dry=dry)
     job = ends.job(ends.case("training"), 1)
     with isolated(GENERATORS):
         try_out(job, done, ends.case("training").learnt)
@@ -431,9 +437,9 @@ def moody(ends: Ends) -> Any:
 
 
 def test_an_op_that_fails_gives_the_file_and_a_note(ends: Ends, moody: Case) -> None:
-    assert sample_of(ends.asked(moody, 3, prices=Prices(0, 0, 1)).answer).cut == 4
+    assert sample_of(ends.asked(moody, 3, prices=LoaderPrices(0, 0, 1)).answer).cut == 4
     Moody.fails = True
-    done = ends.asked(moody, 3, id=0, prices=Prices(0, 0, 1))
+    done = ends.asked(moody, 3, id=0, prices=LoaderPrices(0, 0, 1))
     sample = sample_of(done.answer)
     assert (sample.cut, sample.encoding, sample.offers) == (0, "file", [])
     assert done.answer.payload == ends.exports["d"].read(ends.key(moody, 3))
@@ -450,8 +456,8 @@ def test_an_op_that_fails_on_trial_only_leaves_the_answer_as_it_is(ends: Ends, m
     assert not case.learnt.appraiser(case.digest).knows
 
 
-@pytest.mark.parametrize("prices", [Prices(1, 0, 0), Prices(0, 0, 1), Prices(0, 1, 0)])
-def test_a_file_that_is_no_picture_goes_out_as_it_is(ends: Ends, prices: Prices) -> None:
+@pytest.mark.parametrize("prices", [LoaderPrices(1, 0, 0), LoaderPrices(0, 0, 1), LoaderPrices(0, 1, 0)])
+def test_a_file_that_is_no_picture_goes_out_as_it_is(ends: Ends, prices: LoaderPrices) -> None:
     broken = ends.root / "broken.jpg"
     broken.write_bytes(b"\xff\xd8 no more")
     for case in (ends.case("training"), fresh(ends)):
@@ -472,7 +478,7 @@ def test_a_worker_of_other_software_sends_what_may_be_sent(ends: Ends) -> None:
         registration = registered_as(case.parts.steps[0].chain, **{name: "another"})
         other = case._replace(learnt=learnt_of(registration), digest=content_hash(registration))
         for number in range(2 * UNTIL_KNOWN):
-            done = ends.asked(other, number % 16, prices=Prices(1, 0, 0.001), trying=True)
+            done = ends.asked(other, number % 16, prices=LoaderPrices(1, 0, 0.001), trying=True)
             assert sample_of(done.answer).cut == 0
             key = ends.key(case, number % 16)
             wanted = from_file(case, ends.exports["d"].read(key), number % 16)

@@ -28,7 +28,7 @@ from sophon_loader.pipeline.software import software
 from sophon_loader.wire.frames import content_hash, unpack
 from sophon_loader.wire.limits import MAX_TEXT_LENGTH
 from sophon_loader.wire.messages import CHEAPEST, Failed, Registered
-from storage_agent.host.agent_settings import Settings
+from storage_agent.host.agent_settings import AgentSettings
 from storage_agent.host.channel import Channel
 from storage_agent.reading.answers import answer_file
 from storage_agent.stores import Exports
@@ -409,4 +409,4 @@ def test_a_worker_whose_broker_has_gone_ends_quietly(
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours:
-        main(Settings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))
+        main(AgentSettings({"d": str(tmp_path)}, "tcp://127.0.0.1:0", 1, ops=ops), Channel(ours))

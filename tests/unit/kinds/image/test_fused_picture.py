@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from sophon_loader.kinds.image.fused_picture import Picture, Tally, begun
+from sophon_loader.kinds.image.fused_picture import DecodeTally, Picture, begun
 from sophon_loader.kinds.image.part import NotCut, Region, part_of
 from sophon_loader.kinds.image.primitives import Shape, output, run
-from sophon_loader.kinds.image.source import PixelsWanted, Source, source_of
+from sophon_loader.kinds.image.source import PictureFile, PixelsWanted, source_of
 from sophon_loader.native import fused
 from sophon_loader.programs.program import Step
 from tests.support.drawn import examples
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(fused.DECODE not in fused.checked(), reason="our
 OURS = ["jpeg 4:2:0", "jpeg 4:4:4", "jpeg L"]
 
 
-def counted(data: bytes) -> Source:
+def counted(data: bytes) -> PictureFile:
     source = source_of(data)
     assert source is not None
-    source.tally = Tally()
+    source.tally = DecodeTally()
     return source
 
 
@@ -99,13 +99,13 @@ def test_a_crop_a_resize_and_a_flip_are_all_done(kind: str) -> None:
     source = counted(file_of(kind))
     steps = [("crop", 3, 4, 40, 41), ("resize", 24, 24, 2, None, None), ("transpose", 0)]
     found = begun(source, steps)
-    assert found is not None and found[1] == 3 and source.tally == Tally(ours=True)
+    assert found is not None and found[1] == 3 and source.tally == DecodeTally(ours=True)
 
 
 def test_a_file_that_is_not_ours_is_resized_all_the_same() -> None:
     source = counted(file_of("jpeg progressive"))
     found = begun(source, [("crop", 3, 4, 40, 41), ("resize", 24, 24, 2, None, None), ("transpose", 0)])
-    assert found is not None and found[1] == 3 and source.tally == Tally()
+    assert found is not None and found[1] == 3 and source.tally == DecodeTally()
 
 
 def test_the_picture_ends_before_a_step_that_pillow_must_take() -> None:
@@ -119,10 +119,10 @@ def test_a_part_of_a_file_gives_the_pixels_of_the_whole() -> None:
     part = part_of(data, Region(60, 50, 41, 33), 200, 150)
     assert not isinstance(part, NotCut)
     steps: list[Step] = [("crop", 60, 50, 101, 83), ("resize", 30, 30, 3, None, None)]
-    source = Source(part.data, Shape(200, 150, "RGB"), part=part)
-    source.tally = Tally()
+    source = PictureFile(part.data, Shape(200, 150, "RGB"), part=part)
+    source.tally = DecodeTally()
     found = begun(source, steps)
-    assert found is not None and source.tally == Tally(ours=True)
+    assert found is not None and source.tally == DecodeTally(ours=True)
     assert found[0].image().tobytes() == run(counted(data).whole(), steps).tobytes()
     beyond: Any = [("crop", 0, 0, 101, 83)]
     assert begun(source, beyond) is None, "the part does not hold it"
@@ -131,7 +131,7 @@ def test_a_part_of_a_file_gives_the_pixels_of_the_whole() -> None:
 def test_a_damaged_file_is_left_to_pillow() -> None:
     source = counted(file_of("jpeg scan damaged"))
     assert begun(source, [("crop", 0, 0, 70, 50), ("resize", 9, 9, 2, None, None)]) is None
-    assert source.tally == Tally()
+    assert source.tally == DecodeTally()
 
 
 def test_without_a_tally_nothing_is_done() -> None:

@@ -20,7 +20,7 @@ from sophon_loader.kinds.image.deferred import Deferred, deferred
 from sophon_loader.kinds.image.part import WORTH_SHARE, NotCut, PartOfFile, Region, Window
 from sophon_loader.kinds.image.primitives import Shape, run
 from sophon_loader.kinds.image.segments import read_by
-from sophon_loader.kinds.image.source import PixelsWanted, Source, source_of
+from sophon_loader.kinds.image.source import PictureFile, PixelsWanted, source_of
 from sophon_loader.pipeline.chain import chain_of
 from sophon_loader.pipeline.described import begin_on_size
 from sophon_loader.pipeline.op import GENERATORS
@@ -87,7 +87,7 @@ def test_a_part_of_the_picture_that_holds_the_rectangle_is_enough(
     file = io.BytesIO()
     image.crop((left, top, right, bottom)).save(file, "BMP")
     part = PartOfFile(file.getvalue(), Window(Region(left, top, right - left, bottom - top), *image.size))
-    got = Source(part.data, shape, part=part).held(steps).run(steps)
+    got = PictureFile(part.data, shape, part=part).held(steps).run(steps)
     wanted = run(image, steps)
     assert (got.mode, got.size, got.tobytes()) == (wanted.mode, wanted.size, wanted.tobytes())
 
@@ -100,14 +100,14 @@ def part_at(kept: Region) -> PartOfFile:
 
 @pytest.mark.parametrize("box", [(9, 20, 100, 70), (10, 19, 100, 70), (10, 20, 111, 70), (10, 20, 100, 71)])
 def test_a_part_without_the_rectangle_is_refused(box: tuple[int, int, int, int]) -> None:
-    one = Source(b"", RGB, part=part_at(Region(10, 20, 100, 50)))
+    one = PictureFile(b"", RGB, part=part_at(Region(10, 20, 100, 50)))
     assert one.held([("crop", 10, 20, 110, 70)]).kept == Region(10, 20, 100, 50)
     with pytest.raises(ValueError, match="part of the picture must hold Region"):
         one.held([("crop", *box)])
 
 
 def test_of_a_part_the_whole_picture_cannot_be_made() -> None:
-    one = Source(b"", RGB, part=part_at(Region(10, 20, 100, 50)))
+    one = PictureFile(b"", RGB, part=part_at(Region(10, 20, 100, 50)))
     with pytest.raises(ValueError, match="there is a part of it only"):
         deferred(one).load()
     with pytest.raises(ValueError, match="must hold"):
@@ -127,7 +127,7 @@ def test_what_is_kept_of_a_damaged_picture_holds_no_caller() -> None:
             one.whole()
         return weakref.ref(large)
 
-    one = Source(file_of("jpeg cut short"), RGB)
+    one = PictureFile(file_of("jpeg cut short"), RGB)
     for _ in range(2):
         large = train()
         gc.collect()

@@ -25,7 +25,7 @@ from sophon_loader.pipeline.watch import Watch
 from sophon_loader.workers.source_steps import Steps
 
 
-class Following:
+class TransformWatch:
     """Says by which steps samples are made now.
 
     Args:
@@ -39,7 +39,7 @@ class Following:
         as_agreed: whether the agent may be asked for more than files: it knows the ops with their parameters of now.
 
     Example:
-        >>> following = Following(data, steps, pipelines)
+        >>> following = TransformWatch(data, steps, pipelines)
         >>> data.owners[0].transform = v1.ToTensor()
         >>> following.look(), following.as_agreed
         (True, False)

@@ -1,4 +1,4 @@
-"""measures/said.py"""
+"""measures/worker_notes.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sophon_loader.measures.said import Said, looking
+from sophon_loader.measures.worker_notes import WorkerNotes, looking
 from sophon_loader.pipeline.chain import Chain
 from sophon_loader.pipeline.op import Op, OpSpec
 
@@ -27,7 +27,7 @@ in op 1 (lab.Dark) of the pipeline
     ("the queue of this agent is full", "the queue of this agent is full"),
 ], ids=["an op", "an encoding", "no error"])  # fmt: skip
 def test_the_agents_reason_without_its_traceback(note: str, reason: str) -> None:
-    said = Said(2)
+    said = WorkerNotes(2)
     said.degraded(1, note)
     expected = f"3 samples came less prepared than requested; the agent said: {reason}"
     assert said.notes(3) == [expected]
@@ -35,14 +35,14 @@ def test_the_agents_reason_without_its_traceback(note: str, reason: str) -> None
 
 
 def test_a_long_text_is_cut() -> None:
-    said = Said(1)
+    said = WorkerNotes(1)
     said.degraded(0, "ä" * 5000)
     (note,) = said.notes(1)
     assert len(note) < 400 and "ää" in note
 
 
 def test_an_op_whose_value_cannot_cross() -> None:
-    said = Said(3)
+    said = WorkerNotes(3)
     for worker in (0, 2):
         said.uncarried(worker, "lab.Views gives a list")
     (note,) = said.notes(0)

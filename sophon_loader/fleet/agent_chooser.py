@@ -20,7 +20,7 @@ _FIRST_LOOK_S = 2.0
 several agents from the next run on."""
 
 
-class Who:
+class AgentChooser:
     """Decides it as runs begin, because a name with one address may come to have several.
 
     Args:

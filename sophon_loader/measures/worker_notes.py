@@ -24,14 +24,14 @@ _CHANGED = (
 )
 
 
-class Said:
+class WorkerNotes:
     """What each worker has found out last, in memory that it writes and the main process reads.
 
     Args:
         workers: that write.
 
     Example:
-        >>> said = Said(workers=1)
+        >>> said = WorkerNotes(workers=1)
         >>> said.degraded(0, "EncodingError at the agent:\\nEncodingError: value at the cut must be an image")
         >>> said.notes(degraded=2)
         ["2 samples came less prepared than requested; the agent said: value at the cut must be an image"]
