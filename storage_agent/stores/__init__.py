@@ -9,11 +9,11 @@ from pathlib import Path
 
 from sophon_loader.errors import ConfigError, UnknownExport
 from storage_agent.host.agent_settings import AgentSettings, Indexed
-from storage_agent.stores.archive import Archive
-from storage_agent.stores.far import SCHEMES, Far
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.archives.archive import Archive
+from storage_agent.stores.archives.indexing import indexed
+from storage_agent.stores.buckets.far import SCHEMES, Far
+from storage_agent.stores.buckets.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
-from storage_agent.stores.indexing import indexed
 from storage_agent.stores.store import Store
 
 STORES: dict[str, type[Store]] = {"": Folder, "tar": Archive, "zip": Archive, **dict.fromkeys(SCHEMES, Far)}

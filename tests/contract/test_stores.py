@@ -13,9 +13,9 @@ import pytest
 from sophon_loader.errors import SampleError
 from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.reading.listing import classes_of, images_below
-from storage_agent.stores.archive import Archive
-from storage_agent.stores.far import Far
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.archives.archive import Archive
+from storage_agent.stores.buckets.far import Far
+from storage_agent.stores.buckets.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.stores.store import Store
 from tests.support import seaweed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sophon_loader.errors import SampleUnreadable
-from storage_agent.stores.far import Far
+from storage_agent.stores.buckets.far import Far
 from tests.support import seaweed
 from tests.support.agents import ROOT, until
 from tests.support.far import far_store

@@ -12,8 +12,8 @@ from sophon_loader import RemoteImageFolder
 from sophon_loader.errors import SampleMissing
 from sophon_loader.wire.samples import SamplesAsked
 from storage_agent.reading.flat_samples import Samples
-from storage_agent.stores.far import Far
-from storage_agent.stores.listings import Listings
+from storage_agent.stores.buckets.far import Far
+from storage_agent.stores.buckets.listings import Listings
 from tests.support import seaweed
 from tests.support.agents import Agent, run_command
 from tests.support.far import far_store

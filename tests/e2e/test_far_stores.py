@@ -146,7 +146,7 @@ def test_many_objects_are_fetched_at_once_and_each_once(
 
 def test_a_fetching_process_that_dies(agent: Agent, reference: list[Any]) -> None:
     remote = RemoteImageFolder(agent.address("d"), train_transform(), options=QUICK)
-    (process,) = [one for one in agent.descendants() if "storage_agent.stores.fetch_child" in one.cmdline()]
+    (process,) = [one for one in agent.descendants() if "storage_agent.stores.buckets.fetch_child" in one.cmdline()]
     process.kill()
     assert _two_epochs(remote, agent.address("d"), "all-off") == reference
 
@@ -159,7 +159,7 @@ def test_what_the_processes_hold(environment: None, tmp_path: Path) -> None:
         others = agent.descendants()
         assert len(others) >= 3, "a forkserver, a worker, and the fetching process"
         for process in others:
-            is_fetching = "storage_agent.stores.fetch_child" in process.cmdline()
+            is_fetching = "storage_agent.stores.buckets.fetch_child" in process.cmdline()
             assert (READER_SECRET in process.environ().values()) == is_fetching, process
             libraries = {Path(one.path).name for one in process.memory_maps()}
             assert ("_obstore.abi3.so" in libraries) == is_fetching, process

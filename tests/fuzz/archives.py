@@ -12,11 +12,20 @@ from typing import IO, Any
 
 from sophon_loader.errors import SampleError
 from storage_agent.host.agent_settings import Indexed
-from storage_agent.stores.archive import Archive
-from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, ContainerVersion, Index, IndexEntry, write_index
-from storage_agent.stores.members import ArchiveRefused, Members
-from storage_agent.stores.tar import read_tar
-from storage_agent.stores.zip import read_zip
+from storage_agent.stores.archives.archive import Archive
+from storage_agent.stores.archives.index import (
+    FOLDER,
+    LINK,
+    OTHER,
+    BadIndex,
+    ContainerVersion,
+    Index,
+    IndexEntry,
+    write_index,
+)
+from storage_agent.stores.archives.members import ArchiveRefused, Members
+from storage_agent.stores.archives.tar import read_tar
+from storage_agent.stores.archives.zip import read_zip
 
 Reader = Callable[[IO[bytes], int, Callable[[int], None]], Members]
 BLOCK = 512

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sophon_loader import OffloadingDataLoader, RemoteImageFolder
-from storage_agent.stores.far import Far
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.buckets.far import Far
+from storage_agent.stores.buckets.fetcher import Fetcher
 from tests.support.agents import Agent
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import folder, train_transform

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from storage_agent.stores import Exports
-from storage_agent.stores.archive import Archive
+from storage_agent.stores.archives.archive import Archive
 from tests.support.encoding_examples import noise
 from tests.unit.agent.samples import exports_of
-from tests.unit.agent.stores.archives import LIMIT, Opened
+from tests.unit.agent.stores.archives.made_archives import LIMIT, Opened
 
 
 @pytest.fixture(scope="module")

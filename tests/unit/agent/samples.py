@@ -19,7 +19,7 @@ from sophon_loader.wire.messages import Item, Sample
 from storage_agent.jobs.jobs import FetchHeader, Job
 from storage_agent.reading.answers import Answer
 from storage_agent.stores import Exports
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.buckets.fetcher import Fetcher
 from storage_agent.stores.folder import Folder
 from storage_agent.workers import answering
 from storage_agent.workers.answering import BuiltPipelines, answer, prepare

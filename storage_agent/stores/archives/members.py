@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.index import FOLDER, LINK, MAX_LENGTH, OTHER, IndexEntry
+from storage_agent.stores.archives.index import FOLDER, LINK, MAX_LENGTH, OTHER, IndexEntry
 from storage_agent.stores.store import IMAGE_SUFFIXES
 
 MAX_MEMBERS = 1 << 24

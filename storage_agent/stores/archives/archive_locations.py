@@ -7,7 +7,7 @@ import os
 import stat
 
 from sophon_loader.errors import ConfigError
-from storage_agent.stores.braces import TooMany, expanded
+from storage_agent.stores.archives.braces import TooMany, expanded
 
 MAX_CONTAINERS = 100_000
 """Archives of one export."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from sophon_loader.errors import ConfigError
 from sophon_loader.figures import duration
 from storage_agent.host.log import EventLog
-from storage_agent.stores.outages import AWAY_S
+from storage_agent.stores.buckets.outages import AWAY_S
 
 _AGAIN_S = 0.5
 """The pause before it is started again."""
@@ -108,7 +108,7 @@ class Fetcher:
     def _started(self) -> subprocess.Popen[bytes]:
         assert self._listener is not None
         number = self._listener.fileno()
-        command = [sys.executable, "-m", "storage_agent.stores.fetch_child", str(number)]
+        command = [sys.executable, "-m", "storage_agent.stores.buckets.fetch_child", str(number)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen(command, pass_fds=[number], env=self._environment, **pipes)  # type: ignore[call-overload]
         if not process.stdout.readline():

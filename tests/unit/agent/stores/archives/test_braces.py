@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from storage_agent.stores.braces import TooMany, expanded
+from storage_agent.stores.archives.braces import TooMany, expanded
 
 TABLE = {
     "{0..11}": "0 1 2 3 4 5 6 7 8 9 10 11",

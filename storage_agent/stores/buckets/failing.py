@@ -7,7 +7,7 @@ import re
 
 from obstore.exceptions import PermissionDeniedError, PreconditionError, UnauthenticatedError
 
-from storage_agent.stores.client import NOWHERE
+from storage_agent.stores.buckets.client import NOWHERE
 
 NO_PROFILE = "the profile of ~/.aws gives no credentials"
 AWAY = ("away", "busy", "certificate")

@@ -1,4 +1,4 @@
-"""The process that reads far stores: `python -m storage_agent.stores.fetch_child DESCRIPTOR`.
+"""The process that reads far stores: `python -m storage_agent.stores.buckets.fetch_child DESCRIPTOR`.
 
 It alone has the stores' credentials and a TLS stack; it has no loader's key and talks to no loader. The agent's other
 processes have connections to it: a question at a time, an answer at a time. It writes a line on standard output once it
@@ -20,9 +20,9 @@ import msgpack
 
 from sophon_loader.encodings.encoding import Payload
 from storage_agent.host.channel import Channel
-from storage_agent.stores import objects
-from storage_agent.stores.held import HeldObjects
-from storage_agent.stores.objects import StoreFailed
+from storage_agent.stores.buckets import objects
+from storage_agent.stores.buckets.held import HeldObjects
+from storage_agent.stores.buckets.objects import StoreFailed
 
 _PEER = struct.Struct("3i")
 

@@ -22,8 +22,8 @@ from sophon_loader.wire.messages import NO_FILE, OUTSIDE
 from storage_agent.host.agent_settings import Indexed
 from storage_agent.host.descriptors import NONE_LEFT
 from storage_agent.stores import refusals
-from storage_agent.stores.index import FOLDER, LINK, OTHER, BadIndex, ContainerVersion, Index, IndexEntry
-from storage_agent.stores.indexing import indexed
+from storage_agent.stores.archives.index import FOLDER, LINK, OTHER, BadIndex, ContainerVersion, Index, IndexEntry
+from storage_agent.stores.archives.indexing import indexed
 
 _MAX_LINKS = 40
 """Links that one key may pass, as on Linux."""

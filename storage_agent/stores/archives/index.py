@@ -24,7 +24,7 @@ from typing import IO, NamedTuple
 import xxhash
 
 from sophon_loader.host.private import WRITING, NotPrivate, check_private
-from storage_agent.stores.notes import Notes
+from storage_agent.stores.archives.notes import Notes
 
 LINK, FOLDER, OTHER, OBJECT = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD, 0xFFFFFFFC
 """In place of a container's number: a symbolic link; a folder; a pipe or device; an object of a far store."""

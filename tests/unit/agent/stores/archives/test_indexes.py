@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_agent.stores.index import OBJECT, OTHER, Index, IndexEntry, open_whole, write_index
-from storage_agent.stores.listings import Listings
-from tests.unit.agent.stores.archives import Opened, refused, tar_of
+from storage_agent.stores.archives.index import OBJECT, OTHER, Index, IndexEntry, open_whole, write_index
+from storage_agent.stores.buckets.listings import Listings
+from tests.unit.agent.stores.archives.made_archives import Opened, refused, tar_of
 
 
 def _age(*paths: Path) -> None:
@@ -47,7 +47,7 @@ def test_an_archive_that_may_not_be_read(tmp_path: Path, opened: Opened, monkeyp
     def denied(path: str) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr("storage_agent.stores.indexing.open_regular", denied)
+    monkeypatch.setattr("storage_agent.stores.archives.indexing.open_regular", denied)
     refused(opened, tar_of(tmp_path / "x.tar", ("x.jpg", b"1")), "x.tar: Permission denied; give the agent's user")
 
 

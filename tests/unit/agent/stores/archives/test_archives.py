@@ -18,10 +18,11 @@ import pytest
 
 from sophon_loader.errors import ConfigError, SampleMissing, SampleOutsideExport, SampleUnreadable
 from storage_agent.host.agent_settings import AgentSettings
-from storage_agent.stores import indexing, open_exports
-from storage_agent.stores.archive_locations import containers_of
-from storage_agent.stores.index import BadIndex, Index
-from tests.unit.agent.stores.archives import Member, Opened, refused, tar_of, zip_of
+from storage_agent.stores import open_exports
+from storage_agent.stores.archives import indexing
+from storage_agent.stores.archives.archive_locations import containers_of
+from storage_agent.stores.archives.index import BadIndex, Index
+from tests.unit.agent.stores.archives.made_archives import Member, Opened, refused, tar_of, zip_of
 
 
 def _left_out(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -273,7 +274,7 @@ def test_a_changed_archive_is_indexed_anew_alone(
     first = opened(location).describe()
     indexes = set((tmp_path / "indexes").iterdir())
     assert len(indexes) == 4
-    monkeypatch.setattr("storage_agent.stores.indexing._make", None)
+    monkeypatch.setattr("storage_agent.stores.archives.indexing._make", None)
     assert opened(location).describe() == first, "nothing is made again"
     monkeypatch.undo()
     tar_of(paths[1], ("c/1.jpg", b"22"))

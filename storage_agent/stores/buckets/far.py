@@ -20,11 +20,11 @@ from storage_agent.host.channel import Channel
 from storage_agent.host.descriptors import NONE_LEFT
 from storage_agent.host.log import EventLog
 from storage_agent.stores import refusals
-from storage_agent.stores.archive import Archive
-from storage_agent.stores.fetcher import Fetcher
-from storage_agent.stores.index import OBJECT, BadIndex, Index, IndexEntry
-from storage_agent.stores.listings import Listings
-from storage_agent.stores.outages import AWAY_S
+from storage_agent.stores.archives.archive import Archive
+from storage_agent.stores.archives.index import OBJECT, BadIndex, Index, IndexEntry
+from storage_agent.stores.buckets.fetcher import Fetcher
+from storage_agent.stores.buckets.listings import Listings
+from storage_agent.stores.buckets.outages import AWAY_S
 
 SCHEMES = ("s3", "gs", "az")
 ANSWER_S = 29.0

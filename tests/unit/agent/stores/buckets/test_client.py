@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from sophon_loader.errors import ConfigError
-from storage_agent.stores.far import Far
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.buckets.far import Far
+from storage_agent.stores.buckets.fetcher import Fetcher
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
-from storage_agent.stores import objects
+from storage_agent.stores.buckets import objects
 
 Serve = Callable[..., http.server.ThreadingHTTPServer]
 ANSWER = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}

@@ -1,4 +1,4 @@
-"""The process that reads archives and writes their indexes: `python -m storage_agent.stores.index_child`.
+"""The process that reads archives and writes their indexes: `python -m storage_agent.stores.archives.index_child`.
 
 It holds no keys and no sockets, and has a limit of memory. It takes one `IndexTask` as JSON on its standard input, with
 the number of its parent process, and gives one `Outcome` as JSON on its standard output.
@@ -24,12 +24,12 @@ from tqdm import tqdm
 
 from sophon_loader.host.regular import open_regular
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.index import FOLDER, ContainerVersion, Index, IndexEntry, write_index
-from storage_agent.stores.members import ArchiveRefused, LeftOut, Members
-from storage_agent.stores.notes import Found, Notes
+from storage_agent.stores.archives.index import FOLDER, ContainerVersion, Index, IndexEntry, write_index
+from storage_agent.stores.archives.members import ArchiveRefused, LeftOut, Members
+from storage_agent.stores.archives.notes import Found, Notes
+from storage_agent.stores.archives.tar import read_tar
+from storage_agent.stores.archives.zip import read_zip
 from storage_agent.stores.store import IMAGE_SUFFIXES
-from storage_agent.stores.tar import read_tar
-from storage_agent.stores.zip import read_zip
 
 MAX_MEMORY_NBYTES = 6 << 30
 """Of address space, while an archive is read: 2^24 members with their names."""

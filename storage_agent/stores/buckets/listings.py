@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage_agent.stores.index import UNFINISHED, Index, keep_as, open_whole, remove_unused
-from storage_agent.stores.indexing import private_index_folder, remove_unfinished
+from storage_agent.stores.archives.index import UNFINISHED, Index, keep_as, open_whole, remove_unused
+from storage_agent.stores.archives.indexing import private_index_folder, remove_unfinished
 
 _SUFFIX = ".listing"
 _ENDPOINTS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_agent.stores.outages import Outages
+from storage_agent.stores.buckets.outages import Outages
 
 
 class Watched:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sophon_loader.errors import ConfigError
-from storage_agent.stores.archive import Archive
+from storage_agent.stores.archives.archive import Archive
 
 LIMIT = 1000
 Member = tuple[str, bytes | dict[str, Any]]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from storage_agent.stores.index import Index
-from storage_agent.stores.notes import Found, Notes
+from storage_agent.stores.archives.index import Index
+from storage_agent.stores.archives.notes import Found, Notes
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 
-from storage_agent.stores import objects
+from storage_agent.stores.buckets import objects
 
 EMPTY = "d41d8cd98f00b204e9800998ecf8427e"
 """The MD5 of nothing."""

@@ -28,13 +28,13 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from tqdm import tqdm
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.client import NoBundle, client_options
-from storage_agent.stores.failing import AWAY, NO_PROFILE, StoreFailed, failed, shown, slows_down
-from storage_agent.stores.index import FOLDER, MAX_LENGTH, OBJECT, IndexEntry, write_index
-from storage_agent.stores.members import ArchiveRefused, LeftOut
-from storage_agent.stores.notes import Found, Notes
-from storage_agent.stores.outages import AWAY_S, Outages
-from storage_agent.stores.profiles import NoBoto3, NoProfile, Profile, profile
+from storage_agent.stores.archives.index import FOLDER, MAX_LENGTH, OBJECT, IndexEntry, write_index
+from storage_agent.stores.archives.members import ArchiveRefused, LeftOut
+from storage_agent.stores.archives.notes import Found, Notes
+from storage_agent.stores.buckets.client import NoBundle, client_options
+from storage_agent.stores.buckets.failing import AWAY, NO_PROFILE, StoreFailed, failed, shown, slows_down
+from storage_agent.stores.buckets.outages import AWAY_S, Outages
+from storage_agent.stores.buckets.profiles import NoBoto3, NoProfile, Profile, profile
 
 AGAIN_WITHIN_S = 8.0
 """A read that a worker or reader thread waits for is begun again within so many seconds: others need the thread. A
@@ -101,7 +101,7 @@ def _store(location: str, *, again: bool = True) -> Any:
     """The store of a location, made once, in this process: its connections are threads' of its own.
 
     Args:
-        location: see `stores/far.py`.
+        location: see `stores/buckets/far.py`.
         again: whether it tries again by itself what has failed.
     """
     scheme, _, path = location.partition("://")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from storage_agent.stores.listings import endpoint_of
+from storage_agent.stores.buckets.listings import endpoint_of
 
 NOWHERE = "127.0.0.1:0"
 """Nobody can listen there. It is the proxy of all hosts that may not be asked: obstore has no option by which redirects

@@ -17,8 +17,8 @@ from sophon_loader.errors import ConfigError
 from sophon_loader.host.private import WRITING, NotPrivate, open_private_folder
 from sophon_loader.host.regular import open_regular
 from storage_agent.host.agent_settings import Indexed
-from storage_agent.stores.archive_locations import containers_of
-from storage_agent.stores.index import (
+from storage_agent.stores.archives.archive_locations import containers_of
+from storage_agent.stores.archives.index import (
     MAGIC,
     UNFINISHED,
     UNFINISHED_S,
@@ -87,7 +87,7 @@ def _make(export: str, kind: str, paths: Sequence[str], states: Sequence[_State]
         part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}
         parts.append({**part, "index": str(index), "wanted": not _is_reserved(index)})
     task = {"kind": kind, "parts": parts, "whole": str(whole), "parent": os.getpid()}
-    command = [sys.executable, "-m", "storage_agent.stores.index_child"]
+    command = [sys.executable, "-m", "storage_agent.stores.archives.index_child"]
     done = subprocess.run(command, input=json.dumps(task), stdout=subprocess.PIPE, text=True, check=False)
     outcome: dict[str, Any] = {}
     with contextlib.suppress(ValueError):

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
-from storage_agent.stores.held import MAX_NBYTES, OLD_S, HeldObjects
+from storage_agent.stores.buckets.held import MAX_NBYTES, OLD_S, HeldObjects
 
 
 class Store:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable
 from typing import IO
 
-from storage_agent.stores.members import ArchiveRefused, Members
+from storage_agent.stores.archives.members import ArchiveRefused, Members
 
 _MAX_READ_NBYTES = 128 << 10
 """Of a header with what belongs to it (long names, attributes): tarfile reads each whole, whatever size it claims."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from storage_agent.reading.listing import classes_of, images_below
-from tests.unit.agent.stores.archives import Opened, refused, tar_of, zip_of
+from tests.unit.agent.stores.archives.made_archives import Opened, refused, tar_of, zip_of
 
 
 def _doubts(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:

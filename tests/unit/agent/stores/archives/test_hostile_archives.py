@@ -14,10 +14,10 @@ from typing import IO, Any
 import psutil
 import pytest
 
-from storage_agent.stores import index_child
-from storage_agent.stores.members import ArchiveRefused, Members
+from storage_agent.stores.archives import index_child
+from storage_agent.stores.archives.members import ArchiveRefused, Members
 from tests.support.agents import until
-from tests.unit.agent.stores.archives import Opened, refused, tar_of, zip_of
+from tests.unit.agent.stores.archives.made_archives import Opened, refused, tar_of, zip_of
 
 # --- hostile and damaged --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from sophon_loader.wire.limits import MAX_KEY_NBYTES
-from storage_agent.stores.members import ArchiveRefused, Members
+from storage_agent.stores.archives.members import ArchiveRefused, Members
 
 _LOCAL = struct.Struct("<4s22xHH")
 """Its own header in front of a member: signature, bytes of the name, bytes of what else belongs to it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage_agent.stores.fetcher import Fetcher
+from storage_agent.stores.buckets.fetcher import Fetcher
 
 
 def test_counts_of_a_process_only_grow_and_outlive_it() -> None:
