@@ -3,7 +3,7 @@
 A transform is described only if rebuilding it from the description gives an object with equal state, so an op that the
 registry half knows (a subclass, a patched attribute, a newer torchvision) counts as unknown and stays at the loader. So
 does one of a library in which a function was replaced that the op may call.
-Which op types there are: `catalogue.py`. What parameters may hold: `plain.py`.
+Which op types there are: `op_catalogue.py`. What parameters may hold: `plain.py`.
 """
 
 from __future__ import annotations

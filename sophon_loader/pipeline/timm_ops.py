@@ -1,7 +1,7 @@
 """timm's transforms as ops: `timm.X@1.0.31` is the class X of timm 1.0.31.
 
 The release is a part of the name, because what a transform makes of its random numbers may change with it: two ends
-with different releases do not know each other's ops, which then stay at the loader. Loaded by `catalogue.py` once a
+with different releases do not know each other's ops, which then stay at the loader. Loaded by `op_catalogue.py` once a
 transform of timm is met, or named; nothing else imports timm.
 """
 

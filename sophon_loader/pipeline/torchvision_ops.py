@@ -2,7 +2,7 @@
 
 In the table is what takes one image or tensor and gives one; `NOT_REGISTERED` says why each other class is not. The
 names are ids on the wire and stay for ever. Tables name the classes and their properties; the rest is about the few
-constructors that do not take back what the object keeps. Nothing is registered here: `catalogue.py` does that.
+constructors that do not take back what the object keeps. Nothing is registered here: `op_catalogue.py` does that.
 """
 
 from __future__ import annotations

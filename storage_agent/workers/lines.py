@@ -57,7 +57,7 @@ class Lines:
 
         Args:
             number: the worker's.
-            frames: see `words.py`.
+            frames: see `message_types.py`.
         """
         channel = self._channels.get(number)
         if channel is not None:

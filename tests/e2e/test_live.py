@@ -293,7 +293,7 @@ def test_memory_beside_the_index_does_not_grow_with_the_dataset(
         beside = {Path(name).name: nbytes for name, nbytes in made.items() if "datasets" not in Path(name).parts}
         beside["contact.py"] -= times  # a byte for each folder: how far the agent reaches there
         found.append(beside)
-    assert found[0] == found[1] and {"offers.py", "counters.py"} <= set(found[0])
+    assert found[0] == found[1] and {"shared_offers.py", "counters.py"} <= set(found[0])
 
 
 def test_a_policy_with_a_plan_of_its_own_goes_on_as_before(make: Any) -> None:
