@@ -43,7 +43,8 @@ class AgentSettings:
         exports: name -> location: a folder, or what another store takes (see `stores/`, which looks at it); the name is
             what loaders write behind the address.
         bind: ZeroMQ endpoint; a port of 0 or `*` takes a free one, `ipc://*` a Unix socket in a private folder.
-        keys: folder of the agent's keys and of those it lets in, see `clients/key_files.py`; None: whoever reaches it is let in.
+        keys: folder of the agent's keys and of those it lets in, see `clients/key_files.py`; None: whoever reaches it
+            is let in.
         insecure: that this is meant, where other hosts reach it.
         workers: processes that run ops.
         readers: threads that read files which cross as they are.
