@@ -73,6 +73,7 @@ lint: $(VENV)/.built
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/check_rooms.py
 
 demo: $(VENV)/.built
 	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))

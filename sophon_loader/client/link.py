@@ -1,4 +1,4 @@
-"""One socket to one agent. The only place of the loader that knows ZeroMQ; not shared between threads."""
+"""One socket to one agent. ZeroMQ is known here and in `handshakes.py` alone. Not shared between threads."""
 
 from __future__ import annotations
 

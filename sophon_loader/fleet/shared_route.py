@@ -248,7 +248,7 @@ class SharedRoute:
 
     @property
     def lacking(self) -> NDArray[np.uint8]:
-        """Which samples the agent lacks, as of `client.lacking.Lacking`."""
+        """Which samples the agent lacks, as of `fleet.lacking.Lacking`."""
         bits = self._memory.lacking
         return NOTHING if bits is None else bits.array[self._row]
 

@@ -40,7 +40,7 @@ else:
     available = True
     reason = ""
 
-__all__ = ["Cropped", "Header", "NotCropped", "available", "crop", "image_size", "read_header", "reason", "remedy"]
+__all__ = ["Cropped", "JpegHeader", "NotCropped", "available", "crop", "image_size", "read_header", "reason", "remedy"]
 
 _MAX_UINT32 = 0xFFFF_FFFF
 """What the C function takes for a coordinate."""

@@ -1,1 +1,1 @@
-"""The papers' policies: a plan for each sample, and all that only they measure. Nothing that `auto` needs."""
+"""The papers' policies: a plan for each sample, and what must be measured for it. Only `run/` imports this room."""

@@ -1,1 +1,1 @@
-"""Every private name of torch, with its guard: the rest of the package uses what torch documents."""
+"""What the package relies on inside torch: its workers, their queues, its iterators, the ranges of its profiler."""

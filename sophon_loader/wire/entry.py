@@ -34,7 +34,7 @@ class AgentEntry:
         exports: names of all that it serves.
 
     Example:
-        >>> Entry.parse(AgentEntry(["tcp://fileserver:5555"], "5f0c", ["imagenet"]).text()).exports
+        >>> AgentEntry.parse(AgentEntry(["tcp://fileserver:5555"], "5f0c", ["imagenet"]).text()).exports
         ['imagenet']
     """
 

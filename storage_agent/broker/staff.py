@@ -54,7 +54,7 @@ class Staff:
         >>> staff.hired(1)
         >>> staff.ready(1)
         >>> staff.queue([job], now_s=0.0)
-        [Order(worker=1, frames=[b'learn', ...]), Order(worker=1, frames=[b'job', ...])]
+        [SendToWorker(worker=1, frames=[b'learn', ...]), SendToWorker(worker=1, frames=[b'job', ...])]
         >>> staff.answered(1, took_s=0.1, now_s=0.1)
         Job(...)
 

@@ -23,7 +23,7 @@ class Lines:
     Example:
         >>> lines = Lines(poller)
         >>> lines.open(1, channel)
-        >>> lines.put(1, [words.FORGET, b"digest"])
+        >>> lines.put(1, [message_types.FORGET, b"digest"])
         >>> lines.flush()
     """
 

@@ -70,7 +70,7 @@ class Workers:
         >>> workers = Workers(settings, put, put)
         >>> number = workers.start()
         >>> number, channel = notices.take(1)[0]
-        >>> channel.send([words.FORGET, b"digest"])
+        >>> channel.send([message_types.FORGET, b"digest"])
         >>> channel.close()
         >>> workers.stop(5.0, told=[number])
     """

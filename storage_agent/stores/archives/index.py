@@ -99,7 +99,7 @@ class Index:
     Example:
         >>> index = Index(Path("/home/ann/.cache/sophon/indexes/5f0c...index"))
         >>> index.find(b"n01440764/x.JPEG")
-        Entry(name=b'n01440764/x.JPEG', container=0, offset=1536, length=109648, target=b'')
+        IndexEntry(name=b'n01440764/x.JPEG', container=0, offset=1536, length=109648, target=b'')
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -81,7 +81,7 @@ def indexed(export: str, location: str, folder: Path | None) -> tuple[Indexed, I
 
 
 def _make(export: str, kind: str, paths: Sequence[str], states: Sequence[_State], folder: Path, whole: Path) -> None:
-    parts: list[dict[str, Any]] = []  # see `index_child.Part`
+    parts: list[dict[str, Any]] = []  # see `index_child.ArchivePart`
     for path, state in zip(paths, states, strict=True):
         index = folder / _name(kind, [path], [state])
         part: dict[str, Any] = {"path": path, "nbytes": state.nbytes, "modified_ns": state.modified_ns}

@@ -48,7 +48,7 @@ class Members:
             crc: the CRC-32 that the archive notes of them; None where it notes none.
 
         Raises:
-            Refused: they do not, or the name leads out of the archive.
+            ArchiveRefused: they do not, or the name leads out of the archive.
         """
         key = self._key(name)
         if min(offset, length) < 0 or offset + length > self._nbytes:
@@ -89,7 +89,7 @@ class Members:
         """A member that cannot be served.
 
         Raises:
-            Refused: it is a picture.
+            ArchiveRefused: it is a picture.
         """
         self._leave_out(self._key(name), name, why, remedy)
 
@@ -145,7 +145,7 @@ class LeftOut:
         """Count one.
 
         Raises:
-            Refused: it is a picture.
+            ArchiveRefused: it is a picture.
         """
         name = key.decode("utf-8", "surrogateescape")
         if name.lower().endswith(IMAGE_SUFFIXES):

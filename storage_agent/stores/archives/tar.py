@@ -30,7 +30,7 @@ def read_tar(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
         seen: is told how far one has come, in bytes.
 
     Raises:
-        Refused: it is damaged, or holds what cannot be served.
+        ArchiveRefused: it is damaged, or holds what cannot be served.
     """
     for magic, command in _MAGIC.items():
         file.seek(0)

@@ -36,7 +36,7 @@ def read_zip(file: IO[bytes], nbytes: int, seen: Callable[[int], None]) -> Membe
         seen: is told how far one has come, in bytes.
 
     Raises:
-        Refused: it is damaged, or holds what cannot be served.
+        ArchiveRefused: it is damaged, or holds what cannot be served.
     """
     members = Members(nbytes)
     try:
@@ -108,7 +108,7 @@ def _see_apart(found: Sequence[zipfile.ZipInfo]) -> None:
     """See that no two names of the directory are of one place, as unzip does; of the same bytes, say.
 
     Raises:
-        Refused: two are.
+        ArchiveRefused: two are.
     """
     end, before = -1, ""
     for member in sorted(found, key=_place):

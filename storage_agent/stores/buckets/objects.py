@@ -127,7 +127,7 @@ def write_listing(location: str, index: str) -> bytes:
     """List all objects of a location into an index, which also says what is left out and has no usable ETag; nothing.
 
     Raises:
-        Failed: they cannot be listed.
+        StoreFailed: they cannot be listed.
     """
     left_out = LeftOut()
     try:
@@ -151,7 +151,7 @@ def look(location: str, key: str) -> bytes:
     """See that an object is there and may be read: the right to list is not the right to read.
 
     Raises:
-        Failed: it is not.
+        StoreFailed: it is not.
     """
     try:
         obstore.head(_store(location), key)
@@ -233,7 +233,7 @@ def read(location: str, key: str, nbytes: int, version: str, *, patient: bool = 
         patient: whether to wait for a store that is away as long as samples do.
 
     Raises:
-        Failed: it is another one, or cannot be read.
+        StoreFailed: it is another one, or cannot be read.
     """
     begun_s, pause_s, tries = time.monotonic(), _FIRST_PAUSE_S, Counter[str]()
     while True:
