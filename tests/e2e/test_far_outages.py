@@ -30,7 +30,7 @@ SHORT_AWAY_S = 20.0
 LESS_PATIENT = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from storage_agent.stores import outages
+from storage_agent.stores.buckets import outages
 outages.AWAY_S = {SHORT_AWAY_S}
 """
 

@@ -275,7 +275,7 @@ def test_memory_beside_the_index_does_not_grow_with_the_dataset(
 
     def counting(self: SharedArray, tensor: Any, values: Any) -> None:
         frame = sys._getframe(1)
-        while Path(frame.f_code.co_filename).name == "shared.py" and frame.f_back is not None:
+        while Path(frame.f_code.co_filename).name in ("shared.py", "shared_route.py") and frame.f_back is not None:
             frame = frame.f_back
         caller = frame.f_code.co_filename
         made[caller] = made.get(caller, 0) + values.nbytes

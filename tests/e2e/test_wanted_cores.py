@@ -193,11 +193,11 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from sophon_loader import OffloadingDataLoader
-from sophon_loader.main import fleet_size
+from sophon_loader.auto import wanted_agents
 from tests.support.pictures import folder
 
 if __name__ == "__main__":
-    fleet_size.REWRITTEN_S = 0.2
+    wanted_agents.REWRITTEN_S = 0.2
     root, roster = map(Path, sys.argv[1:3])
     loader = OffloadingDataLoader(
         folder(root), agent=f"file://{roster}/EXPORT", batch_size=2, seed=3, sampler=list(range(48)) * 500

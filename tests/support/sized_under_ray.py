@@ -26,7 +26,7 @@ HELD_S = 5.0
 PORTS = range(21000, 21011)
 _PROGRAM = """
 import sys
-from storage_agent import fleet_size
+from storage_agent.fleet import fleet_size
 from storage_agent.__main__ import main
 fleet_size.HELD_S = float(sys.argv[1])
 sys.exit(main(sys.argv[2:]))
