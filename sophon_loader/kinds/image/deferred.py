@@ -102,8 +102,27 @@ class Deferred(_Ours):
 
     def decode(self) -> bool:
         """Make the pixels by C of our own and keep them; False where Pillow must make them."""
-        self._node.ours = self._node.picture()
-        return self._node.ours is not None
+        node = self._node
+        if node.ours is None and node.im is None:
+            node.ours = node.picture()
+        return node.ours is not None
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """See PIL.Image.Image.__array_interface__: pixels by C of our own are handed over without a copy."""
+        if not self.decode():
+            return super().__array_interface__
+        assert self._node.ours is not None
+        pixels = self._node.ours.array()
+        shape = pixels.shape[: 2 if self._mode == "L" else 3]
+        return {"version": 3, "data": pixels.reshape(-1).data.toreadonly(), "shape": shape, "typestr": "|u1"}
+
+    def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
+        """See PIL.Image.Image.tobytes."""
+        if encoder_name != "raw" or args or not self.decode():
+            return super().tobytes(encoder_name, *args)
+        assert self._node.ours is not None
+        return self._node.ours.array().tobytes()
 
     def program(self, file: str = "") -> Program:
         """What has been recorded, as a program of the file with this key."""

@@ -93,13 +93,16 @@ class Picture:
         )
         assert done, "pictures are made where there is `FINISH`"
 
-    def image(self) -> Image.Image:
-        """As an image of Pillow's."""
-        shape, pixels = self.shape, self._pixels
-        bands = MODES.index(self._mode) * 2 + 1
+    def array(self) -> NDArray[np.uint8]:
+        """The pixels, uint8 [h, w, 1 or 3], C-contiguous; nobody may write to them."""
+        pixels, bands = self._pixels, MODES.index(self._mode) * 2 + 1
         if not self._is_whole or any(self._turned) or pixels.shape[2] != bands:
             pixels = self._copy(bands)
-        return Image.frombytes(self._mode, shape[:2], pixels.data)
+        return pixels
+
+    def image(self) -> Image.Image:
+        """As an image of Pillow's."""
+        return Image.frombytes(self._mode, self.shape[:2], self.array().data)
 
     def _copy(self, bands: int) -> NDArray[np.uint8]:
         shape = self.shape

@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 
 from PIL import Image
 
-from sophon_loader.kinds.image.fused_picture import Picture, begun
+from sophon_loader.kinds.image.fused_picture import Picture, begun, decoded
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
 from sophon_loader.programs.program import Step
@@ -59,38 +59,39 @@ class Node:
 
     def is_shared(self) -> bool:
         """Whether pixels of this point are wanted more than once: several images come from it, or one has before."""
-        return (self.parent is None and self.source.was_read) or (len(self.children) > 1 and self.wanted() > 1)
+        return (self.parent is None and self.source.reads > 0) or (len(self.children) > 1 and self.wanted() > 1)
 
     def made(self) -> Any:
         """Pillow's own image of this point, made of the nearest point before it that is kept or will be wanted again,
         or of as much of the file as it takes."""
         if self.im is not None:
             return self.im
-        if self.parent is None and self.ours is None:
-            found = None if self.is_shared() else self._begun([])
-            return self.source.whole().im if found is None else found[0].image().im
         base, ran, steps = self._way()
-        if base.im is None and base.ours is None and base.is_shared():
+        if base.parent is not None and base.im is None and base.ours is None and base.is_shared():
             base.im = base.made()
         if base.im is not None:
             held = DecodedPixels(Image.Image()._new(base.im), None, base.shape)
         elif (found := base._begun(steps[: _until_held(ran)])) is not None:
             picture, done = found
             image = picture.image()
-            (ran[done - 1] if done else base).keep(image.im)
+            if done:
+                ran[done - 1].keep(image.im)
             held, ran, steps = DecodedPixels(image, None, picture.shape), ran[done:], steps[done:]
         else:
-            held = base.source.held(steps)
-            base.source.was_read = True
-            if held.kept is None:  # all of it is there
-                base.keep(held.image.im)
+            shared = base.is_shared()
+            held = base.source.held([] if shared else steps)
+            base.source.note_read()
+            if held.kept is None and (shared or base.is_held):  # all of it is there
+                base.im = held.image.im
         im = held.run(steps, lambda count, image: ran[count - 1].keep(image.im)).im
         return im.copy() if any(node.im is im for node in (base, *ran)) else im
 
     def picture(self) -> Picture | None:
         """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
         base, ran, steps = self._way()
-        if base.im is not None or (base.ours is None and base.is_shared()) or _until_held(ran) < len(steps):
+        if base.im is not None or _until_held(ran) < len(steps):
+            return None
+        if base.parent is not None and base.ours is None and base.is_shared():
             return None
         found = base._begun(steps)
         if found is None:
@@ -118,12 +119,26 @@ class Node:
 
     def _begun(self, steps: Sequence[Step]) -> tuple[Picture, int] | None:
         """By C of our own: the picture from here on, and how many of these steps it has taken; None where it cannot."""
+        if self.ours is None and self.parent is None and self._takes_whole(steps):
+            whole = decoded(self.source, ())
+            if whole is not None:
+                self.ours = whole[0]
         if self.ours is not None:
+            if self.parent is None:
+                self.source.note_read()
             picture = self.ours.copy()
             return picture, picture.runs(steps)
         found = begun(self.source, steps) if self.parent is None else None
-        self.source.was_read = self.source.was_read or found is not None
+        if found is not None:
+            self.source.note_read()
         return found
+
+    def _takes_whole(self, steps: Sequence[Step]) -> bool:
+        """Whether all of the picture is to be decoded, and kept for whoever wants it next."""
+        rereads = self.source.rereads
+        if self.is_shared() or (rereads is not None and rereads.likely):
+            return True
+        return self.is_held and next((step[0] for step in steps if step[0] != "convert"), "") != "crop"
 
     def keep(self, im: Any) -> None:
         """Keep what has been made on the way to another point, if somebody still has the image that stands here."""
@@ -132,8 +147,10 @@ class Node:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody still has the image that stands here."""
-        return self.image is not None and self.image() is not None
+        """Whether somebody still has the image that stands here, or a copy of it."""
+        if self.image is not None and self.image() is not None:
+            return True
+        return any(child.step is None and child.is_held for one in self.children if (child := one()) is not None)
 
 
 def _until_held(path: Sequence[Node]) -> int:

@@ -26,6 +26,32 @@ class PixelsWanted(Exception):
     """Somebody looked at pixels where only a header is to be looked at (`PictureFile.sealed`)."""
 
 
+class Rereads:
+    """Whether a picture is read more than once where files are read now: by several views of it, one after the other.
+
+    A first read of a crop's rectangle is cheaper than the whole picture. But a second read decodes anew, so where
+    most pictures have one, the first takes all of it. Counts of the newest 32 to 64 pictures.
+    """
+
+    def __init__(self) -> None:
+        self._pictures = self._again = 0
+
+    @property
+    def likely(self) -> bool:
+        """Whether most pictures of late were read again."""
+        return 2 * self._again > self._pictures
+
+    def first(self) -> None:
+        """A picture is read for the first time."""
+        if self._pictures == 64:
+            self._pictures, self._again = 32, self._again // 2
+        self._pictures += 1
+
+    def second(self) -> None:
+        """The same picture is read again."""
+        self._again += 1
+
+
 class PictureFile:
     """A picture's file, whose pixels are decoded when somebody wants them, and only those that are wanted.
 
@@ -39,11 +65,24 @@ class PictureFile:
     Attributes:
         sealed: whether to raise `PixelsWanted` in place of decoding.
         is_file: whether the image stands for an opened file, which can still be told how to decode (`drafted`).
-        was_read: whether a program has been run on it.
+        reads: how often a program has begun with it.
         tally: notes whether C of our own decodes it, where that may; None for Pillow alone.
+        rereads: of the pictures that are opened where this one is; None where nobody counts them.
     """
 
-    __slots__ = ("_failed", "_opened", "can_be_cut", "data", "is_file", "part", "sealed", "shape", "tally", "was_read")
+    __slots__ = (
+        "_failed",
+        "_opened",
+        "can_be_cut",
+        "data",
+        "is_file",
+        "part",
+        "reads",
+        "rereads",
+        "sealed",
+        "shape",
+        "tally",
+    )
 
     def __init__(
         self,
@@ -62,8 +101,15 @@ class PictureFile:
         self.can_be_cut = can_be_cut
         self.is_file = False
         self.sealed = False
-        self.was_read = False
+        self.reads = 0
+        self.rereads: Rereads | None = None
         self.tally: DecodeTally | None = None
+
+    def note_read(self) -> None:
+        """A program has begun with it."""
+        self.reads += 1
+        if self.rereads is not None and self.reads <= 2:
+            (self.rereads.first if self.reads == 1 else self.rereads.second)()
 
     def opened(self) -> ImageFile.ImageFile:
         """The file as `PIL.Image.open` gives it: opened once, so that its warnings come once."""
