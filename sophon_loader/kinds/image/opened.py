@@ -23,7 +23,7 @@ from sophon_loader.kinds.image.fused_picture import DecodeTally
 from sophon_loader.kinds.image.header import header_of
 from sophon_loader.kinds.image.history import Node
 from sophon_loader.kinds.image.opening import naming, open_image
-from sophon_loader.kinds.image.primitives import Shape
+from sophon_loader.kinds.image.primitives import NEAREST, Shape
 from sophon_loader.kinds.image.source import PictureFile, copied, source_of
 from sophon_loader.programs.program import Step
 
@@ -62,22 +62,24 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
         if source is None or not _is_of_one_picture(source, format_):
             return None
         source.let_pillow_warn()
-    except Exception:  # Pillow's own `open` raises it, with the file's name in it
+    except Exception:  # Pillow's own `open` raises it, and names the file
         return None
     source.is_file = True
     source.tally = DecodeTally()
     image = image_of(Node(source, source.shape), _class_of(format_))
     known = image.__dict__
     known.update(filename=name or "", _readonly=1, _exclusive_fp=bool(name))
+    del known["_exif"]  # Pillow may have read it to open the file, and warned
     if file is not None:
         known["fp"] = file
     return image
 
 
 def _is_of_one_picture(source: PictureFile, format_: str) -> bool:
-    header = header_of(source.data)
+    """Whether it is, as Pillow has it; which is asked of whatever our C does not decode, since `open` checks a lot."""
+    header = header_of(source.data) if format_ == "JPEG" else None
     if header is not None:
-        return header.format == format_ and not (header.several and format_ != "JPEG")
+        return header.format == format_
     opened = source.opened()
     return type(opened) is _file_class(format_) and getattr(opened, "n_frames", 1) == 1
 
@@ -100,7 +102,7 @@ def _class_of(format_: str) -> type[Opened]:
 
 
 def _text(self: Any) -> Any:
-    self.im  # noqa: B018  # looks
+    _ = self.load(), self.im
     return self.text
 
 
@@ -114,7 +116,7 @@ class _Access:
 
     def _looked(self) -> Any:
         if self.pixels is None:
-            self._image.im  # noqa: B018  # looks
+            _ = self._image.im
         return self.pixels
 
     def __getitem__(self, place: Any) -> Any:
@@ -168,6 +170,12 @@ class Opened(Deferred):
             if known["_exclusive_fp"] and stream is not None:
                 stream.close()
             known.update(_LOADED, tile=[])
+
+    def _pixels(self) -> Any:
+        return Deferred._im.fget(self) if self._is_loaded else None  # type: ignore[attr-defined]
+
+    _im = property(_pixels, Deferred._im.fset)  # type: ignore[attr-defined]
+    """As Pillow's: None up to `load()`, which is what its methods call before they use it."""
 
     @property
     def info(self) -> dict[Any, Any]:
@@ -255,6 +263,18 @@ class Opened(Deferred):
             self.thumbnail(size, *args, **kwargs)
             return
         super().thumbnail(size, *args, **kwargs)
+
+    @guarded
+    def transform(
+        self, size: Any, method: Any, data: Any = None, resample: Any = NEAREST, *rest: Any, **more: Any
+    ) -> Any:
+        """See PIL.Image.Image.transform, which copies `info` before it loads, unless it converts for alpha first."""
+        is_converted = self._mode in ("LA", "RGBA") and resample != NEAREST
+        before = None if self._is_loaded or is_converted or self.format == "JPEG" else dict(self._info_now())
+        made = super().transform(size, method, data, resample, *rest, **more)
+        if before is not None:
+            made.info = before
+        return made
 
     @guarded
     def tobytes(self, *args: Any, **kwargs: Any) -> bytes:
