@@ -8,10 +8,13 @@ property here, so nothing has to be patched, and whatever is not recorded is Pil
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import wraps
 from numbers import Integral, Real
 from operator import index
-from typing import Any
+from threading import RLock
+from typing import Any, TypeVar
 from weakref import ref
 
 from PIL import Image, ImageFilter
@@ -25,6 +28,28 @@ from sophon_loader.kinds.image.source import PictureFile, copied, source_of
 from sophon_loader.programs.program import MAX_STEPS, Program, Step
 
 _NUMBERS = {int, float}
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def lock_of(image: Image.Image) -> AbstractContextManager[Any]:
+    """What a thread holds while it changes an image or another one of the same file; nothing for one of Pillow's."""
+    return image.__dict__.get("_lock") or nullcontext()
+
+
+def guarded(method: _Method) -> _Method:
+    """A method of deferred images that one thread runs at a time on all images of a file. If another thread has looked
+    before, it is the method of the image's class by then."""
+
+    @wraps(method)
+    def one_at_a_time(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lock = self.__dict__.get("_lock")
+        if lock is not None:
+            with lock:
+                if isinstance(self, Deferred):
+                    return method(self, *args, **kwargs)
+        return getattr(self, method.__name__)(*args, **kwargs)
+
+    return one_at_a_time  # type: ignore[return-value]
 
 
 class _Ours(Image.Image):
@@ -48,16 +73,18 @@ class Looked(_Ours):
     @property
     def info(self) -> dict[Any, Any]:
         """As Pillow's reader makes it of the whole file."""
-        source: PictureFile = self.__dict__.pop("_source")
-        self.__class__ = Image.Image  # type: ignore[assignment]
-        self.__dict__["info"] = found = source.info()
-        return found
+        with lock_of(self):
+            if isinstance(self, Looked):
+                self.info = self.__dict__["_source"].info()
+        return self.info
 
     @info.setter
     def info(self, info: dict[Any, Any]) -> None:
-        self.__dict__.pop("_source")
+        known = self.__dict__
+        known["info"] = info
         self.__class__ = Image.Image  # type: ignore[assignment]
-        self.__dict__["info"] = info
+        known.pop("_source", None)
+        known.pop("_lock", None)
 
 
 class Deferred(_Ours):
@@ -83,7 +110,10 @@ class Deferred(_Ours):
         """As Pillow's reader makes it of the whole file, read when somebody asks."""
         known = self.__dict__
         if "info" not in known:
-            known["info"] = self._node.source.info()
+            with lock_of(self):
+                if not isinstance(self, Deferred):
+                    return self.info
+                known["info"] = self._node.source.info()
         found: dict[Any, Any] = known["info"]
         return found
 
@@ -130,6 +160,11 @@ class Deferred(_Ours):
 
     def _look(self) -> None:
         """Make the pixels."""
+        with lock_of(self):
+            if isinstance(self, Deferred):
+                self._make()
+
+    def _make(self) -> None:
         node = self._node
         im = node.made()
         if node.wanted():  # what comes from here is not to see what is drawn on this image from now on
@@ -139,13 +174,14 @@ class Deferred(_Ours):
     def _turn(self, im: Any) -> None:
         """Become an image of Pillow's own class."""
         known = self.__dict__
-        node = known.pop("_node")
         known["_im"] = im
         if "info" in known:
             self.__class__ = Image.Image  # type: ignore[assignment]
+            known.pop("_lock", None)
         else:
-            known["_source"] = node.source
+            known["_source"] = self._node.source
             self.__class__ = Looked  # type: ignore[assignment]
+        known.pop("_node")
 
     def _recorded(self, step: Step | None, shape: Shape | None = None) -> Image.Image | None:
         """The image behind a step; None where a program does not have that step, so that Pillow is to do it."""
@@ -155,19 +191,21 @@ class Deferred(_Ours):
         limit = Image.MAX_IMAGE_PIXELS
         if shape is None or node.depth >= MAX_STEPS or (limit is not None and shape.px > limit):
             return None
-        made = _image_of(Node(node.source, shape, node, step))
+        made = image_of(Node(node.source, shape, node, step), lock=self.__dict__["_lock"])
         if "info" in self.__dict__:
             made.__dict__["info"] = copied(self.__dict__["info"])
         return made
 
     # --- what is recorded; whatever is odd goes to Pillow's own method, which looks ----------------------------------
 
+    @guarded
     def copy(self) -> Image.Image:
         """See PIL.Image.Image.copy."""
         return self._recorded(None) or super().copy()
 
     __copy__ = copy
 
+    @guarded
     def crop(self, box: Any = None) -> Image.Image:
         """See PIL.Image.Image.crop."""
         numbers: tuple[int, ...] = ()
@@ -178,6 +216,7 @@ class Deferred(_Ours):
             return self.copy()
         return self._recorded(("crop", *numbers)) or super().crop(box)
 
+    @guarded
     def resize(self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Image.Image:
         """See PIL.Image.Image.resize."""
         try:
@@ -197,11 +236,13 @@ class Deferred(_Ours):
         numbers = (width, height, filter_, part, reducing_gap)
         return self._recorded(("resize", *numbers)) or super().resize(size, resample, box, reducing_gap)
 
+    @guarded
     def transpose(self, method: Any) -> Image.Image:
         """See PIL.Image.Image.transpose."""
         number = index(method) if isinstance(method, (int, Integral)) else method
         return self._recorded(("transpose", number)) or super().transpose(method)
 
+    @guarded
     def convert(self, mode: Any = None, matrix: Any = None, *rest: Any, **more: Any) -> Image.Image:
         """See PIL.Image.Image.convert."""
         if matrix is None:
@@ -214,6 +255,7 @@ class Deferred(_Ours):
                     return made
         return super().convert(mode, matrix, *rest, **more)
 
+    @guarded
     def point(self, lut: Any, mode: Any = None) -> Image.Image:
         """See PIL.Image.Image.point."""
         if mode is None and self._mode in BANDS and not isinstance(lut, Image.ImagePointHandler):
@@ -228,12 +270,14 @@ class Deferred(_Ours):
                 return made
         return super().point(lut, mode)
 
+    @guarded
     def filter(self, filter: Any) -> Image.Image:
         """See PIL.Image.Image.filter."""
         one = filter() if callable(filter) else filter
         numbers = numbers_of(one) if isinstance(one, ImageFilter.Filter) else None
         return (None if numbers is None else self._recorded(("filter", *numbers))) or super().filter(one)
 
+    @guarded
     def transform(
         self, size: Any, method: Any, data: Any = None, resample: Any = NEAREST, fill: Any = 1, fillcolor: Any = None
     ) -> Image.Image:
@@ -245,6 +289,7 @@ class Deferred(_Ours):
                 made = self._recorded(("transform", *size, int(method), tuple(data), int(resample), fillcolor))
         return made or super().transform(size, method, data, resample, fill, fillcolor)
 
+    @guarded
     def draft(self, mode: Any, size: Any) -> Any:
         """See PIL.Image.Image.draft: of a file that has been opened and not converted, read smaller."""
         node = self._node
@@ -255,6 +300,7 @@ class Deferred(_Ours):
         self._size, self._mode = node.shape[:2], node.shape.mode
         return found
 
+    @guarded
     def thumbnail(self, size: Any, resample: Any = BICUBIC, reducing_gap: Any = 2.0) -> None:
         """See PIL.Image.Image.thumbnail."""
         stand_in = _StandIn(self)
@@ -307,16 +353,24 @@ _BLANK = {name: value for name, value in vars(Image.Image()).items() if name not
 """What an image has besides its pixels and its `info`: that alone, since another attribute would not travel."""
 
 
-def _image_of(node: Node) -> Deferred:
-    image = Deferred.__new__(Deferred)
-    image.__dict__.update(_BLANK, _node=node, _mode=node.shape.mode, _size=node.shape[:2])
+def image_of(node: Node, of: type[Deferred] = Deferred, lock: Any = None) -> Deferred:
+    """The image that stands at a point of a file's history.
+
+    Args:
+        node: the point.
+        of: its class.
+        lock: of all images of the file; None for the first of them.
+    """
+    image = of.__new__(of)
+    known = image.__dict__
+    known.update(_BLANK, _node=node, _mode=node.shape.mode, _size=node.shape[:2], _lock=lock or RLock())
     node.image = ref(image)
     return image
 
 
 def deferred(source: PictureFile) -> Deferred:
     """The picture of a file, as `PIL.Image.open` and `load` give it, with its pixels not made yet."""
-    return _image_of(Node(source, source.shape))
+    return image_of(Node(source, source.shape))
 
 
 def open_deferred(file: str | os.PathLike[str] | bytes) -> Image.Image:
