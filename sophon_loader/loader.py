@@ -292,7 +292,8 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._engine is None:
             self._inner = None
             self._parts.log_plain()
-            return plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
+            with self._parts.recorded(self):
+                return plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())
             unasked = (persist and workforce is not None) or self._place.persisting

@@ -15,6 +15,7 @@ _SWITCHES = {
     "reuse_batch_memory": "batches travel as in torch's DataLoader",
     "progress": "no line is shown while an epoch runs",
     "fused": "Pillow decodes and resizes all pictures",
+    "record": "pictures that a dataset of one's own opens are Pillow's",
 }
 
 
@@ -47,6 +48,9 @@ class OffloadOptions:
             travel as in torch's DataLoader, which takes more CPU time.
         fused: whether C of our own decodes, resizes and finishes pictures whose files are here or come whole. With
             False, Pillow and torchvision make the same values, which takes more CPU time.
+        record: whether pictures that a dataset of any class opens by `PIL.Image.open` are decoded by C of our own, as
+            far as its samples look at them. That is done where its first samples are the same either way. With False,
+            a dataset whose class is not known runs as in torch's DataLoader.
         cache: a folder on a disk of this host in which whole files are kept that an agent has sent, or that were read
             over a mount; later epochs and jobs read them from there. The files must be mounted here too, since a copy
             is served only while the mounted file has the size and times of change that it had; or lie in archives or
@@ -83,6 +87,7 @@ class OffloadOptions:
     verify: float = 0.001
     reuse_batch_memory: bool = True
     fused: bool = True
+    record: bool = True
     cache: str | None = None
     cache_gb: float | None = None
     log: str | os.PathLike[str] | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -21,6 +23,8 @@ from sophon_loader.run.comparison import unlike_its_parts
 from sophon_loader.run.engine import Engine
 from sophon_loader.run.epoch_log import LoggedEpoch, log_report
 from sophon_loader.run.outcome import NO_AGENT
+from sophon_loader.run.recording import Recording
+from sophon_loader.run.recording_trial import NO_PICTURES, why_not_recorded
 from sophon_loader.run.trial_process import NotTried
 from sophon_loader.run.workforce import AutoWorkers, own_cores
 from sophon_loader.settings import Settings
@@ -38,7 +42,6 @@ class Parts:
 
     Attributes:
         engine: drives the epochs; None for a dataset that is loaded plainly.
-        plain_report: of a loader without an engine.
     """
 
     def __init__(self, loader: DataLoader[Any], settings: Settings, *, warn: bool = True) -> None:
@@ -47,13 +50,16 @@ class Parts:
         self._log = None if settings.options.log is None else RunLog(str(settings.options.log))
         self._logged_plain: Report | None = None
         self.engine: Engine | None = None
-        self.plain_report: Report
+        self._plain_report = Report(settings.policy.name)
+        self._recording: Recording | None = None
+        self._tried_to_record = False
         self._take_apart(loader, warn=warn)
 
     def _take_apart(self, loader: DataLoader[Any], *, warn: bool = True) -> None:
         """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
         self._look = look(loader.dataset)
         self.engine = None
+        self._recording, self._tried_to_record = None, False
         try:
             data = offloadable(loader.dataset)
         except NotOffloadable as reason:
@@ -76,7 +82,7 @@ class Parts:
                 *untouched,
                 f"num_workers is {loader.num_workers}, from the number of cores, and stays at that",
             )
-        self.plain_report = Report(
+        self._plain_report = Report(
             self._settings.policy.name,
             NO_AGENT if self._settings.agent is None else why,
             notes=(f"runs as a plain DataLoader: {why}", *untouched),
@@ -97,16 +103,42 @@ class Parts:
                 self.engine.close()
             self._compared = False
             self._take_apart(loader)
-        if self.engine is None or self._compared:
+        if self.engine is not None and not self._compared:
+            self._compared = True
+            try:
+                unlike = unlike_its_parts(self.engine.data, order)
+            except NotTried as why:
+                unlike = f"the dataset could not be compared with its parts, because {why}"
+                self._tried_to_record = True  # as little as that could be tried
+            if unlike is not None:
+                self._run_plainly(loader, unlike)
+        if self.engine is None:
+            self._try_to_record(loader, order)
+
+    def _try_to_record(self, loader: DataLoader[Any], order: Order) -> None:
+        """See once whether pictures that the dataset opens can be deferred."""
+        options = self._settings.options
+        if self._tried_to_record or not (options.record and options.fused):
             return
-        self._compared = True
-        try:
-            unlike = unlike_its_parts(self.engine.data, order)
-        except NotTried as why:
-            self._run_plainly(loader, f"the dataset could not be compared with its parts, because {why}")
-            return
-        if unlike is not None:
-            self._run_plainly(loader, unlike)
+        self._tried_to_record = True
+        why_not = why_not_recorded(loader, order)
+        if not why_not:
+            self._recording = Recording()
+        log.info(log_line("dataset of a class of its own", recorded=not why_not, reason=why_not))
+        if why_not != NO_PICTURES:
+            said = f"no picture is deferred: {why_not}" if why_not else "pictures that it opens are decoded by our C"
+            self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, said))
+
+    def recorded(self, loader: DataLoader[Any]) -> AbstractContextManager[None]:
+        """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may."""
+        return nullcontext() if self._recording is None else self._recording.shown_to(loader)
+
+    @property
+    def plain_report(self) -> Report:
+        """Of a loader without an engine."""
+        if self._recording is None:
+            return self._plain_report
+        return replace(self._plain_report, totals=self._recording.counted())
 
     def observer(self, epoch: Epoch) -> Observer:
         """Who is told of an epoch of the engine: the engine, and the log if there is one."""
@@ -118,9 +150,9 @@ class Parts:
 
     def log_plain(self) -> None:
         """An epoch of a plain DataLoader begins: its log has the report alone, which says why, once."""
-        if self._log is not None and self._logged_plain is not self.plain_report:
-            self._logged_plain = self.plain_report
-            log_report(self._log, self.plain_report, ended=False)
+        if self._log is not None and self._logged_plain is not self._plain_report:
+            self._logged_plain = self._plain_report
+            log_report(self._log, self._plain_report, ended=False)
 
     def close(self) -> None:
         """End what the engine has started, and let go of the log; a later epoch begins anew."""

@@ -37,9 +37,14 @@ _TURNS = {
 @dataclass
 class DecodeTally:
     """Whether C of our own has decoded the picture that is at work: once, or more often, as several images of it may
-    want. Else Pillow has, whether a program knows the file or not."""
+    want. Else Pillow has, whether a program knows the file or not. Also whether its pixels could not be made."""
 
     ours: bool = False
+    failed: bool = False
+
+    def note(self, *, ours: bool) -> None:
+        """The picture has been decoded, by C of our own or by Pillow."""
+        self.ours |= ours
 
 
 class Picture:
@@ -202,7 +207,8 @@ def decoded(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] |
     if tally is None or not _finishes() or not (source.can_be_cut or source.part is not None):
         return None
     found = _decoded(source, steps)
-    tally.ours |= found is not None
+    if found is not None:
+        tally.note(ours=True)
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import ReferenceType, ref
 
 from PIL import Image
 
+from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.fused_picture import Picture, begun, decoded
 from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
@@ -66,6 +68,10 @@ class Node:
         or of as much of the file as it takes."""
         if self.im is not None:
             return self.im
+        with self._noting_failures():
+            return self._made()
+
+    def _made(self) -> Any:
         base, ran, steps = self._way()
         if base.parent is not None and base.im is None and base.ours is None and base.is_shared():
             base.im = base.made()
@@ -88,6 +94,10 @@ class Node:
 
     def picture(self) -> Picture | None:
         """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
+        with self._noting_failures():
+            return self._picture()
+
+    def _picture(self) -> Picture | None:
         base, ran, steps = self._way()
         if base.im is not None or _until_held(ran) < len(steps):
             return None
@@ -101,6 +111,15 @@ class Node:
             return picture
         self.im = DecodedPixels(picture.image(), None, picture.shape).run(steps[done:]).im
         return None
+
+    @contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self.source.tally is not None and not must_leave(error):
+                self.source.tally.failed = True
+            raise
 
     def _way(self) -> tuple[Node, list[Node], list[Step]]:
         """The nearest point up to this one that is kept, or will be wanted again; those from there to here that are no

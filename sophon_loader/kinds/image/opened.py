@@ -282,6 +282,16 @@ class Opened(Deferred):
         self._note_load()
         return super().tobytes(*args, **kwargs)
 
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """See PIL.Image.Image.__array_interface__."""
+        with lock_of(self):
+            if isinstance(self, Opened):
+                self._note_load()
+                return super().__array_interface__
+        found: dict[str, Any] = self.__array_interface__
+        return found
+
     def _recorded(self, step: Step | None, shape: Shape | None = None) -> Image.Image | None:
         made = super()._recorded(step, shape)
         if made is None:

@@ -135,6 +135,8 @@ class PictureFile:
         if self._failed is not None:
             raise without_frames(self._failed)
         opened = self.opened()
+        if self.tally is not None and opened.tile:
+            self.tally.note(ours=False)
         try:
             opened.load()
         except Exception as error:

@@ -204,7 +204,7 @@ QUESTIONS: dict[str, Question] = {
     "equal to its pickle": lambda image: image == pickle.loads(pickle.dumps(image)),
     "array": np.asarray,
     "array of floats": lambda image: np.array(image, np.float32),
-    "array's interface": lambda image: image.__array_interface__,
+    "array's interface": lambda image: {**image.__array_interface__, "data": bytes(image.__array_interface__["data"])},
     "array, then the image": lambda image: (np.asarray(image), image, image.fp, image.tile),
     "tobytes": lambda image: (image.tobytes(), image),
     "tobytes, turned": lambda image: image.tobytes("raw", image.mode, 0, -1),

@@ -1,0 +1,197 @@
+"""The function that stands in for `PIL.Image.open` while a sample is made, and what came of the pictures it opened."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from PIL import Image
+
+from sophon_loader.errors import must_leave
+from sophon_loader.host.regular import read_to_end
+from sophon_loader.kinds.image.deferred import Deferred
+from sophon_loader.kinds.image.fused_picture import DecodeTally
+from sophon_loader.kinds.image.opened import opened_image
+from sophon_loader.kinds.image.opening import pillow_open
+from sophon_loader.kinds.image.source import Rereads
+from sophon_loader.native import fused
+
+OURS, PLAIN = range(2)
+"""Places in the counts of pictures: those that our C has decoded, and others."""
+MAX_FILE_NBYTES = 64 << 20
+"""Larger files are left to Pillow, which need not have all of them in memory."""
+
+
+class Opener:
+    """Defers the pictures that one thread opens by `PIL.Image.open`; whatever else is opened is Pillow's to open.
+
+    Nothing of Pillow's is replaced but that one name, and only within `opening`. Where somebody else has put a function
+    there, it is called for what is not deferred.
+
+    Args:
+        counts: of pictures that have been decoded since, [by C of our own, by Pillow]; each is added to where it is
+            decoded, which may be behind its sample.
+
+    Example:
+        >>> opener = Opener()
+        >>> with opener.opening() as pictures:
+        ...     sample = dataset[17]
+        >>> pictures.failed
+        False
+    """
+
+    def __init__(self, counts: Any = None) -> None:
+        self._rereads = Rereads()
+        self._counts = [0, 0] if counts is None else counts
+
+    @contextmanager
+    def opening(self) -> Iterator[Pictures]:
+        """Within, in this thread, `PIL.Image.open` defers."""
+        pictures = Pictures(self._rereads, threading.get_ident(), self._counts)
+        before = Image.open
+        hook = Image.open = _standing_in(pictures, pillow_open(), before)
+        try:
+            yield pictures
+        finally:
+            if Image.open is hook:  # else somebody has put another one there, which stays
+                Image.open = before
+
+
+class Pictures:
+    """The pictures that were opened while one sample was made.
+
+    Args:
+        rereads: of the process; a picture that is read twice tells the next ones.
+        thread: the identifier of the thread whose pictures are deferred.
+        counts: see `Opener`.
+    """
+
+    def __init__(self, rereads: Rereads, thread: int, counts: Any) -> None:
+        self.thread = thread
+        self._rereads = rereads
+        self._counts = counts
+        self._deferred: list[DecodeTally] = []
+
+    def opened(self, path: Any) -> Image.Image | None:
+        """The image of a path or a file object, its pixels not made yet; None for what Pillow is to open."""
+        found = _bytes_of(path)
+        if found is None:
+            return None
+        data, name, file = found
+        image = opened_image(data, name, file)
+        if not isinstance(image, Deferred):
+            return None
+        source = image._node.source
+        source.rereads, source.tally = self._rereads, _CountedTally(self._counts)
+        self._deferred.append(source.tally)
+        return image
+
+    def left_to_pillow(self) -> None:
+        """A picture was opened that is not deferred."""
+        self._counts[PLAIN] += 1
+
+    @property
+    def deferred(self) -> int:
+        """How many were deferred."""
+        return len(self._deferred)
+
+    @property
+    def failed(self) -> bool:
+        """Whether pixels of one could not be made, whatever became of the error."""
+        return any(one.failed for one in self._deferred)
+
+
+class _CountedTally(DecodeTally):
+    """Of one picture; counts who has decoded it first.
+
+    Args:
+        counts: see `Opener`.
+    """
+
+    def __init__(self, counts: Any) -> None:
+        super().__init__()
+        self._counts: Any = counts
+
+    def note(self, *, ours: bool) -> None:
+        """See `DecodeTally.note`."""
+        super().note(ours=ours)
+        if self._counts is not None:
+            self._counts[OURS if ours else PLAIN] += 1
+            self._counts = None
+
+
+def _standing_in(pictures: Pictures, real: Any, before: Any) -> Any:
+    """What stands at `PIL.Image.open` while a sample is made.
+
+    Args:
+        pictures: of the sample.
+        real: Pillow's own function, for this package's own code (`pillow_open`).
+        before: what stood there.
+    """
+
+    @wraps(before)
+    def open(fp: Any, *rest: Any, **more: Any) -> Any:
+        usual = (*rest, *more.values()) in ((), ("r",), ("r", None), (None,))
+        if usual and threading.get_ident() == pictures.thread:
+            try:
+                image = pictures.opened(fp)
+            except Exception as error:
+                if must_leave(error):
+                    raise
+                image = None  # Pillow will say what is wrong with it
+            if image is not None:
+                return image
+            pictures.left_to_pillow()
+        return before(fp, *rest, **more)
+
+    open.real = real  # type: ignore[attr-defined]
+    return open
+
+
+def can_defer() -> bool:
+    """Whether anything is gained in this process: our C decodes and finishes pictures as Pillow does.
+
+    Called before `PIL.Image.open` is replaced, since it compares our C with Pillow.
+    """
+    from sophon_loader.kinds.image.selftest import trusted  # which tries deferred images
+
+    return fused.FINISH in fused.checked() and trusted()
+
+
+def _bytes_of(path: Any) -> tuple[bytes, str, Any] | None:
+    """The bytes of a file, its name and the file object that was given, as `Image.open` takes it; None for what is
+    neither a path, nor a file of the file system that is open for reading, nor bytes in memory."""
+    if type(path) is io.BytesIO:
+        if path.getbuffer().nbytes > MAX_FILE_NBYTES:
+            return None
+        return path.getvalue(), "", path
+    if type(path) is io.BufferedReader:
+        if not _is_regular(path.fileno()):
+            return None
+        path.seek(0)
+        data = path.read()
+        path.seek(0)
+        return data, path.name if isinstance(path.name, str) else "", path
+    if not isinstance(path, (str, os.PathLike)):
+        return None
+    name = os.fspath(path)
+    if not isinstance(name, str):
+        return None
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hang here
+    try:
+        if not _is_regular(descriptor):
+            return None
+        return read_to_end(descriptor, os.fstat(descriptor).st_size), name, None
+    finally:
+        os.close(descriptor)
+
+
+def _is_regular(descriptor: int) -> bool:
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_NBYTES

@@ -1,0 +1,167 @@
+"""Whether samples of a dataset are the same where its pictures are deferred: a few, made in copies of this process.
+
+Each copy begins as this process stands, and is thrown away with all that the user's code has done in it. So a counter
+or a generator of the dataset's own moves once in either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, _utils
+
+from sophon_loader.errors import must_leave
+from sophon_loader.order.order import Order
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import seed_generators
+from sophon_loader.recording.opener import Opener, can_defer
+from sophon_loader.run.trial_process import NotTried, tried_apart
+
+SAMPLES = 3
+"""That are compared: the first ones of the sampler."""
+NO_PICTURES = "its first samples open no picture by PIL.Image.open that could be deferred"
+_SEED = 20241127
+_DEEPEST = 8
+
+
+def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
+    """Why a dataset runs as in torch's DataLoader, in words that end a sentence; "" where its pictures may be deferred.
+
+    Args:
+        loader: the user's.
+        order: of its samplers.
+    """
+    if not can_defer():
+        return "our C is not used in this process"
+    try:
+        plain, recorded = (_tried(loader, order, defer=defer) for defer in (False, True))
+        if not recorded["deferred"]:
+            return NO_PICTURES
+        if recorded["values"] == plain["values"]:
+            return ""
+        if _tried(loader, order, defer=False)["values"] == plain["values"]:
+            return "its first samples are other ones where pictures are deferred"
+        # They are never the same twice, by a clock or a generator of their own: then kinds and shapes must be.
+        return "" if recorded["kinds"] == plain["kinds"] else "its samples are never the same twice"
+    except NotTried as why:
+        return f"its first samples could not be compared, because {why}"
+
+
+def _tried(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
+    found = tried_apart(lambda: json.dumps(_looked_at(loader, order, defer=defer)))
+    result: dict[str, Any] = json.loads(found or "{}")
+    return result
+
+
+def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
+    """Within a copy of the process: digests of some samples, and how many of their pictures were deferred."""
+    dataset = loader.dataset
+    _be_a_worker(loader)
+    seed_generators(GENERATORS, _SEED)
+    makes: list[Callable[[], Any]]
+    indices = _first_indices(order)
+    if getattr(dataset, "__getitems__", None):
+        makes = [lambda: dataset.__getitems__(indices)]  # type: ignore[attr-defined]
+    else:
+        makes = [lambda index=index: dataset[index] for index in indices]  # type: ignore[misc]
+    values, kinds, deferred = hashlib.sha256(), hashlib.sha256(), 0
+    for make in makes:
+        outcome, opened = _outcome(make, Opener() if defer else None)
+        deferred += opened
+        for part in _parts(outcome, 0):
+            kinds.update(part[0].encode())
+            values.update(part[0].encode())
+            values.update(part[1])
+    return {"values": values.hexdigest(), "kinds": kinds.hexdigest(), "deferred": deferred}
+
+
+def _be_a_worker(loader: DataLoader[Any]) -> None:
+    """Be the first worker, behind the user's `worker_init_fn`, if the loader has workers."""
+    if loader.num_workers == 0:
+        return
+    _utils.worker._worker_info = _utils.worker.WorkerInfo(
+        id=0, num_workers=loader.num_workers, seed=_SEED, dataset=loader.dataset
+    )
+    if loader.worker_init_fn is not None:
+        loader.worker_init_fn(0)
+
+
+def _first_indices(order: Order) -> list[Any]:
+    entries = iter(order.whole)
+    if order.batch_sampler is None:
+        return list(islice(entries, SAMPLES))
+    found: list[Any] = []
+    for batch in entries:
+        found += batch
+        if len(found) >= SAMPLES:
+            break
+    return found[:SAMPLES]
+
+
+def _outcome(make: Callable[[], Any], opener: Opener | None) -> tuple[Any, int]:
+    """What a sample is, or the error that it ends with; and how many pictures were deferred."""
+    if opener is None:
+        return _value_or_error(make), 0
+    states = torch.default_generator.get_state()
+    with opener.opening() as pictures:
+        found = _value_or_error(make)
+    if pictures.failed:  # it would be made again, which moves what is on `self` twice
+        torch.default_generator.set_state(states)
+        found = _value_or_error(make)
+    return found, pictures.deferred
+
+
+def _value_or_error(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:
+        if must_leave(error):
+            raise
+        return error
+
+
+def _parts(value: Any, depth: int) -> Iterator[tuple[str, bytes]]:
+    """A value taken apart: of each part its kind and shape, and its bytes."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, Image.Image):
+        yield f"picture {value.mode} {value.size}", value.tobytes()
+    elif isinstance(value, torch.Tensor):
+        plain = value.detach().cpu().as_subclass(torch.Tensor).contiguous()
+        yield f"{kind} {value.dtype} {tuple(value.shape)} {value.stride()}", _bytes_of(plain)
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{kind} {value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, BaseException):
+        yield f"{kind}", str(value).encode(errors="replace")
+    elif isinstance(value, (str, bytes, int, float, complex, bool, type(None), np.generic)):
+        yield kind, repr(value).encode(errors="replace")
+    elif depth >= _DEEPEST:
+        yield kind, b""
+    elif isinstance(value, Mapping):
+        yield f"{kind} {list(map(str, value))}", b""
+        for one in value.values():
+            yield from _parts(one, depth + 1)
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        yield f"{kind} {len(value)}", b""
+        for one in value:
+            yield from _parts(one, depth + 1)
+    else:
+        yield kind, b""
+        inner = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)} if _is_data(value) else {}
+        for one in {**inner, **getattr(value, "__dict__", {})}.values():
+            yield from _parts(one, depth + 1)
+
+
+def _is_data(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

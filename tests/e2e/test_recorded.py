@@ -1,0 +1,157 @@
+"""Datasets of classes of their own: their pictures are deferred, and batches are those of torch's DataLoader."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torchvision import transforms
+
+from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.recording.opener import can_defer
+from tests.support.pictures import make_tree
+
+pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
+FILES, OURS = 12, 9
+"""Pictures, and how many at least our C decodes: some are progressive."""
+ARGUMENTS: dict[str, Any] = {"batch_size": 4, "shuffle": True}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sorted(make_tree(tmp_path_factory.mktemp("recorded") / "photos", FILES).rglob("*.jpg"))
+
+
+class Views(Dataset[Any]):
+    """Two views and an array of a picture, a counter, and draws from all three global generators."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+        self.met = 0
+        self.seen_by: list[Any] = []
+        self.augment = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def opened(self, index: int) -> Image.Image:
+        with Image.open(self.files[index]) as image:
+            return ImageOps.exif_transpose(image).convert("RGB")
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.met += 1
+        image = self.opened(index)
+        info = get_worker_info()
+        assert info is None or info.dataset is self
+        return {
+            "views": [self.augment(image) for _ in range(2)],
+            "small": np.asarray(image.resize((8, 8)))[:, :, ::-1].copy(),
+            "size": image.size,
+            "met": self.met,
+            "draws": (random.random(), float(np.random.rand())),
+        }
+
+
+class Swallows(Views):
+    """Gives another sample in place of a damaged file, whose sample is made twice, and counted so."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            found = super().__getitem__(index)
+        except OSError:
+            found = super().__getitem__((index + 1) % len(self))
+        return {**found, "met": 0}
+
+
+class InGroups(Views):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in reversed(indices)]
+
+
+class Named(Views):
+    """Opens by a name that was bound before."""
+
+    def opened(self, index: int, by: Any = Image.open) -> Image.Image:
+        image: Image.Image = by(self.files[index]).convert("RGB")
+        return image
+
+
+def alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(itertools.starmap(alike, zip(one, other, strict=True)))
+    return bool(one == other)
+
+
+def epochs(loader: Any, count: int = 2) -> list[Any]:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    return [list(loader) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", [Views, Swallows, InGroups])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["no worker", "a worker", "persistent workers"],
+)
+def test_batches_are_torchs(files: list[Path], tmp_path: Path, kind: Any, arguments: dict[str, Any]) -> None:
+    if kind is Swallows:
+        damaged = tmp_path / "damaged.jpg"
+        damaged.write_bytes(files[3].read_bytes()[:-400])
+        files = [*files[:3], damaged, *files[4:]]
+    expected = epochs(DataLoader(kind(files), **ARGUMENTS, **arguments))
+    loader = OffloadingDataLoader(kind(files), **ARGUMENTS, **arguments)
+    found = epochs(loader)
+    assert alike(found, expected)
+    report = loader.report().as_dict()
+    assert report["fused"] >= OURS and any("decoded by our C" in note for note in report["notes"]), report
+    loader.close()
+    assert loader.dataset.__class__ is kind
+
+
+def test_spawned_workers(files: list[Path]) -> None:
+    arguments = {**ARGUMENTS, "num_workers": 1, "multiprocessing_context": "spawn"}
+    expected = epochs(DataLoader(Views(files), **arguments), 1)
+    loader = OffloadingDataLoader(Views(files), **arguments)
+    assert alike(epochs(loader, 1), expected) and loader.report().as_dict()["fused"] >= OURS
+
+
+@pytest.mark.parametrize(("kind", "record"), [(Views, False), (Named, True)])
+def test_plainly(files: list[Path], kind: Any, record: bool) -> None:
+    loader = OffloadingDataLoader(kind(files), options=OffloadOptions(record=record), **ARGUMENTS)
+    assert alike(epochs(loader), epochs(DataLoader(kind(files), **ARGUMENTS)))
+    report = loader.report().as_dict()
+    assert report["fused"] == 0 and not any("decoded by our C" in note for note in report["notes"])
+    assert Image.open is Views.opened.__globals__["Image"].open
+
+
+def test_the_first_samples_are_tried_without_a_trace(files: list[Path]) -> None:
+    dataset = Views(files)
+    loader = OffloadingDataLoader(dataset, **ARGUMENTS)
+    torch.manual_seed(5)
+    next(iter(loader))
+    assert dataset.met == ARGUMENTS["batch_size"]
+
+
+def test_a_state_goes_on_in_the_order_of_the_epoch(files: list[Path]) -> None:
+    whole = OffloadingDataLoader(Views(files), **ARGUMENTS)
+    torch.manual_seed(7)
+    batches = iter(whole)
+    first = next(batches)
+    state = whole.state_dict()
+    rest = [batch["size"] for batch in batches]
+    again = OffloadingDataLoader(Views(files), **ARGUMENTS)
+    again.load_state_dict(state)
+    assert alike([batch["size"] for batch in again], rest) and len(first["size"]) == 2
