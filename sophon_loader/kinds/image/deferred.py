@@ -167,6 +167,9 @@ class Deferred(_Ours):
     def _make(self) -> None:
         node = self._node
         im = node.made()
+        original = _original(node)
+        if original is not node and original.im is im:  # which somebody has
+            im = im.copy()
         if node.wanted():  # what comes from here is not to see what is drawn on this image from now on
             node.im, im = im, im.copy()
         self._turn(im)
@@ -351,6 +354,13 @@ class _Pixels:
 
 _BLANK = {name: value for name, value in vars(Image.Image()).items() if name not in ("_im", "info")}
 """What an image has besides its pixels and its `info`: that alone, since another attribute would not travel."""
+
+
+def _original(node: Node) -> Node:
+    """What a point is a copy of, or a copy of a copy; the point itself if it is no copy."""
+    while node.step is None and node.parent is not None:
+        node = node.parent
+    return node
 
 
 def image_of(node: Node, of: type[Deferred] = Deferred, lock: Any = None) -> Deferred:

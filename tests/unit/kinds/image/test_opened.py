@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import io
 import pickle
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -336,6 +338,20 @@ def test_asking_and_loading_makes_no_pixels() -> None:
     assert isinstance(image, Deferred)
 
 
+def test_one_that_nobody_has_is_gone_at_once() -> None:
+    """Its file's bytes with it; and whether somebody has it decides what is kept for it."""
+    image = opened(file_of("jpeg turned"))
+    made = ImageOps.exif_transpose(image)
+    seen_by = weakref.ref(image)
+    gc.disable()
+    try:
+        del image
+        assert seen_by() is None
+    finally:
+        gc.enable()
+    assert made.size == (58, 75)
+
+
 @pytest.mark.skipif(not native.available, reason="the C extension is not built")
 def test_c_of_our_own_makes_the_pixels() -> None:
     image = opened(file_of("jpeg 4:2:0"))
@@ -401,3 +417,14 @@ def test_several_threads_use_one(kind: str) -> None:
                     assert seen(value) == wanted[which].value
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_copy_that_is_written_to_changes_nothing_else() -> None:
+    data = file_of("jpeg 4:4:4")
+    image = opened(data)
+    part = image.crop((3, 4, 40, 30))
+    same = part.convert("RGB")
+    same.load()[0, 0] = 1, 2, 3
+    by_pillow = Image.open(io.BytesIO(data))
+    assert seen(part) == seen(by_pillow.crop((3, 4, 40, 30)))
+    assert seen(image) == seen(by_pillow)
