@@ -140,6 +140,13 @@ class Deferred(_Ours):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """See PIL.Image.Image.__array_interface__: pixels by C of our own are handed over without a copy."""
+        with lock_of(self):
+            if isinstance(self, Deferred):
+                return self._array_interface()
+        found: dict[str, Any] = self.__array_interface__  # another thread has looked
+        return found
+
+    def _array_interface(self) -> dict[str, Any]:
         if not self.decode():
             return super().__array_interface__
         assert self._node.ours is not None
@@ -147,6 +154,7 @@ class Deferred(_Ours):
         shape = pixels.shape[: 2 if self._mode == "L" else 3]
         return {"version": 3, "data": pixels.reshape(-1).data.toreadonly(), "shape": shape, "typestr": "|u1"}
 
+    @guarded
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """See PIL.Image.Image.tobytes."""
         if encoder_name != "raw" or args or not self.decode():

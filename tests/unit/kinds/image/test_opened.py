@@ -385,33 +385,45 @@ def test_verifying_looks_at_the_files_sums() -> None:
 
 USES: list[Question] = [
     *(lambda image: image.crop((3, 4, 40, 30)).tobytes(), lambda image: image.convert("L").resize((9, 9)).tobytes()),
-    *(np.asarray, lambda image: image.getexif().tobytes(), lambda image: image.info, lambda image: image.layers),
+    *(np.asarray, lambda image: image.getexif().tobytes(), lambda image: image.info),
     *(lambda image: image.load()[3, 4], lambda image: image.rotate(90).info, lambda image: image.copy().getexif()),
     *(
-        lambda image: image.quantization,
+        lambda image: image.tobytes(),
         lambda image: image.point(lambda value: 255 - value).tobytes(),
         lambda image: image == image,
     ),
 ]
 
+OF_FILES: list[Question] = [lambda image: image.layers, lambda image: image.quantization]
 
+
+def _itself(image: Any) -> Any:
+    return image
+
+
+def _derived(image: Any) -> Any:
+    return image.convert("RGB").crop((1, 2, 70, 50))
+
+
+@pytest.mark.parametrize(("make", "uses"), [(_itself, USES + OF_FILES), (_derived, USES)])
 @pytest.mark.parametrize("kind", ["jpeg turned", "jpeg CMYK"])
-def test_several_threads_use_one(kind: str) -> None:
+def test_several_threads_use_one(kind: str, make: Question, uses: list[Question]) -> None:
     """The first to look changes its class under the others."""
     data, threads = file_of(kind), 6
-    wanted = [outcome_of(lambda use=use: use(opened(data))) for use in USES]
+    wanted = [outcome_of(lambda use=use: use(make(opened(data)))) for use in uses]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(threads) as pool:
             for first in range(40):
-                image, ready = opened(data), threading.Barrier(threads)
-                image.load()
+                image, ready = make(opened(data)), threading.Barrier(threads)
+                if make is _itself:
+                    image.load()
 
                 def use(number: int, image: Any = image, ready: Any = ready, first: int = first) -> Any:
-                    which = (first + number) % len(USES)
+                    which = (first + number) % len(uses)
                     ready.wait(10)
-                    return which, USES[which](image)
+                    return which, uses[which](image)
 
                 for which, value in pool.map(use, range(threads)):
                     assert seen(value) == wanted[which].value
