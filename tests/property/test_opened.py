@@ -188,7 +188,7 @@ def fails(data: bytes) -> Any:
     return outcome_of(lambda: Image.open(io.BytesIO(data)).load() and None).error
 
 
-@settings(max_examples=2000 if FULL else 60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=2000 if FULL else 300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     data=files(),
     calls=st.lists(st.tuples(st.sampled_from(list(CALLS)), st.integers(0, 3)), max_size=9),

@@ -140,6 +140,13 @@ class Deferred(_Ours):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """See PIL.Image.Image.__array_interface__: pixels by C of our own are handed over without a copy."""
+        with lock_of(self):
+            if isinstance(self, Deferred):
+                return self._array_interface()
+        found: dict[str, Any] = self.__array_interface__  # another thread has looked
+        return found
+
+    def _array_interface(self) -> dict[str, Any]:
         if not self.decode():
             return super().__array_interface__
         assert self._node.ours is not None
@@ -147,6 +154,7 @@ class Deferred(_Ours):
         shape = pixels.shape[: 2 if self._mode == "L" else 3]
         return {"version": 3, "data": pixels.reshape(-1).data.toreadonly(), "shape": shape, "typestr": "|u1"}
 
+    @guarded
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
         """See PIL.Image.Image.tobytes."""
         if encoder_name != "raw" or args or not self.decode():
@@ -167,6 +175,9 @@ class Deferred(_Ours):
     def _make(self) -> None:
         node = self._node
         im = node.made()
+        original = _original(node)
+        if original is not node and original.im is im:  # which somebody has
+            im = im.copy()
         if node.wanted():  # what comes from here is not to see what is drawn on this image from now on
             node.im, im = im, im.copy()
         self._turn(im)
@@ -351,6 +362,13 @@ class _Pixels:
 
 _BLANK = {name: value for name, value in vars(Image.Image()).items() if name not in ("_im", "info")}
 """What an image has besides its pixels and its `info`: that alone, since another attribute would not travel."""
+
+
+def _original(node: Node) -> Node:
+    """What a point is a copy of, or a copy of a copy; the point itself if it is no copy."""
+    while node.step is None and node.parent is not None:
+        node = node.parent
+    return node
 
 
 def image_of(node: Node, of: type[Deferred] = Deferred, lock: Any = None) -> Deferred:

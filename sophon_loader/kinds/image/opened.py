@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
+from weakref import ReferenceType, ref
 
 from PIL import Image, ImageFile
 
@@ -40,7 +41,7 @@ _CLASSES = {"JPEG": "Jpeg", "PNG": "Png", "WEBP": "WebP", "BMP": "Bmp", "PPM": "
 """By Pillow's name of a format, how the name of its module and of its class begins."""
 _LOADED: dict[str, Any] = {"tile": [], "fp": None, "map": None, "_readonly": 0}
 """What an image of a file has behind `load()`."""
-_OURS = ("_access", "_info_before", "_lock", "_node")
+_OURS = ("_info_before", "_load_gave", "_lock", "_node")
 
 
 def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image | None:
@@ -217,10 +218,16 @@ class Opened(Deferred):
     def load(self) -> Any:
         """See PIL.ImageFile.ImageFile.load; the pixels are made when somebody wants one of what this gives."""
         self._note_load()
-        known = self.__dict__
-        if "_access" not in known:
-            known["_access"] = _Access(self)
-        return known["_access"]
+        access = self._access()
+        if access is None:
+            access = _Access(self)
+            self.__dict__["_load_gave"] = ref(access)  # not the other way as well: unseen images must go at once
+        return access
+
+    def _access(self) -> _Access | None:
+        """What `load()` has given, as long as somebody has it."""
+        kept: ReferenceType[_Access] | None = self.__dict__.get("_load_gave")
+        return None if kept is None else kept()
 
     @guarded
     def close(self) -> None:
@@ -258,7 +265,7 @@ class Opened(Deferred):
     @guarded
     def thumbnail(self, size: Any, *args: Any, **kwargs: Any) -> None:
         """See PIL.Image.Image.thumbnail."""
-        if "_access" in self.__dict__:  # which is of the image before
+        if self._access() is not None:  # which is of the image before
             self._look()
             self.thumbnail(size, *args, **kwargs)
             return
@@ -311,7 +318,7 @@ class Opened(Deferred):
         opened = self._file()
         self._note_load()
         info = self._info_now()
-        access = known.get("_access")
+        access = self._access()
         file = {key: value for key, value in vars(opened).items() if key not in known}
         known.update(file, _im=im, info=info)
         if access is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import io
 import pickle
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -336,6 +338,20 @@ def test_asking_and_loading_makes_no_pixels() -> None:
     assert isinstance(image, Deferred)
 
 
+def test_one_that_nobody_has_is_gone_at_once() -> None:
+    """Its file's bytes with it; and whether somebody has it decides what is kept for it."""
+    image = opened(file_of("jpeg turned"))
+    made = ImageOps.exif_transpose(image)
+    seen_by = weakref.ref(image)
+    gc.disable()
+    try:
+        del image
+        assert seen_by() is None
+    finally:
+        gc.enable()
+    assert made.size == (58, 75)
+
+
 @pytest.mark.skipif(not native.available, reason="the C extension is not built")
 def test_c_of_our_own_makes_the_pixels() -> None:
     image = opened(file_of("jpeg 4:2:0"))
@@ -369,35 +385,58 @@ def test_verifying_looks_at_the_files_sums() -> None:
 
 USES: list[Question] = [
     *(lambda image: image.crop((3, 4, 40, 30)).tobytes(), lambda image: image.convert("L").resize((9, 9)).tobytes()),
-    *(np.asarray, lambda image: image.getexif().tobytes(), lambda image: image.info, lambda image: image.layers),
+    *(np.asarray, lambda image: image.getexif().tobytes(), lambda image: image.info),
     *(lambda image: image.load()[3, 4], lambda image: image.rotate(90).info, lambda image: image.copy().getexif()),
     *(
-        lambda image: image.quantization,
+        lambda image: image.tobytes(),
         lambda image: image.point(lambda value: 255 - value).tobytes(),
         lambda image: image == image,
     ),
 ]
 
+OF_FILES: list[Question] = [lambda image: image.layers, lambda image: image.quantization]
 
+
+def _itself(image: Any) -> Any:
+    return image
+
+
+def _derived(image: Any) -> Any:
+    return image.convert("RGB").crop((1, 2, 70, 50))
+
+
+@pytest.mark.parametrize(("make", "uses"), [(_itself, USES + OF_FILES), (_derived, USES)])
 @pytest.mark.parametrize("kind", ["jpeg turned", "jpeg CMYK"])
-def test_several_threads_use_one(kind: str) -> None:
+def test_several_threads_use_one(kind: str, make: Question, uses: list[Question]) -> None:
     """The first to look changes its class under the others."""
     data, threads = file_of(kind), 6
-    wanted = [outcome_of(lambda use=use: use(opened(data))) for use in USES]
+    wanted = [outcome_of(lambda use=use: use(make(opened(data)))) for use in uses]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(threads) as pool:
             for first in range(40):
-                image, ready = opened(data), threading.Barrier(threads)
-                image.load()
+                image, ready = make(opened(data)), threading.Barrier(threads)
+                if make is _itself:
+                    image.load()
 
                 def use(number: int, image: Any = image, ready: Any = ready, first: int = first) -> Any:
-                    which = (first + number) % len(USES)
+                    which = (first + number) % len(uses)
                     ready.wait(10)
-                    return which, USES[which](image)
+                    return which, uses[which](image)
 
                 for which, value in pool.map(use, range(threads)):
                     assert seen(value) == wanted[which].value
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_copy_that_is_written_to_changes_nothing_else() -> None:
+    data = file_of("jpeg 4:4:4")
+    image = opened(data)
+    part = image.crop((3, 4, 40, 30))
+    same = part.convert("RGB")
+    same.load()[0, 0] = 1, 2, 3
+    by_pillow = Image.open(io.BytesIO(data))
+    assert seen(part) == seen(by_pillow.crop((3, 4, 40, 30)))
+    assert seen(image) == seen(by_pillow)
