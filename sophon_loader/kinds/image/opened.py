@@ -49,7 +49,7 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
 
     Args:
         data: the whole file.
-        name: its path; None or "" for a stream.
+        name: its path; None or "" for a stream, whose name Pillow does not ask for either.
         file: the open file that the user has given; None for a path.
 
     Returns:
@@ -69,7 +69,8 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
     source.tally = DecodeTally()
     image = image_of(Node(source, source.shape), _class_of(format_))
     known = image.__dict__
-    known.update(filename=name or "", _readonly=1, _exclusive_fp=bool(name))
+    path = "" if file is not None or name is None else name
+    known.update(filename=path, _readonly=1, _exclusive_fp=bool(path))  # the user's own file stays open
     del known["_exif"]  # Pillow may have read it to open the file, and warned
     if file is not None:
         known["fp"] = file

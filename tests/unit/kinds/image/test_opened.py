@@ -338,6 +338,15 @@ def test_asking_and_loading_makes_no_pixels() -> None:
     assert isinstance(image, Deferred)
 
 
+def test_a_file_of_the_users_own_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(file_of("jpeg L"))
+    with path.open("rb") as file, opened_image(path.read_bytes(), str(path), file) as image:
+        image.load()
+        image.tobytes()
+        assert (image.filename, file.closed) == (Image.open(file).filename, False) == ("", False)
+
+
 def test_one_that_nobody_has_is_gone_at_once() -> None:
     """Its file's bytes with it; and whether somebody has it decides what is kept for it."""
     image = opened(file_of("jpeg turned"))
