@@ -266,7 +266,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._engine is not None and asked_by_torchs_iterator():
             self._passed_by = (PASSED_BY,)
             warn_user(PASSED_BY)
-        return self._place.order
+        return self._parts.streamed_order or self._place.order
 
     def _iterate(self, *, measuring: bool = False) -> Any:
         """The batches of the next epoch; `measuring` to run it without offloading."""
@@ -292,7 +292,7 @@ class OffloadingDataLoader(OwnedDataLoader[T_co]):
         if self._engine is None:
             self._inner = None
             self._parts.log_plain()
-            with self._parts.recorded(self):
+            with self._parts.recorded(self, self._place):
                 return plain_batches(self, self.iterate_plainly, self._place, self._settings, in_turn=self._in_turn)
         if not keep:
             seed = Seed(self._place.drawn_seed())

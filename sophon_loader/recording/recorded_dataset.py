@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,21 @@ from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.errors import must_leave
 from sophon_loader.host.shared import SharedArray
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.recording.opener import Opener, can_defer
+
+
+class Streamed(NamedTuple):
+    """An index in whose place the sampler gives this one: its sample has a stream of random numbers of its own.
+
+    Args:
+        index: as the user's sampler gives it.
+        draw: from which the global generators are seeded before the sample is made.
+    """
+
+    index: Any
+    draw: Draw
 
 
 class RecordedDataset(Dataset[Any]):
@@ -20,6 +35,9 @@ class RecordedDataset(Dataset[Any]):
 
     A sample in which pixels of a picture cannot be made is thrown away, whatever the user's code did with the error.
     It is made again as Pillow opens its files, from the same states of the global generators.
+
+    An index may come as `Streamed`. Then the sample, or the whole batch of a dataset with `__getitems__`, begins with
+    generators seeded for it, and leaves them as they were.
 
     Args:
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
@@ -42,10 +60,12 @@ class RecordedDataset(Dataset[Any]):
         return self._of_batch if name == "__getitems__" and found else found
 
     def __getitem__(self, index: Any) -> Any:
-        return self._made(lambda: self.dataset[index])
+        with _stream_of(index):
+            return self._made(lambda: self.dataset[_plain(index)])
 
     def _of_batch(self, indices: Any) -> Any:
-        return self._made(lambda: self.dataset.__getitems__(indices))
+        with _stream_of(indices[0]) if len(indices) else nullcontext():
+            return self._made(lambda: self.dataset.__getitems__([_plain(one) for one in indices]))
 
     def _made(self, make: Callable[[], Any]) -> Any:
         if self._defers is None:
@@ -65,6 +85,21 @@ class RecordedDataset(Dataset[Any]):
             return found
         before.put_back()
         return make()
+
+
+def _plain(index: Any) -> Any:
+    return index.index if type(index) is Streamed else index
+
+
+@contextmanager
+def _stream_of(index: Any) -> Iterator[None]:
+    """Within, the global generators begin as an index says; else they go on."""
+    if type(index) is not Streamed:
+        yield
+        return
+    with preserved(GENERATORS):
+        seed_generators(GENERATORS, op_seed(index.draw, 0))
+        yield
 
 
 class _States:

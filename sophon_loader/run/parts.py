@@ -16,14 +16,16 @@ from sophon_loader.epoch.epoch import Epoch, Observer
 from sophon_loader.errors import warn_user
 from sophon_loader.host.system import cores_available
 from sophon_loader.logs import log_line
+from sophon_loader.order.loader_state import LoaderState
 from sophon_loader.order.order import Order
+from sophon_loader.pipeline.randomness import Seed
 from sophon_loader.report.report import Report
 from sophon_loader.report.run_log import RunLog
 from sophon_loader.run.comparison import unlike_its_parts
 from sophon_loader.run.engine import Engine
 from sophon_loader.run.epoch_log import LoggedEpoch, log_report
 from sophon_loader.run.outcome import NO_AGENT
-from sophon_loader.run.recording import Recording
+from sophon_loader.run.recording import Recording, StreamedOrder
 from sophon_loader.run.recording_trial import NO_PICTURES, why_not_recorded
 from sophon_loader.run.trial_process import NotTried
 from sophon_loader.run.workforce import AutoWorkers, own_cores
@@ -129,9 +131,19 @@ class Parts:
             said = f"no picture is deferred: {why_not}" if why_not else "pictures that it opens are decoded by our C"
             self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, said))
 
-    def recorded(self, loader: DataLoader[Any]) -> AbstractContextManager[None]:
+    def recorded(self, loader: DataLoader[Any], place: LoaderState) -> AbstractContextManager[None]:
         """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may."""
-        return nullcontext() if self._recording is None else self._recording.shown_to(loader)
+        if self._recording is None:
+            return nullcontext()
+        order = None
+        if self._settings.seed is not None:
+            order = StreamedOrder(place.order, len(loader.dataset), Seed(place.drawn_seed()))  # type: ignore[arg-type]
+        return self._recording.shown_to(loader, order)
+
+    @property
+    def streamed_order(self) -> StreamedOrder | None:
+        """What torch's loader is to read now in place of the user's samplers; None for these."""
+        return None if self._recording is None else self._recording.order
 
     @property
     def plain_report(self) -> Report:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -27,6 +28,10 @@ from sophon_loader.run.trial_process import NotTried, tried_apart
 
 SAMPLES = 3
 """That are compared: the first ones of the sampler."""
+WAIT_S = 20.0
+"""A copy that has not ended by then is ended, and the dataset runs as in torch."""
+SLOW_S = 0.5
+"""Samples without a picture that take longer are not tried on: they are of something else."""
 NO_PICTURES = "its first samples open no picture by PIL.Image.open that could be deferred"
 _SEED = 20241127
 _DEEPEST = 8
@@ -42,9 +47,10 @@ def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
     if not can_defer():
         return "our C is not used in this process"
     try:
-        plain, recorded = (_tried(loader, order, defer=defer) for defer in (False, True))
+        recorded = _tried(loader, order, defer=True)  # first: what opens no picture is seen at one sample
         if not recorded["deferred"]:
             return NO_PICTURES
+        plain = _tried(loader, order, defer=False)
         if recorded["values"] == plain["values"]:
             return ""
         if _tried(loader, order, defer=False)["values"] == plain["values"]:
@@ -56,7 +62,7 @@ def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
 
 
 def _tried(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
-    found = tried_apart(lambda: json.dumps(_looked_at(loader, order, defer=defer)))
+    found = tried_apart(lambda: json.dumps(_looked_at(loader, order, defer=defer)), WAIT_S)
     result: dict[str, Any] = json.loads(found or "{}")
     return result
 
@@ -73,7 +79,10 @@ def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[st
     else:
         makes = [lambda index=index: dataset[index] for index in indices]  # type: ignore[misc]
     values, kinds, deferred = hashlib.sha256(), hashlib.sha256(), 0
+    begun_s = time.monotonic()
     for make in makes:
+        if defer and not deferred and time.monotonic() - begun_s > SLOW_S:
+            break
         outcome, opened = _outcome(make, Opener() if defer else None)
         deferred += opened
         for part in _parts(outcome, 0):

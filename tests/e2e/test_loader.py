@@ -517,7 +517,7 @@ def test_a_dataset_that_cannot_be_offloaded_runs_as_in_dataloader(root: Path, ma
     assert runs[0] == runs[1]
     report = loader.report().as_dict()
     assert not report["offloading"]
-    (note,) = report["notes"]
+    note = report["notes"][0]
     assert note.startswith("runs as a plain DataLoader: OwnGetItem has a __getitem__ of its own; it lacks key(index)")
 
 

@@ -26,7 +26,7 @@ ARGUMENTS: dict[str, Any] = {"batch_size": 4, "shuffle": True}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return sorted(make_tree(tmp_path_factory.mktemp("recorded") / "photos", FILES).rglob("*.jpg"))
+    return sorted(make_tree(tmp_path_factory.mktemp("recorded") / "photos", FILES).rglob("*.*"))
 
 
 class Views(Dataset[Any]):
@@ -155,3 +155,36 @@ def test_a_state_goes_on_in_the_order_of_the_epoch(files: list[Path]) -> None:
     again = OffloadingDataLoader(Views(files), **ARGUMENTS)
     again.load_state_dict(state)
     assert alike([batch["size"] for batch in again], rest) and len(first["size"]) == 2
+
+
+SHUFFLED: dict[str, Any] = {"batch_size": 4, "sampler": [3, 1, 0, 2, 5, 4, 3, 7, 6, 9, 8, 11, 10, 3, 1, 5]}
+"""An order in which some come again."""
+
+
+def by_sample(loader: Any) -> list[Any]:
+    """The views of each sample, whatever the size of batches; no generator has moved but by torch's base seed."""
+    before = random.getstate()
+    found = [view for batch in loader for view in batch["views"][0]]
+    assert random.getstate() == before
+    return found
+
+
+@pytest.mark.parametrize("how", [{"num_workers": 2}, {"num_workers": 1, "batch_size": 3}, {"batch_size": 5}], ids=str)
+def test_with_a_seed_each_sample_has_random_numbers_of_its_own(files: list[Path], how: dict[str, Any]) -> None:
+    expected = by_sample(OffloadingDataLoader(Views(files), seed=7, **SHUFFLED))
+    assert alike(by_sample(OffloadingDataLoader(Views(files), seed=7, **{**SHUFFLED, **how})), expected)
+    again = [one for one, index in zip(expected, SHUFFLED["sampler"], strict=True) if index == 3]
+    assert not torch.equal(again[0], again[1]) and not torch.equal(again[1], again[2])
+    assert not alike(by_sample(OffloadingDataLoader(Views(files), seed=8, **SHUFFLED)), expected)
+
+
+def test_with_a_seed_a_state_goes_on_with_the_very_batches(files: list[Path]) -> None:
+    whole = OffloadingDataLoader(Views(files), seed=7, **SHUFFLED)
+    list(whole)
+    batches = iter(whole)
+    next(batches)
+    state = whole.state_dict()
+    rest = [batch["views"] for batch in batches]
+    again = OffloadingDataLoader(Views(files), seed=7, num_workers=1, **SHUFFLED)
+    again.load_state_dict(state)
+    assert alike([batch["views"] for batch in again], rest)

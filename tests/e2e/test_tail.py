@@ -281,7 +281,7 @@ def test_a_dataset_that_cannot_be_offloaded(root: Path, make: Any) -> None:
     dataset = OwnGetItem(str(root), eval_transform())
     loader = make(dataset)
     assert samples_of(loader) == samples_of(DataLoader(dataset, 7))
-    runs, no_op = loader.report().notes
+    runs, no_op, *_ = loader.report().notes
     assert runs.startswith("runs as a plain DataLoader") and no_op.startswith("no op runs on cpu")
 
 
