@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
 from torchvision import transforms
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
@@ -188,3 +188,11 @@ def test_with_a_seed_a_state_goes_on_with_the_very_batches(files: list[Path]) ->
     again = OffloadingDataLoader(Views(files), seed=7, num_workers=1, **SHUFFLED)
     again.load_state_dict(state)
     assert alike([batch["views"] for batch in again], rest)
+
+
+def test_with_a_seed_a_sample_is_the_same_at_whichever_rank(files: list[Path]) -> None:
+    whole = by_sample(OffloadingDataLoader(Views(files), seed=7, batch_size=4))
+    for rank in range(2):
+        sampler: Any = DistributedSampler(range(len(files)), 2, rank)  # type: ignore[arg-type]
+        found = by_sample(OffloadingDataLoader(Views(files), seed=7, batch_size=3, sampler=sampler))
+        assert alike(found, [whole[index] for index in sampler])

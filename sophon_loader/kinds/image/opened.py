@@ -56,7 +56,7 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
         None where Pillow is to open it: whatever is damaged, has several pictures, or no program knows.
     """
     format_ = next((one for start, one in _STARTS.items() if data.startswith(start)), None)
-    if format_ is None:
+    if format_ is None or not _is_opened_by_pillow(format_):
         return None
     try:
         source = source_of(data)
@@ -75,6 +75,12 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
     if file is not None:
         known["fp"] = file
     return image
+
+
+def _is_opened_by_pillow(format_: str) -> bool:
+    """Whether nobody has registered another opener for a format. Before Pillow has opened a file it has none."""
+    opens = Image.OPEN.get(format_)
+    return opens is None or str(getattr(opens[0], "__module__", "")).startswith("PIL.")
 
 
 def _is_of_one_picture(source: PictureFile, format_: str) -> bool:

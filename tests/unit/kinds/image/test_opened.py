@@ -449,3 +449,10 @@ def test_a_copy_that_is_written_to_changes_nothing_else() -> None:
     by_pillow = Image.open(io.BytesIO(data))
     assert seen(part) == seen(by_pillow.crop((3, 4, 40, 30)))
     assert seen(image) == seen(by_pillow)
+
+
+def test_a_format_that_somebody_else_opens_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.init()
+    assert opened_image(file_of("jpeg 4:2:0"), "") is not None
+    monkeypatch.setitem(Image.OPEN, "JPEG", (lambda fp, name: Image.new("L", (3, 2)), None))
+    assert opened_image(file_of("jpeg 4:2:0"), "") is None
