@@ -125,8 +125,8 @@ class Parts:
         if not why_not:
             self._recording = Recording()
         log.info(log_line("dataset of a class of its own", recorded=not why_not, reason=why_not))
-        if why_not != NO_PICTURES:
-            said = f"no picture is deferred: {why_not}" if why_not else "pictures that it opens are decoded by our C"
+        if why_not not in ("", NO_PICTURES):
+            said = f"no picture is deferred: {why_not}"
             self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, said))
 
     def recorded(self, loader: DataLoader[Any]) -> AbstractContextManager[None]:
@@ -136,9 +136,7 @@ class Parts:
     @property
     def plain_report(self) -> Report:
         """Of a loader without an engine."""
-        if self._recording is None:
-            return self._plain_report
-        return replace(self._plain_report, totals=self._recording.counted())
+        return self._plain_report if self._recording is None else self._recording.told_by(self._plain_report)
 
     def observer(self, epoch: Epoch) -> Observer:
         """Who is told of an epoch of the engine: the engine, and the log if there is one."""
