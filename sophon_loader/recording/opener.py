@@ -22,7 +22,16 @@ from sophon_loader.kinds.image.opening import pillow_open
 from sophon_loader.kinds.image.source import Rereads
 from sophon_loader.native import fused
 from sophon_loader.recording.look_place import look_place
-from sophon_loader.recording.picture_counts import OURS, PILLOW, WHOLE, PictureCounts, WorkerCounts, kind_of
+from sophon_loader.recording.picture_counts import (
+    DAMAGED,
+    OURS,
+    PILLOW,
+    WHOLE,
+    Counted,
+    PictureCounts,
+    WorkerCounts,
+    kind_of,
+)
 
 MAX_FILE_NBYTES = 64 << 20
 """Larger files are left to Pillow, which need not have all of them in memory."""
@@ -75,7 +84,7 @@ class Pictures:
         self.thread = thread
         self._rereads = rereads
         self._counts = counts
-        self._deferred: list[DecodeTally] = []
+        self._deferred: list[_CountedTally] = []
 
     def opened(self, path: Any) -> Image.Image | None:
         """The image of a path or a file object, its pixels not made yet; None for what Pillow is to open."""
@@ -87,13 +96,19 @@ class Pictures:
         if not isinstance(image, Deferred):
             return None
         source = image._node.source
-        source.rereads, source.tally = self._rereads, _CountedTally(self._counts)
-        self._deferred.append(source.tally)
+        tally = source.tally = _CountedTally(self._counts)
+        source.rereads = self._rereads
+        self._deferred.append(tally)
         return image
 
     def left_to_pillow(self, opened: Image.Image) -> None:
         """A picture was opened that is not deferred."""
         self._counts.add(PILLOW, kind_of(opened))
+
+    def left_to_pillow_again(self) -> None:
+        """The sample is thrown away, and made again of pictures that are not deferred."""
+        for tally in self._deferred:
+            tally.take_back()
 
     @property
     def deferred(self) -> int:
@@ -116,14 +131,21 @@ class _CountedTally(DecodeTally):
     def __init__(self, counts: WorkerCounts) -> None:
         super().__init__()
         self._counts = counts
-        self._is_decoded = self._is_wanted = False
+        self._counted_as: Counted = ()
+        self._is_wanted = False
 
     def note(self, *, ours: bool, opened: Image.Image | None = None) -> None:
         """See `DecodeTally.note`."""
         super().note(ours=ours)
-        if not self._is_decoded:
-            self._is_decoded = True
-            self._counts.add(*((OURS,) if ours else (PILLOW, "" if opened is None else kind_of(opened))))
+        if not self._counted_as:
+            self._counted_as = (OURS,) if ours else (PILLOW, "" if opened is None else kind_of(opened))
+            self._counts.add(*self._counted_as)
+
+    def take_back(self) -> None:
+        """The picture is decoded once more, by Pillow."""
+        if self._counted_as:
+            self._counts.add(*self._counted_as, by=-1)
+            self._counts.add(PILLOW, DAMAGED)
 
     def look(self, *, whole: bool) -> None:
         """See `DecodeTally.look`."""

@@ -14,6 +14,8 @@ OURS, PILLOW, WHOLE = "ours", "pillow", "whole"
 """What is counted: pictures decoded by C of our own; by Pillow, of each kind of file; wanted whole, at each place."""
 MOST = 48
 """Kinds and places that each worker tells apart; whatever comes later is counted under the name "" of its own sort."""
+DAMAGED = "of samples with a damaged file"
+"""In place of a kind: pictures of samples that were made again without us."""
 _NOTE_NBYTES = 512
 _FIRST = [(OURS,), (PILLOW, ""), (WHOLE,)]
 Counted = tuple[str, ...]
@@ -74,12 +76,12 @@ class WorkerCounts:
         for counted in _FIRST:
             self._slot(counted)
 
-    def add(self, *counted: str) -> None:
-        """Count one more picture of this kind, or place; see `Counted`."""
+    def add(self, *counted: str, by: int = 1) -> None:
+        """Count one more picture of this kind, or place; see `Counted`. `by` -1 takes one back."""
         slot = self._slots.get(counted)
         if slot is None:
             slot = self._slot(counted)
-        self._numbers[slot] += 1
+        self._numbers[slot] += by
 
     def _slot(self, counted: Counted) -> int:
         slot = len(self._slots)

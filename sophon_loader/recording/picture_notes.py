@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from sophon_loader.figures import counted, percent
@@ -50,35 +51,41 @@ def _share(found: Mapping[Counted, int]) -> str:
         told.append(f"{rest:,} of other kinds")
     return (
         f"{ours:,} of {counted(ours + pillow, 'picture')} ({percent(ours / (ours + pillow))}) were decoded by our C, "
-        f"the rest by Pillow: {', '.join(told)}; our C decodes baseline JPEG only"
+        f"the rest by Pillow: {', '.join(told)} (our C decodes baseline JPEG only)"
     )
 
 
 def _too_early(found: Mapping[Counted, int]) -> str:
-    places = sorted(((count, one[1:]) for one, count in found.items() if one[0] == WHOLE), key=lambda place: -place[0])
-    if not places:
+    lines: Counter[Counted] = Counter()
+    libraries: dict[Counted, Counter[str]] = defaultdict(Counter)
+    for one, count in found.items():
+        if one[0] == WHOLE:
+            at, library = one[1:4], "".join(one[4:])
+            lines[at] += count
+            libraries[at][library] += count
+    if not lines:
         return ""
-    total = sum(count for count, _ in places)
-    known = [(count, place) for count, place in places if place]
-    if not known:
-        return f"all of {_pictures(total)} was wanted in code of libraries, before any crop or resize"
-    count, (file, line, function, library) = known[0]
-    text = f"all of {_pictures(count)} was wanted at {file}:{line} in {function}{_code(file, line, library)}"
+    total = lines.total()
+    line, count = max(lines.items(), key=lambda one: (bool(one[0]), one[1]))
+    if not line:
+        return f"{_wanted(total)} in code of libraries, before any crop or resize"
+    text = f"{_wanted(count)} at {line[0]}:{line[1]} in {line[2]}{_code(line[0], line[1], libraries[line])}"
     if total > count:
-        text += f", and of {total - count:,} more elsewhere"
-    return f"{text}; if a crop or resize follows, do it before that line, so that our C does it, and decodes no more"
+        text += f", and {total - count:,} elsewhere"
+    return f"{text}; if a crop or resize follows, do it before that line: our C then decodes and resizes what it takes"
 
 
-def _pictures(count: int) -> str:
-    return "1 picture" if count == 1 else f"each of {count:,} pictures"
+def _wanted(count: int) -> str:
+    return f"{counted(count, 'picture')} {'was' if count == 1 else 'were'} wanted whole"
 
 
-def _code(file: str, line: str, library: str) -> str:
+def _code(file: str, line: str, libraries: Counter[str]) -> str:
     """The line itself, where it can be read, and what it has called for the pixels."""
     code = linecache.getline(file, int(line)).strip()
     if len(code) > _LINE_LENGTH:
         code = f"{code[:_LINE_LENGTH].rstrip()}..."
     told = [f"`{code}`"] if code else []
+    library = libraries.most_common(1)[0][0]
     if library:
-        told.append(f"by {library}")
+        told.append(f"by {library}{' and others' if len(libraries) > 1 else ''}")
     return f" ({', '.join(told)})" if told else ""

@@ -63,6 +63,7 @@ class RecordedDataset(Dataset[Any]):
                     raise
         if not pictures.failed:
             return found
+        pictures.left_to_pillow_again()
         before.put_back()
         return make()
 

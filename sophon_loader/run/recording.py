@@ -38,18 +38,23 @@ class Recording:
         finally:
             known["dataset"], known["worker_init_fn"] = dataset, init
 
+    def notes(self) -> list[str]:
+        """What became of the epoch's pictures, in sentences."""
+        return picture_notes(self._found()) or ["pictures that it opens are decoded by our C"]
+
     def told_by(self, report: Report) -> Report:
         """A plain loader's report, with what became of the epoch's pictures: `fused` are those that our C has decoded,
         `unfused` the others."""
-        now = self._counts.found()
-        found = {one: count - self._before.get(one, 0) for one, count in now.items()}
-        found = {one: count for one, count in found.items() if count > 0}
+        found = self._found()
         ours, pillow = decoded_pictures(found)
-        if not ours + pillow:
-            return replace(report, notes=(*report.notes, "pictures that it opens are decoded by our C"))
+        share = f"; {decoded_share(found)}" if ours + pillow else ""
         return replace(
             report,
-            why_not=f"{report.why_not}; {decoded_share(found)}",
+            why_not=f"{report.why_not}{share}",
             totals=Totals(fused=ours, unfused=pillow),
-            notes=(*report.notes, *picture_notes(found)),
+            notes=(*report.notes, *self.notes()),
         )
+
+    def _found(self) -> dict[Counted, int]:
+        new = {one: count - self._before.get(one, 0) for one, count in self._counts.found().items()}
+        return {one: count for one, count in new.items() if count > 0}

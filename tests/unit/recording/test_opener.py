@@ -16,7 +16,7 @@ from sophon_loader.kinds.image.deferred import Deferred
 from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.recording import opener as opener_module
 from sophon_loader.recording.opener import Opener, can_defer
-from sophon_loader.recording.picture_counts import OURS, PILLOW, PictureCounts
+from sophon_loader.recording.picture_counts import DAMAGED, OURS, PILLOW, PictureCounts
 from tests.support.picture_files import file_of
 
 pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
@@ -116,10 +116,16 @@ def test_a_function_that_somebody_else_has_put_there_is_called_and_stays(
 
 
 def test_pixels_that_cannot_be_made_are_noted_whoever_swallows_the_error(path: Path) -> None:
+    (path.parent / "sound.jpg").write_bytes(FILE)
     path.write_bytes(FILE[: len(FILE) // 2])
-    with Opener().opening() as pictures:
+    counts = PictureCounts(workers=1)
+    with Opener(counts.of(0)).opening() as pictures:
+        Image.open(path.parent / "sound.jpg").resize((8, 8)).tobytes()
         image = Image.open(path).convert("RGB")
         assert not pictures.failed
         with pytest.raises(OSError, match="truncated"):
             ImageOps.mirror(image).tobytes()
     assert pictures.failed
+    assert counts.found()[OURS,] == 1
+    pictures.left_to_pillow_again()
+    assert (OURS,) not in counts.found() and counts.found()[PILLOW, DAMAGED] == 2
