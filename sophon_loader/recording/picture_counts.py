@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class PictureCounts:
 
 
 class WorkerCounts:
-    """The counts of one worker; under a microsecond for what was met before.
+    """The counts of one worker, for any of its threads; under a microsecond for what was met before.
 
     Args:
         numbers: int64 [MOST], to be added to.
@@ -73,15 +74,17 @@ class WorkerCounts:
         self._names = names
         self._first = first
         self._slots: dict[Counted, int] = {}
+        self._lock = Lock()  # threads of the dataset's own look at pictures, too
         for counted in _FIRST:
             self._slot(counted)
 
     def add(self, *counted: str, by: int = 1) -> None:
         """Count one more picture of this kind, or place; see `Counted`. `by` -1 takes one back."""
-        slot = self._slots.get(counted)
-        if slot is None:
-            slot = self._slot(counted)
-        self._numbers[slot] += by
+        with self._lock:
+            slot = self._slots.get(counted)
+            if slot is None:
+                slot = self._slot(counted)
+            self._numbers[slot] += by
 
     def _slot(self, counted: Counted) -> int:
         slot = len(self._slots)

@@ -142,6 +142,16 @@ def test_plainly(files: list[Path], kind: Any, record: bool) -> None:
     assert Image.open is Views.opened.__globals__["Image"].open
 
 
+def test_files_that_pillow_opens(files: list[Path], tmp_path: Path) -> None:
+    for one in files[:4]:
+        with Image.open(one) as image:
+            image.quantize(16).save(tmp_path / f"{one.stem}.png")
+    loader = OffloadingDataLoader(Views(sorted(tmp_path.glob("*.png"))), **ARGUMENTS)
+    list(loader)
+    told = "no picture is deferred: Pillow opens all that its first samples open (palette PNG)"
+    assert told in loader.report().notes
+
+
 class ColourFirst(Views):
     def __getitem__(self, index: int) -> Any:
         image = self.opened(index)
