@@ -95,14 +95,14 @@ class WorkerCounts:
         return _FIRST.index((PILLOW, "") if counted[0] == PILLOW else (WHOLE,))
 
 
-def kind_of(image: Image.Image) -> str:
+def kind_of(image: Any) -> str:
     """What kind of file Pillow has opened, in a word or two, such as "PNG", "palette PNG" or "progressive JPEG".
 
     Args:
-        image: as `PIL.Image.open` gives it.
+        image: as `PIL.Image.open` gives it; "" for anything else that a function of the user's own may give.
     """
-    format_ = getattr(image, "format", None)
-    if not isinstance(format_, str):
+    format_ = image.format if isinstance(image, Image.Image) else None
+    if not format_:
         return ""
     known = image.info
     if format_ in ("JPEG", "MPO"):
