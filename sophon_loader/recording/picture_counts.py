@@ -114,5 +114,5 @@ def kind_of(image: Any) -> str:
     if image.mode == "P":
         return f"palette {format_}"
     if image.mode.startswith(("I", "F")):
-        return f"{'32' if image.mode in ('I', 'F') else '16'} bit {format_}"
+        return f"{'32' if image.mode in ('I', 'F') else '16'}-bit {format_}"
     return f"transparent {format_}" if "transparency" in known else format_

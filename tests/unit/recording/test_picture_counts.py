@@ -45,9 +45,9 @@ def test_a_thousand_places_and_names_that_are_too_long_keep_the_sums() -> None:
         ("L", "JPEG", {}, "other JPEG"),
         ("RGB", "PNG", {}, "PNG"),
         ("P", "PNG", {}, "palette PNG"),
-        ("I;16", "PNG", {}, "16 bit PNG"),
+        ("I;16", "PNG", {}, "16-bit PNG"),
         ("RGB", "PNG", {"transparency": (0, 0, 0)}, "transparent PNG"),
-        ("F", "TIFF", {}, "32 bit TIFF"),
+        ("F", "TIFF", {}, "32-bit TIFF"),
     ],
 )
 def test_kinds_of_files(mode: str, format_: str, arguments: dict[str, object], kind: str) -> None:
