@@ -204,6 +204,8 @@ def _of_dataset(
             yield _failed("your dataset", error)
             return
     plainly = loader._engine is None
+    if plainly:
+        yield from _of_pictures(loader._parts.about_pictures)
     for text in dict.fromkeys(str(one.message) for one in warned if issubclass(one.category, OffloadWarning)):
         yield Finding("your dataset", *_parted(text), stops=plainly)
     report = loader.report()
@@ -226,6 +228,12 @@ def _of_dataset(
         yield _failed("the measurement", error)
     finally:
         loader.close()
+
+
+def _of_pictures(told: Sequence[str]) -> Iterator[Finding]:
+    """What a dataset of a class that is not known gains without an agent: notes of its loader's first batches."""
+    for note in told:
+        yield Finding("pictures of the first samples", *(_parted(note) if "; " in note else (note,)))
 
 
 def _made(name: str) -> Any:

@@ -21,9 +21,18 @@ from sophon_loader.kinds.image.opened import opened_image
 from sophon_loader.kinds.image.opening import pillow_open
 from sophon_loader.kinds.image.source import Rereads
 from sophon_loader.native import fused
+from sophon_loader.recording.look_place import look_place
+from sophon_loader.recording.picture_counts import (
+    DAMAGED,
+    OURS,
+    PILLOW,
+    WHOLE,
+    Counted,
+    PictureCounts,
+    WorkerCounts,
+    kind_of,
+)
 
-OURS, PLAIN = range(2)
-"""Places in the counts of pictures: those that our C has decoded, and others."""
 MAX_FILE_NBYTES = 64 << 20
 """Larger files are left to Pillow, which need not have all of them in memory."""
 
@@ -35,8 +44,7 @@ class Opener:
     there, it is called for what is not deferred.
 
     Args:
-        counts: of pictures that have been decoded since, [by C of our own, by Pillow]; each is added to where it is
-            decoded, which may be behind its sample.
+        counts: each picture is added to them when it is decoded, which may be behind its sample; None to count none.
 
     Example:
         >>> opener = Opener()
@@ -46,9 +54,9 @@ class Opener:
         False
     """
 
-    def __init__(self, counts: Any = None) -> None:
+    def __init__(self, counts: WorkerCounts | None = None) -> None:
         self._rereads = Rereads()
-        self._counts = [0, 0] if counts is None else counts
+        self._counts = PictureCounts(workers=1).of(0) if counts is None else counts
 
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
@@ -72,11 +80,11 @@ class Pictures:
         counts: see `Opener`.
     """
 
-    def __init__(self, rereads: Rereads, thread: int, counts: Any) -> None:
+    def __init__(self, rereads: Rereads, thread: int, counts: WorkerCounts) -> None:
         self.thread = thread
         self._rereads = rereads
         self._counts = counts
-        self._deferred: list[DecodeTally] = []
+        self._deferred: list[_CountedTally] = []
 
     def opened(self, path: Any) -> Image.Image | None:
         """The image of a path or a file object, its pixels not made yet; None for what Pillow is to open."""
@@ -88,13 +96,19 @@ class Pictures:
         if not isinstance(image, Deferred):
             return None
         source = image._node.source
-        source.rereads, source.tally = self._rereads, _CountedTally(self._counts)
-        self._deferred.append(source.tally)
+        tally = source.tally = _CountedTally(self._counts)
+        source.rereads = self._rereads
+        self._deferred.append(tally)
         return image
 
-    def left_to_pillow(self) -> None:
+    def left_to_pillow(self, opened: Image.Image) -> None:
         """A picture was opened that is not deferred."""
-        self._counts[PLAIN] += 1
+        self._counts.add(PILLOW, kind_of(opened))
+
+    def left_to_pillow_again(self) -> None:
+        """The sample is thrown away, and made again of pictures that are not deferred."""
+        for tally in self._deferred:
+            tally.take_back()
 
     @property
     def deferred(self) -> int:
@@ -108,22 +122,36 @@ class Pictures:
 
 
 class _CountedTally(DecodeTally):
-    """Of one picture; counts who has decoded it first.
+    """Of one picture; counts who has decoded it first, and where all of it was wanted first.
 
     Args:
         counts: see `Opener`.
     """
 
-    def __init__(self, counts: Any) -> None:
+    def __init__(self, counts: WorkerCounts) -> None:
         super().__init__()
-        self._counts: Any = counts
+        self._counts = counts
+        self._counted_as: Counted = ()
+        self._is_wanted = False
 
-    def note(self, *, ours: bool) -> None:
+    def note(self, *, ours: bool, opened: Image.Image | None = None) -> None:
         """See `DecodeTally.note`."""
         super().note(ours=ours)
-        if self._counts is not None:
-            self._counts[OURS if ours else PLAIN] += 1
-            self._counts = None
+        if not self._counted_as:
+            self._counted_as = (OURS,) if ours else (PILLOW, "" if opened is None else kind_of(opened))
+            self._counts.add(*self._counted_as)
+
+    def take_back(self) -> None:
+        """The picture is decoded once more, by Pillow."""
+        if self._counted_as:
+            self._counts.add(*self._counted_as, by=-1)
+            self._counts.add(PILLOW, DAMAGED)
+
+    def look(self, *, whole: bool) -> None:
+        """See `DecodeTally.look`."""
+        if whole and not self._is_wanted:
+            self._is_wanted = True
+            self._counts.add(WHOLE, *(look_place() or ()))
 
 
 def _standing_in(pictures: Pictures, real: Any, before: Any) -> Any:
@@ -145,9 +173,10 @@ def _standing_in(pictures: Pictures, real: Any, before: Any) -> Any:
                 if must_leave(error):
                     raise
                 image = None  # Pillow will say what is wrong with it
-            if image is not None:
-                return image
-            pictures.left_to_pillow()
+            if image is None:
+                image = before(fp, *rest, **more)
+                pictures.left_to_pillow(image)
+            return image
         return before(fp, *rest, **more)
 
     open.real = real  # type: ignore[attr-defined]

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.errors import must_leave
-from sophon_loader.host.shared import SharedArray
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
 from sophon_loader.recording.opener import Opener, can_defer
+from sophon_loader.recording.picture_counts import PictureCounts
 
 
 class Streamed(NamedTuple):
@@ -41,10 +41,10 @@ class RecordedDataset(Dataset[Any]):
 
     Args:
         dataset: the user's; samples are made by its own `__getitem__` or `__getitems__`.
-        counts: int64 [workers or 1, 2] of pictures, see `Opener`; each process adds to its own row.
+        counts: of pictures; each process adds to its own.
     """
 
-    def __init__(self, dataset: Any, counts: SharedArray) -> None:
+    def __init__(self, dataset: Any, counts: PictureCounts) -> None:
         self.dataset = dataset
         self._counts = counts
         self._opener: Opener | None = None
@@ -70,7 +70,7 @@ class RecordedDataset(Dataset[Any]):
     def _made(self, make: Callable[[], Any]) -> Any:
         if self._defers is None:
             worker = get_worker_info()
-            self._opener = Opener(self._counts.array[0 if worker is None else worker.id])
+            self._opener = Opener(self._counts.of(0 if worker is None else worker.id))
             self._defers = can_defer()
         if not self._defers or self._opener is None:
             return make()
@@ -83,6 +83,7 @@ class RecordedDataset(Dataset[Any]):
                     raise
         if not pictures.failed:
             return found
+        pictures.left_to_pillow_again()
         before.put_back()
         return make()
 

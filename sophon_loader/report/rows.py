@@ -156,8 +156,12 @@ def _decoded(totals: Totals) -> str:
     """By whom; nothing where C of our own was not to."""
     text = f"{counted(totals.fused, 'picture')} by C of our own" if totals.fused else ""
     if totals.unfused:
-        which = "whose files are not baseline JPEG, or damaged" if totals.fused else "since our C takes none of them"
-        text += f"{', ' if text else ''}{counted(totals.unfused, 'picture')} by Pillow, {which}"
+        which = (
+            ", whose files are not baseline JPEG, or damaged" if totals.fused else ", since our C takes none of them"
+        )
+        if not totals.samples:  # of a dataset of any class, whose notes tell more
+            which = ""
+        text += f"{', ' if text else ''}{counted(totals.unfused, 'picture')} by Pillow{which}"
     return text
 
 

@@ -61,7 +61,7 @@ class Parts:
         """Look at the dataset, and make what it needs; see `_run_plainly` for `warn`."""
         self._look = look(loader.dataset)
         self.engine = None
-        self._recording, self._tried_to_record = None, False
+        self._recording, self._tried_to_record, self._why_not_recorded = None, False, ""
         try:
             data = offloadable(loader.dataset)
         except NotOffloadable as reason:
@@ -127,9 +127,9 @@ class Parts:
         if not why_not:
             self._recording = Recording()
         log.info(log_line("dataset of a class of its own", recorded=not why_not, reason=why_not))
-        if why_not != NO_PICTURES:
-            said = f"no picture is deferred: {why_not}" if why_not else "pictures that it opens are decoded by our C"
-            self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, said))
+        self._why_not_recorded = why_not
+        if why_not not in ("", NO_PICTURES):
+            self._plain_report = replace(self._plain_report, notes=(*self._plain_report.notes, _undeferred(why_not)))
 
     def recorded(self, loader: DataLoader[Any], place: LoaderState) -> AbstractContextManager[None]:
         """Within, workers that a plain loader starts defer the pictures that its dataset opens, where they may."""
@@ -148,9 +148,14 @@ class Parts:
     @property
     def plain_report(self) -> Report:
         """Of a loader without an engine."""
-        if self._recording is None:
-            return self._plain_report
-        return replace(self._plain_report, totals=self._recording.counted())
+        return self._plain_report if self._recording is None else self._recording.told_by(self._plain_report)
+
+    @property
+    def about_pictures(self) -> list[str]:
+        """What a loader without an engine makes of the pictures that its dataset opens, in sentences."""
+        if self._recording is not None:
+            return self._recording.notes()
+        return [_undeferred(self._why_not_recorded)] if self._why_not_recorded else []
 
     def observer(self, epoch: Epoch) -> Observer:
         """Who is told of an epoch of the engine: the engine, and the log if there is one."""
@@ -177,3 +182,7 @@ class Parts:
         """In a forked copy of the process: what runs is the parent's, so begin with an engine of this one's own."""
         if self.engine is not None:
             self.engine = Engine(self.engine.data, self._settings)
+
+
+def _undeferred(why: str) -> str:
+    return f"no picture is deferred: {why}"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from operator import index as as_int
 from typing import Any
 
-import numpy as np
 from torch.utils.data import DataLoader
 
-from sophon_loader.host.shared import SharedArray
 from sophon_loader.measures.counters import Totals
 from sophon_loader.order.order import Order
 from sophon_loader.order.reading import Reading
 from sophon_loader.pipeline.randomness import Seed
-from sophon_loader.recording.opener import OURS, PLAIN
+from sophon_loader.recording.picture_counts import Counted, PictureCounts
+from sophon_loader.recording.picture_notes import decoded_pictures, decoded_share, picture_notes
 from sophon_loader.recording.recorded_dataset import RecordedDataset, ShownDataset, Streamed
+from sophon_loader.report.report import Report
 from sophon_loader.run.ticket_sampler import Occurrences
 
 
@@ -31,8 +32,8 @@ class Recording:
 
     def __init__(self) -> None:
         self.order: StreamedOrder | None = None
-        self._counts = SharedArray(np.zeros((1, 2), np.int64))
-        self._before = np.zeros(2, np.int64)
+        self._counts = PictureCounts(workers=1)
+        self._before: dict[Counted, int] = {}
 
     @contextmanager
     def shown_to(self, loader: DataLoader[Any], order: StreamedOrder | None) -> Iterator[None]:
@@ -43,9 +44,9 @@ class Recording:
             order: see the attribute.
         """
         dataset, init = loader.dataset, loader.worker_init_fn
-        if len(self._counts.array) < loader.num_workers:  # which somebody has assigned to
-            self._counts = SharedArray(np.zeros((loader.num_workers, 2), np.int64))
-        self._before = self._counts.array.sum(axis=0)
+        if loader._iterator is None:  # else its workers persist, and go on counting where they have begun
+            self._counts = PictureCounts(max(1, loader.num_workers))
+        self._before = self._counts.found()
         known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
         known["dataset"] = RecordedDataset(dataset, self._counts)
         known["worker_init_fn"] = ShownDataset(init)
@@ -56,10 +57,26 @@ class Recording:
             self.order = None
             known["dataset"], known["worker_init_fn"] = dataset, init
 
-    def counted(self) -> Totals:
-        """Pictures that our C has decoded (`fused`), and other ones that were opened (`unfused`)."""
-        found = self._counts.array.sum(axis=0) - self._before
-        return Totals(fused=int(found[OURS]), unfused=int(found[PLAIN]))
+    def notes(self) -> list[str]:
+        """What became of the epoch's pictures, in sentences."""
+        return picture_notes(self._found()) or ["pictures that it opens are decoded by our C"]
+
+    def told_by(self, report: Report) -> Report:
+        """A plain loader's report, with what became of the epoch's pictures: `fused` are those that our C has decoded,
+        `unfused` the others."""
+        found = self._found()
+        ours, pillow = decoded_pictures(found)
+        share = f"; {decoded_share(found)}" if ours + pillow else ""
+        return replace(
+            report,
+            why_not=f"{report.why_not}{share}",
+            totals=Totals(fused=ours, unfused=pillow),
+            notes=(*report.notes, *self.notes()),
+        )
+
+    def _found(self) -> dict[Counted, int]:
+        new = {one: count - self._before.get(one, 0) for one, count in self._counts.found().items()}
+        return {one: count for one, count in new.items() if count > 0}
 
 
 class StreamedOrder:

@@ -10,13 +10,13 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch.utils.data import DataLoader, _utils
 
 from sophon_loader.errors import must_leave
@@ -24,6 +24,7 @@ from sophon_loader.order.order import Order
 from sophon_loader.pipeline.op import GENERATORS
 from sophon_loader.pipeline.randomness import seed_generators
 from sophon_loader.recording.opener import Opener, can_defer
+from sophon_loader.recording.picture_counts import PILLOW, PictureCounts
 from sophon_loader.run.trial_process import NotTried, tried_apart
 
 SAMPLES = 3
@@ -33,8 +34,13 @@ WAIT_S = 20.0
 SLOW_S = 0.5
 """Samples without a picture that take longer are not tried on: they are of something else."""
 NO_PICTURES = "its first samples open no picture by PIL.Image.open that could be deferred"
+BOUND_BEFORE = (
+    "its first samples open pictures by a name that was bound before, as by `from PIL.Image import open`; call "
+    "PIL.Image.open inside the sample"
+)
 _SEED = 20241127
 _DEEPEST = 8
+_MOST_KINDS = 4
 
 
 def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
@@ -49,7 +55,7 @@ def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
     try:
         recorded = _tried(loader, order, defer=True)  # first: what opens no picture is seen at one sample
         if not recorded["deferred"]:
-            return NO_PICTURES
+            return _why_none(recorded["left"], opened=recorded["opened"])
         plain = _tried(loader, order, defer=False)
         if recorded["values"] == plain["values"]:
             return ""
@@ -61,6 +67,18 @@ def why_not_recorded(loader: DataLoader[Any], order: Order) -> str:
         return f"its first samples could not be compared, because {why}"
 
 
+def _why_none(left: Sequence[str], *, opened: int) -> str:
+    """Why no picture was deferred.
+
+    Args:
+        left: kinds of the files that were opened by `PIL.Image.open` and are Pillow's to open.
+        opened: files that Pillow has opened in all.
+    """
+    if left:
+        return f"Pillow opens all that its first samples open ({', '.join(kind or 'unknown files' for kind in left)})"
+    return BOUND_BEFORE if opened else NO_PICTURES
+
+
 def _tried(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
     found = tried_apart(lambda: json.dumps(_looked_at(loader, order, defer=defer)), WAIT_S)
     result: dict[str, Any] = json.loads(found or "{}")
@@ -68,7 +86,8 @@ def _tried(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, A
 
 
 def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[str, Any]:
-    """Within a copy of the process: digests of some samples, and how many of their pictures were deferred."""
+    """Within a copy of the process: digests of some samples, how many of their pictures were deferred, which kinds
+    were left to Pillow, and, if none is deferred, how many Pillow has opened."""
     dataset = loader.dataset
     _be_a_worker(loader)
     seed_generators(GENERATORS, _SEED)
@@ -79,17 +98,32 @@ def _looked_at(loader: DataLoader[Any], order: Order, *, defer: bool) -> dict[st
     else:
         makes = [lambda index=index: dataset[index] for index in indices]  # type: ignore[misc]
     values, kinds, deferred = hashlib.sha256(), hashlib.sha256(), 0
+    counts, opened = PictureCounts(workers=1), [0]
+    _count_opened(opened)
     begun_s = time.monotonic()
     for make in makes:
         if defer and not deferred and time.monotonic() - begun_s > SLOW_S:
             break
-        outcome, opened = _outcome(make, Opener() if defer else None)
-        deferred += opened
+        outcome, pictures = _outcome(make, Opener(counts.of(0)) if defer else None)
+        deferred += pictures
         for part in _parts(outcome, 0):
             kinds.update(part[0].encode())
             values.update(part[0].encode())
             values.update(part[1])
-    return {"values": values.hexdigest(), "kinds": kinds.hexdigest(), "deferred": deferred}
+    left = sorted(one[1] for one in counts.found() if one[0] == PILLOW)[:_MOST_KINDS]
+    digests = {"values": values.hexdigest(), "kinds": kinds.hexdigest()}
+    return {**digests, "deferred": deferred, "left": left, "opened": opened[0]}
+
+
+def _count_opened(opened: list[int]) -> None:
+    """Count files that Pillow opens from now on, by whatever name its function is called."""
+    begin = ImageFile.ImageFile.__init__
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> None:
+        opened[0] += 1
+        begin(self, *args, **kwargs)
+
+    ImageFile.ImageFile.__init__ = counting  # type: ignore[method-assign]  # of this copy of the process alone
 
 
 def _be_a_worker(loader: DataLoader[Any]) -> None:

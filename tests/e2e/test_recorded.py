@@ -16,6 +16,7 @@ from torchvision import transforms
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.recording.opener import can_defer
+from sophon_loader.run.recording_trial import BOUND_BEFORE
 from tests.support.pictures import make_tree
 
 pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
@@ -116,7 +117,10 @@ def test_batches_are_torchs(files: list[Path], tmp_path: Path, kind: Any, argume
     found = epochs(loader)
     assert alike(found, expected)
     report = loader.report().as_dict()
-    assert report["fused"] >= OURS and any("decoded by our C" in note for note in report["notes"]), report
+    ours, others = report["fused"], report["unfused"]
+    assert ours >= OURS and f"our C decoded {ours} of {ours + others} pictures" in report["summary"], report
+    assert any(f"{ours} of {ours + others} pictures (" in note for note in report["notes"]), report
+    assert len(files) <= ours + others <= len(files) + (kind is Swallows)
     loader.close()
     assert loader.dataset.__class__ is kind
 
@@ -134,7 +138,33 @@ def test_plainly(files: list[Path], kind: Any, record: bool) -> None:
     assert alike(epochs(loader), epochs(DataLoader(kind(files), **ARGUMENTS)))
     report = loader.report().as_dict()
     assert report["fused"] == 0 and not any("decoded by our C" in note for note in report["notes"])
+    assert any(BOUND_BEFORE in note for note in report["notes"]) == (kind is Named)
     assert Image.open is Views.opened.__globals__["Image"].open
+
+
+def test_files_that_pillow_opens(files: list[Path], tmp_path: Path) -> None:
+    for one in files[:4]:
+        with Image.open(one) as image:
+            image.quantize(16).save(tmp_path / f"{one.stem}.png")
+    loader = OffloadingDataLoader(Views(sorted(tmp_path.glob("*.png"))), **ARGUMENTS)
+    list(loader)
+    told = "no picture is deferred: Pillow opens all that its first samples open (palette PNG)"
+    assert told in loader.report().notes
+
+
+class ColourFirst(Views):
+    def __getitem__(self, index: int) -> Any:
+        image = self.opened(index)
+        return self.augment(Image.fromarray(255 - np.asarray(image)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_line_that_wants_all_of_a_picture(files: list[Path], workers: int) -> None:
+    loader = OffloadingDataLoader(ColourFirst(files), num_workers=workers, persistent_workers=workers > 0, **ARGUMENTS)
+    epochs(loader)
+    line = ColourFirst.__getitem__.__code__.co_firstlineno + 2
+    wanted = f"{len(files)} pictures were wanted whole at {__file__}:{line} in __getitem__ (`return self.augment("
+    assert any(note.startswith(wanted) for note in loader.report().notes), loader.report().notes
 
 
 def test_the_first_samples_are_tried_without_a_trace(files: list[Path]) -> None:

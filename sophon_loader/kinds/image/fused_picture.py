@@ -42,9 +42,12 @@ class DecodeTally:
     ours: bool = False
     failed: bool = False
 
-    def note(self, *, ours: bool) -> None:
-        """The picture has been decoded, by C of our own or by Pillow."""
+    def note(self, *, ours: bool, opened: Image.Image | None = None) -> None:
+        """The picture has been decoded, by C of our own or by Pillow, which has `opened` it."""
         self.ours |= ours
+
+    def look(self, *, whole: bool) -> None:
+        """Somebody wants pixels: of all of the picture, or of what a crop or a resize leaves of it."""
 
 
 class Picture:

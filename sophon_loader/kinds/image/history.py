@@ -15,6 +15,9 @@ from sophon_loader.kinds.image.primitives import Shape
 from sophon_loader.kinds.image.source import DecodedPixels, PictureFile
 from sophon_loader.programs.program import Step
 
+_SMALLER = ("crop", "resize", "transform")
+"""Steps that may leave less than all of a picture."""
+
 
 class Node:
     """A point of an image's history: a picture's file, or a step on what another point makes.
@@ -66,15 +69,13 @@ class Node:
     def made(self) -> Any:
         """Pillow's own image of this point, made of the nearest point before it that is kept or will be wanted again,
         or of as much of the file as it takes."""
-        if self.im is not None:
-            return self.im
-        with self._noting_failures():
-            return self._made()
+        with self._noting():
+            return self._made() if self.im is None else self.im
 
     def _made(self) -> Any:
         base, ran, steps = self._way()
         if base.parent is not None and base.im is None and base.ours is None and base.is_shared():
-            base.im = base.made()
+            base.im = base._made()
         if base.im is not None:
             held = DecodedPixels(Image.Image()._new(base.im), None, base.shape)
         elif (found := base._begun(steps[: _until_held(ran)])) is not None:
@@ -94,7 +95,7 @@ class Node:
 
     def picture(self) -> Picture | None:
         """The pixels of this point by C of our own, of the file alone; None where Pillow must make them."""
-        with self._noting_failures():
+        with self._noting():
             return self._picture()
 
     def _picture(self) -> Picture | None:
@@ -113,13 +114,26 @@ class Node:
         return None
 
     @contextmanager
-    def _noting_failures(self) -> Iterator[None]:
+    def _noting(self) -> Iterator[None]:
+        """Tell the file's tally that somebody looks here, and whether that fails."""
+        tally = self.source.tally
+        if tally is not None:
+            tally.look(whole=self._is_whole())
         try:
             yield
         except Exception as error:
-            if self.source.tally is not None and not must_leave(error):
-                self.source.tally.failed = True
+            if tally is not None and not must_leave(error):
+                tally.failed = True
             raise
+
+    def _is_whole(self) -> bool:
+        """Whether all of the picture is here, at its own size."""
+        node: Node | None = self
+        while node is not None:
+            if node.step is not None and node.step[0] in _SMALLER:
+                return False
+            node = node.parent
+        return True
 
     def _way(self) -> tuple[Node, list[Node], list[Step]]:
         """The nearest point up to this one that is kept, or will be wanted again; those from there to here that are no

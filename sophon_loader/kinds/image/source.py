@@ -136,7 +136,7 @@ class PictureFile:
             raise without_frames(self._failed)
         opened = self.opened()
         if self.tally is not None and opened.tile:
-            self.tally.note(ours=False)
+            self.tally.note(ours=False, opened=opened)
         try:
             opened.load()
         except Exception as error:

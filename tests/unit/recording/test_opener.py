@@ -15,7 +15,8 @@ from PIL import Image, ImageOps
 from sophon_loader.kinds.image.deferred import Deferred
 from sophon_loader.kinds.image.opening import open_image
 from sophon_loader.recording import opener as opener_module
-from sophon_loader.recording.opener import OURS, PLAIN, Opener, can_defer
+from sophon_loader.recording.opener import Opener, can_defer
+from sophon_loader.recording.picture_counts import DAMAGED, OURS, PILLOW, PictureCounts
 from tests.support.picture_files import file_of
 
 pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
@@ -48,28 +49,30 @@ def test_it_stands_there_within_alone_and_defers(path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["path", "text", "file", "bytes in memory", "mode", "behind its beginning"])
 def test_ways_of_opening(path: Path, way: str) -> None:
-    counts = [0, 0]
-    with path.open("rb") as file, Opener(counts).opening():
+    counts = PictureCounts(workers=1)
+    with path.open("rb") as file, Opener(counts.of(0)).opening():
         memory = io.BytesIO(FILE)
         memory.seek(7)
         given: dict[str, Any] = {"path": path, "text": str(path), "file": file, "behind its beginning": memory}
         more: dict[str, Any] = {"mode": "r"} if way == "mode" else {}
         image = Image.open(given.get(way, io.BytesIO(FILE)), **more)
-        assert isinstance(image, Deferred) and counts == [0, 0], "nothing is decoded yet"
+        assert isinstance(image, Deferred) and not counts.found(), "nothing is decoded yet"
         found = image.resize((30, 20)).tobytes()
         assert found == PILLOWS(path).resize((30, 20)).tobytes()
-    assert counts[OURS] == 1 and counts[PLAIN] == 0
+    assert counts.found() == {(OURS,): 1}
 
 
 def test_what_is_pillows_to_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = [0, 0]
+    counts = PictureCounts(workers=1)
     (path.parent / "palette.png").write_bytes(file_of("png P", 40, 30))
-    with Opener(counts).opening() as pictures:
+    with Opener(counts.of(0)).opening() as pictures:
         assert not is_deferred(Image.open(path, formats=["JPEG"]))
-        assert counts[PLAIN] == 0
+        assert not counts.found()
         assert not is_deferred(Image.open(os.fsencode(path)))
         assert not is_deferred(Image.open(path.parent / "palette.png"))
-        assert counts[PLAIN] == 2, "of what might have been deferred"
+        assert counts.found() == {(PILLOW, "other JPEG"): 1, (PILLOW, "palette PNG"): 1}, (
+            "what might have been deferred"
+        )
         with pytest.raises(FileNotFoundError):
             Image.open(path.parent / "none.jpg")
         with pytest.raises(IsADirectoryError):
@@ -113,10 +116,16 @@ def test_a_function_that_somebody_else_has_put_there_is_called_and_stays(
 
 
 def test_pixels_that_cannot_be_made_are_noted_whoever_swallows_the_error(path: Path) -> None:
+    (path.parent / "sound.jpg").write_bytes(FILE)
     path.write_bytes(FILE[: len(FILE) // 2])
-    with Opener().opening() as pictures:
+    counts = PictureCounts(workers=1)
+    with Opener(counts.of(0)).opening() as pictures:
+        Image.open(path.parent / "sound.jpg").resize((8, 8)).tobytes()
         image = Image.open(path).convert("RGB")
         assert not pictures.failed
         with pytest.raises(OSError, match="truncated"):
             ImageOps.mirror(image).tobytes()
     assert pictures.failed
+    assert counts.found()[OURS,] == 1
+    pictures.left_to_pillow_again()
+    assert (OURS,) not in counts.found() and counts.found()[PILLOW, DAMAGED] == 2

@@ -182,6 +182,15 @@ def test_the_verdict_is_what_limits_and_what_would_help() -> None:
     assert FULL.as_dict()["verdict"] == FULL.verdict == f"{ROWS['what limits']} {ROWS['what would help']}"
 
 
+def test_who_decoded_pictures_is_said_with_a_reason_where_samples_are_counted() -> None:
+    """Else the pictures are those of a dataset of any class, and notes tell why."""
+    counts = replace(NO_TOTALS, fused=3, unfused=1)
+    alone = dict(rows_of(Report("auto", totals=counts)))["decoded here"]
+    assert alone == "3 pictures by C of our own, 1 picture by Pillow"
+    told = dict(rows_of(Report("auto", totals=replace(counts, samples=4))))["decoded here"]
+    assert told.endswith("1 picture by Pillow, whose files are not baseline JPEG, or damaged")
+
+
 def test_a_row_of_which_nothing_is_known_is_left_out() -> None:
     alone = Report(
         "auto",

@@ -1,0 +1,68 @@
+"""The line of the user's code that is at work: where a picture's pixels were wanted."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+_LIBRARIES = ("torchvision", "timm", "albumentations", "albucore", "torch", "PIL", "numpy", "cv2", "sophon_loader")
+_TELLING = ("torchvision", "timm", "albumentations")
+"""Whose functions have names that say more than the user's line, such as `to_tensor` in a `Compose`."""
+_STANDARD = "python"
+_TYPED_IN = ("<stdin>", "<string>", "<ipython")
+
+
+class LookPlace(NamedTuple):
+    """A line of code.
+
+    Args:
+        file: its path.
+        line: its number, as text.
+        function: that it stands in.
+        library: function of a library that it has called for the pixels, "torchvision.to_tensor"; "" for none.
+    """
+
+    file: str
+    line: str
+    function: str
+    library: str
+
+
+def look_place() -> LookPlace | None:
+    """The innermost line on the stack that is neither a library's for pictures nor the standard library's.
+
+    Returns:
+        None where there is no such line: a dataset and transforms of torchvision's own, say. Takes a few microseconds.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    library = ""
+    while frame is not None:
+        code = frame.f_code
+        of = _library_of(code.co_filename)
+        if not of:
+            return LookPlace(code.co_filename, str(frame.f_lineno), code.co_name, library)
+        if not library and of in _TELLING:
+            library = f"{of}.{code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _library_of(file: str) -> str:
+    """The library that a file of code belongs to; "" for the user's own."""
+    if file.startswith("<"):
+        return "" if file.startswith(_TYPED_IN) else _STANDARD
+    path = Path(file)
+    for name in _LIBRARIES:
+        module = sys.modules.get(name)
+        if any(path.is_relative_to(folder) for folder in getattr(module, "__path__", ())):
+            return name
+    for name in ("stdlib", "platstdlib"):
+        folder = Path(sysconfig.get_path(name))
+        if path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}:
+            return _STANDARD
+    return ""
