@@ -94,7 +94,7 @@ def _source(dataset: Any) -> tuple[Source, int]:
     raise NotOffloadable(_why(dataset))
 
 
-_ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow as RGB, gain nothing"
+_ONLY = "samples with masks, boxes or several pictures, or not opened by Pillow as RGB, gain nothing by an agent"
 """What giving a class these members would not change: said before somebody does."""
 
 

@@ -64,13 +64,13 @@ def why_no_gain(dataset: Any) -> str:
 
     Example:
         >>> why_no_gain(CIFAR10("data"))
-        "its samples are in memory, so nothing is gained; write single pictures to files to gain, ..."
+        "its samples are in memory, so nothing is gained by an agent; write single pictures to files to gain, ..."
     """
     kind = _kind(dataset)
     if not kind:
         return ""
     why, remedy = _KINDS[kind]
-    return f"{why}, so nothing is gained; {remedy}"
+    return f"{why}, so nothing is gained by an agent; {remedy}"
 
 
 def _kind(dataset: Any) -> str:

@@ -74,7 +74,8 @@ def test_the_kind_and_what_could_be_done_are_named(dataset: Any, kind: str, reme
     with pytest.raises(NotOffloadable) as caught:
         offloadable(dataset)
     says = str(caught.value)
-    assert f"runs as in DataLoader: {without_gain._KINDS[kind][0]}, so nothing is gained; " in says and remedy in says
+    why = without_gain._KINDS[kind][0]
+    assert f"runs as in DataLoader: {why}, so nothing is gained by an agent; " in says and remedy in says
     assert "key(index)" not in says, "members that would change nothing"
 
 
