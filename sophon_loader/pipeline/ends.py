@@ -97,12 +97,13 @@ class PointwiseEnd:
         self._attributes = [(op.call, name) for op in ops if op.spec is not None for name in op.spec.params]
         self._made: dict[tuple[str, torch.dtype, bool], tuple[list[Any], _Table | None]] = {}
 
-    def run(self, image: Any, place: Place | None = None) -> Any | None:
+    def run(self, image: Any, place: Place | None = None, *, keep: bool = False) -> Any | None:
         """What the ops make of a PIL image, by the table.
 
         Args:
             image: the value at stage `first`.
             place: gives memory for it; None for new memory.
+            keep: whether a deferred image keeps its pixels, because somebody may look at it again.
 
         Returns:
             Tensor [C, H, W]; None if there is no table for this value, so that the ops must run.
@@ -114,6 +115,8 @@ class PointwiseEnd:
             if table is None:
                 return None
             suits_picture = table.copies or table.floats is not None
+            if keep and type(image) is Deferred:
+                image.decode()
             picture = image.picture() if type(image) is Deferred and suits_picture else None
             if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
                 return None

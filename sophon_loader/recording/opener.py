@@ -21,6 +21,7 @@ from sophon_loader.kinds.image.opened import opened_image
 from sophon_loader.kinds.image.opening import pillow_open
 from sophon_loader.kinds.image.source import Rereads
 from sophon_loader.native import fused
+from sophon_loader.recording.containers import Containers
 
 OURS, PLAIN = range(2)
 """Places in the counts of pictures: those that our C has decoded, and others."""
@@ -32,7 +33,7 @@ class Opener:
     """Defers the pictures that one thread opens by `PIL.Image.open`; whatever else is opened is Pillow's to open.
 
     Nothing of Pillow's is replaced but that one name, and only within `opening`. Where somebody else has put a function
-    there, it is called for what is not deferred.
+    there, it is called for what is not deferred. What is replaced of torchvision's then is in `containers.py`.
 
     Args:
         counts: of pictures that have been decoded since, [by C of our own, by Pillow]; each is added to where it is
@@ -49,15 +50,17 @@ class Opener:
     def __init__(self, counts: Any = None) -> None:
         self._rereads = Rereads()
         self._counts = [0, 0] if counts is None else counts
+        self._containers = Containers()
 
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
-        """Within, in this thread, `PIL.Image.open` defers."""
+        """Within, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
         pictures = Pictures(self._rereads, threading.get_ident(), self._counts)
         before = Image.open
         hook = Image.open = _standing_in(pictures, pillow_open(), before)
         try:
-            yield pictures
+            with self._containers.standing_in():
+                yield pictures
         finally:
             if Image.open is hook:  # else somebody has put another one there, which stays
                 Image.open = before

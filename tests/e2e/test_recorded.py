@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torchvision import transforms
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
 from tests.support.pictures import make_tree
 
@@ -135,6 +136,20 @@ def test_plainly(files: list[Path], kind: Any, record: bool) -> None:
     report = loader.report().as_dict()
     assert report["fused"] == 0 and not any("decoded by our C" in note for note in report["notes"])
     assert Image.open is Views.opened.__globals__["Image"].open
+
+
+def test_tables_end_the_users_composes(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    run = TableEnd.run
+
+    def spied(*args: Any, **more: Any) -> Any:
+        made.append(run(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(TableEnd, "run", spied)
+    loader = OffloadingDataLoader(Views(files), **ARGUMENTS)
+    assert alike(epochs(loader, 1), epochs(DataLoader(Views(files), **ARGUMENTS), 1))
+    assert {*map(type, made)} == {torch.Tensor} and len(made) >= 2 * OURS - 1, "the first call alone is plain"
 
 
 def test_the_first_samples_are_tried_without_a_trace(files: list[Path]) -> None:
