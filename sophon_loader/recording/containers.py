@@ -26,7 +26,7 @@ from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred
 from sophon_loader.pipeline.ends import PointwiseEnd, end_of
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.op_catalogue import op_type_of
+from sophon_loader.pipeline.op_catalogue import load_ops, op_type_of
 from sophon_loader.pipeline.op_registry import op_of
 from sophon_loader.pipeline.randomness import preserved
 from sophon_loader.pipeline.replaced import replaced_in_transform
@@ -50,6 +50,7 @@ class Containers:
 
     def __init__(self) -> None:
         self._ends: WeakKeyDictionary[Any, TableEnd | None] = WeakKeyDictionary()
+        """By container; None for one that has been called once."""
 
     @contextmanager
     def standing_in(self) -> Iterator[None]:
@@ -125,6 +126,13 @@ class _StandIn:
 
 
 _STAND_INS = (_StandIn(v1.Compose, "__call__"), _StandIn(v2.Compose, "forward"))
+
+
+def read_library() -> None:
+    """Read the code of torchvision's transforms, which takes 15 ms, so that no worker forked from here has to."""
+    for cls in (v1.Compose, v2.Compose):
+        replaced_in_transform(cls)
+    load_ops()
 
 
 class TableEnd:

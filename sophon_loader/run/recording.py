@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from sophon_loader.host.shared import SharedArray
 from sophon_loader.measures.counters import Totals
+from sophon_loader.recording.containers import read_library
 from sophon_loader.recording.opener import OURS, PLAIN
 from sophon_loader.recording.recorded_dataset import RecordedDataset, ShownDataset
 
@@ -29,6 +30,7 @@ class Recording:
         if len(self._counts.array) < loader.num_workers:  # which somebody has assigned to
             self._counts = SharedArray(np.zeros((loader.num_workers, 2), np.int64))
         self._before = self._counts.array.sum(axis=0)
+        read_library()
         known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
         known["dataset"] = RecordedDataset(dataset, self._counts)
         known["worker_init_fn"] = ShownDataset(init)
