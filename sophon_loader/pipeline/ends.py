@@ -42,7 +42,9 @@ _CHANNELS = {"L": 1, "RGB": 3}
 """The modes for which there are tables."""
 _IMAGES = (Image.Image, Deferred, Looked)
 _CLASSES = (torch.Tensor, tv_tensors.Image)
-_CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
+_CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype)
+_MAX_VALUES = 4
+"""A tensor of more is no parameter with a value per channel."""
 
 
 Place = Callable[[tuple[int, ...], torch.dtype], torch.Tensor | None]
@@ -171,11 +173,14 @@ def end_of(ops: Sequence[Op]) -> PointwiseEnd | None:
 
 
 def _kept(value: Any) -> Any:
+    """A parameter as it is now; of a tensor, such as timm's `mean`, its values, since it can be written to."""
+    if type(value) is torch.Tensor and value.numel() <= _MAX_VALUES:
+        return value.dtype, str(value.shape), value.numpy().tobytes()
     return tuple(value) if type(value) is list else value
 
 
 def _constant(state: list[Any]) -> bool:
-    """Whether none of these can change but by being replaced: a tensor, say, can be written to unseen."""
+    """Whether none of these can change but by being replaced: an array, say, can be written to unseen."""
     return all(isinstance(one, _CONSTANTS) for value in state for one in (value if type(value) is tuple else (value,)))
 
 
