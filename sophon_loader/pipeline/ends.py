@@ -42,7 +42,9 @@ _CHANNELS = {"L": 1, "RGB": 3}
 """The modes for which there are tables."""
 _IMAGES = (Image.Image, Deferred, Looked)
 _CLASSES = (torch.Tensor, tv_tensors.Image)
-_CONSTANTS = (bool, int, float, str, type(None), torch.dtype)
+_CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype)
+_MAX_VALUES = 4
+"""A tensor of more is no parameter with a value per channel."""
 
 
 Place = Callable[[tuple[int, ...], torch.dtype], torch.Tensor | None]
@@ -97,12 +99,13 @@ class PointwiseEnd:
         self._attributes = [(op.call, name) for op in ops if op.spec is not None for name in op.spec.params]
         self._made: dict[tuple[str, torch.dtype, bool], tuple[list[Any], _Table | None]] = {}
 
-    def run(self, image: Any, place: Place | None = None) -> Any | None:
+    def run(self, image: Any, place: Place | None = None, *, keep: bool = False) -> Any | None:
         """What the ops make of a PIL image, by the table.
 
         Args:
             image: the value at stage `first`.
             place: gives memory for it; None for new memory.
+            keep: whether a deferred image keeps its pixels, because somebody may look at it again.
 
         Returns:
             Tensor [C, H, W]; None if there is no table for this value, so that the ops must run.
@@ -114,6 +117,8 @@ class PointwiseEnd:
             if table is None:
                 return None
             suits_picture = table.copies or table.floats is not None
+            if keep and type(image) is Deferred:
+                image.decode()
             picture = image.picture() if type(image) is Deferred and suits_picture else None
             if picture is None and table.copies:  # to copy an image's pixels is what the ops do well
                 return None
@@ -168,11 +173,14 @@ def end_of(ops: Sequence[Op]) -> PointwiseEnd | None:
 
 
 def _kept(value: Any) -> Any:
+    """A parameter as it is now; of a tensor, such as timm's `mean`, its values, since it can be written to."""
+    if type(value) is torch.Tensor and value.numel() <= _MAX_VALUES:
+        return value.dtype, str(value.shape), value.numpy().tobytes()
     return tuple(value) if type(value) is list else value
 
 
 def _constant(state: list[Any]) -> bool:
-    """Whether none of these can change but by being replaced: a tensor, say, can be written to unseen."""
+    """Whether none of these can change but by being replaced: an array, say, can be written to unseen."""
     return all(isinstance(one, _CONSTANTS) for value in state for one in (value if type(value) is tuple else (value,)))
 
 

@@ -21,6 +21,7 @@ from sophon_loader.kinds.image.opened import opened_image
 from sophon_loader.kinds.image.opening import pillow_open
 from sophon_loader.kinds.image.source import Rereads
 from sophon_loader.native import fused
+from sophon_loader.recording.containers import Containers
 from sophon_loader.recording.look_place import look_place
 from sophon_loader.recording.picture_counts import (
     DAMAGED,
@@ -32,7 +33,10 @@ from sophon_loader.recording.picture_counts import (
     WorkerCounts,
     kind_of,
 )
+from sophon_loader.recording.stand_in import StandIn
 
+_PICTURES: dict[int, Pictures] = {}
+"""By thread: of the sample that it makes. Threads come and go without a lock, which a fork might copy."""
 MAX_FILE_NBYTES = 64 << 20
 """Larger files are left to Pillow, which need not have all of them in memory."""
 
@@ -41,7 +45,7 @@ class Opener:
     """Defers the pictures that one thread opens by `PIL.Image.open`; whatever else is opened is Pillow's to open.
 
     Nothing of Pillow's is replaced but that one name, and only within `opening`. Where somebody else has put a function
-    there, it is called for what is not deferred.
+    there, it is called for what is not deferred. What is replaced of torchvision's then is in `containers.py`.
 
     Args:
         counts: each picture is added to them when it is decoded, which may be behind its sample; None to count none.
@@ -57,18 +61,25 @@ class Opener:
     def __init__(self, counts: WorkerCounts | None = None) -> None:
         self._rereads = Rereads()
         self._counts = PictureCounts(workers=1).of(0) if counts is None else counts
+        self._containers = Containers()
 
     @contextmanager
     def opening(self) -> Iterator[Pictures]:
-        """Within, in this thread, `PIL.Image.open` defers."""
-        pictures = Pictures(self._rereads, threading.get_ident(), self._counts)
-        before = Image.open
-        hook = Image.open = _standing_in(pictures, pillow_open(), before)
+        """Within, in this thread, `PIL.Image.open` defers, and containers take deferred images to tensors."""
+        thread = threading.get_ident()
+        outer = _PICTURES.get(thread)
+        pictures = _PICTURES[thread] = Pictures(self._rereads, self._counts)
+        _STAND_IN.place()
         try:
-            yield pictures
+            with self._containers.standing_in():
+                yield pictures
         finally:
-            if Image.open is hook:  # else somebody has put another one there, which stays
-                Image.open = before
+            if outer is not None:
+                _PICTURES[thread] = outer
+            else:
+                del _PICTURES[thread]
+            if not _PICTURES:
+                _STAND_IN.take_away()
 
 
 class Pictures:
@@ -76,12 +87,10 @@ class Pictures:
 
     Args:
         rereads: of the process; a picture that is read twice tells the next ones.
-        thread: the identifier of the thread whose pictures are deferred.
         counts: see `Opener`.
     """
 
-    def __init__(self, rereads: Rereads, thread: int, counts: WorkerCounts) -> None:
-        self.thread = thread
+    def __init__(self, rereads: Rereads, counts: WorkerCounts) -> None:
         self._rereads = rereads
         self._counts = counts
         self._deferred: list[_CountedTally] = []
@@ -154,33 +163,31 @@ class _CountedTally(DecodeTally):
             self._counts.add(WHOLE, *(look_place() or ()))
 
 
-def _standing_in(pictures: Pictures, real: Any, before: Any) -> Any:
-    """What stands at `PIL.Image.open` while a sample is made.
-
-    Args:
-        pictures: of the sample.
-        real: Pillow's own function, for this package's own code (`pillow_open`).
-        before: what stood there.
-    """
+def _opening(before: Any) -> Any:
+    """What stands at `PIL.Image.open`, given what stood there."""
 
     @wraps(before)
     def open(fp: Any, *rest: Any, **more: Any) -> Any:
+        pictures = _PICTURES.get(threading.get_ident())
         usual = (*rest, *more.values()) in ((), ("r",), ("r", None), (None,))
-        if usual and threading.get_ident() == pictures.thread:
-            try:
-                image = pictures.opened(fp)
-            except Exception as error:
-                if must_leave(error):
-                    raise
-                image = None  # Pillow will say what is wrong with it
-            if image is None:
-                image = before(fp, *rest, **more)
-                pictures.left_to_pillow(image)
-            return image
-        return before(fp, *rest, **more)
+        if pictures is None or not usual:
+            return before(fp, *rest, **more)
+        try:
+            image = pictures.opened(fp)
+        except Exception as error:
+            if must_leave(error):
+                raise
+            image = None  # Pillow will say what is wrong with it
+        if image is None:
+            image = before(fp, *rest, **more)
+            pictures.left_to_pillow(image)
+        return image
 
-    open.real = real  # type: ignore[attr-defined]
+    open.real = pillow_open()  # type: ignore[attr-defined]  # for this package's own code
     return open
+
+
+_STAND_IN = StandIn(Image, "open", _opening)
 
 
 def can_defer() -> bool:

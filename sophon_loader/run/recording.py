@@ -15,6 +15,7 @@ from sophon_loader.measures.counters import Totals
 from sophon_loader.order.order import Order
 from sophon_loader.order.reading import Reading
 from sophon_loader.pipeline.randomness import Seed
+from sophon_loader.recording.containers import read_library
 from sophon_loader.recording.picture_counts import Counted, PictureCounts
 from sophon_loader.recording.picture_notes import decoded_pictures, decoded_share, picture_notes
 from sophon_loader.recording.recorded_dataset import RecordedDataset, ShownDataset, Streamed
@@ -47,6 +48,7 @@ class Recording:
         if loader._iterator is None:  # else its workers persist, and go on counting where they have begun
             self._counts = PictureCounts(max(1, loader.num_workers))
         self._before = self._counts.found()
+        read_library()
         known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
         known["dataset"] = RecordedDataset(dataset, self._counts)
         known["worker_init_fn"] = ShownDataset(init)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker
 from torchvision import transforms
 
 from sophon_loader import OffloadingDataLoader, OffloadOptions
+from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.run.recording_trial import BOUND_BEFORE
 from tests.support.pictures import make_tree
@@ -165,6 +166,20 @@ def test_the_line_that_wants_all_of_a_picture(files: list[Path], workers: int) -
     line = ColourFirst.__getitem__.__code__.co_firstlineno + 2
     wanted = f"{len(files)} pictures were wanted whole at {__file__}:{line} in __getitem__ (`return self.augment("
     assert any(note.startswith(wanted) for note in loader.report().notes), loader.report().notes
+
+
+def test_tables_end_the_users_composes(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    run = TableEnd.run
+
+    def spied(*args: Any, **more: Any) -> Any:
+        made.append(run(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(TableEnd, "run", spied)
+    loader = OffloadingDataLoader(Views(files), **ARGUMENTS)
+    assert alike(epochs(loader, 1), epochs(DataLoader(Views(files), **ARGUMENTS), 1))
+    assert {*map(type, made)} == {torch.Tensor} and len(made) >= 2 * OURS - 1, "the first call alone is plain"
 
 
 def test_the_first_samples_are_tried_without_a_trace(files: list[Path]) -> None:

@@ -234,7 +234,7 @@ def _opened(source: PictureFile, steps: Sequence[Step]) -> tuple[Picture, int] |
     if source.tally is None or not _finishes() or source.can_be_cut or source.part:  # Pillow must judge it
         return None
     done = next((at for at, step in enumerate(steps) if step[0] not in ("convert", "crop")), len(steps))
-    if done == len(steps) or steps[done][0] != "resize":
+    if done == len(steps) or steps[done][0] != "resize" or steps[done][-1] is not None:  # a gap is Pillow's
         return None
     image = run(source.whole(), steps[:done])
     if image.mode not in MODES:

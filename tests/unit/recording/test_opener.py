@@ -129,3 +129,22 @@ def test_pixels_that_cannot_be_made_are_noted_whoever_swallows_the_error(path: P
     assert counts.found()[OURS,] == 1
     pictures.left_to_pillow_again()
     assert (OURS,) not in counts.found() and counts.found()[PILLOW, DAMAGED] == 2
+
+
+def test_threads_that_make_samples_at_a_time_leave_nothing_behind(path: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def longer() -> None:
+        with Opener().opening():
+            begun.set()
+            may_end.wait(10)
+
+    with Opener().opening() as pictures:
+        thread = threading.Thread(target=longer)
+        thread.start()
+        begun.wait(10)
+        assert is_deferred(Image.open(path)) and pictures.deferred == 1
+    assert not is_deferred(Image.open(path))
+    may_end.set()
+    thread.join()
+    assert Image.open is PILLOWS

@@ -108,6 +108,12 @@ def test_a_file_that_is_not_ours_is_resized_all_the_same() -> None:
     assert found is not None and found[1] == 3 and source.tally == DecodeTally()
 
 
+def test_a_file_that_is_not_ours_is_not_copied_for_a_resize_that_is_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = counted(file_of("jpeg progressive"))
+    monkeypatch.setattr(PictureFile, "whole", lambda self: pytest.fail("it is decoded here"))
+    assert begun(source, [("resize", 24, 24, 2, None, 2.0)]) is None, "with a gap"
+
+
 def test_the_picture_ends_before_a_step_that_pillow_must_take() -> None:
     inverted: Step = ("point", bytes(range(256))[::-1] * 3)
     found = begun(counted(file_of("jpeg 4:2:0")), [("crop", 3, 4, 40, 41), inverted, ("transpose", 0)])

@@ -1,0 +1,192 @@
+"""The functions that stand in for the calls of torchvision's Compose while a sample is made.
+
+A Compose that is called on a deferred image runs as it always does, one transform after the other, up to those that
+make a tensor of the image value by value, such as ToTensor and Normalize. These draw no random numbers, so a table
+takes their place (`pipeline.ends`): the same bits, without an image of Pillow's in between.
+
+All else is called as the user has written it: several inputs, subclasses of Compose, transforms that the registry does
+not know or that have been changed since, and whatever the table cannot make.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
+from operator import is_
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from sophon_loader.errors import must_leave
+from sophon_loader.kinds.image.deferred import Deferred
+from sophon_loader.pipeline.ends import PointwiseEnd, end_of
+from sophon_loader.pipeline.op import GENERATORS
+from sophon_loader.pipeline.op_catalogue import load_ops, op_type_of
+from sophon_loader.pipeline.op_registry import op_of
+from sophon_loader.pipeline.randomness import preserved
+from sophon_loader.pipeline.replaced import replaced_in_transform
+from sophon_loader.pipeline.watch import Watch
+from sophon_loader.recording.stand_in import StandIn
+
+_ACTIVE: dict[int, Containers] = {}
+"""By thread: whose containers they are that it calls. Threads come and go without a lock, which a fork might copy."""
+
+
+class Containers:
+    """Runs the containers that one thread calls on deferred images, each with a table for its end where it has one.
+
+    The transforms of a container are looked at when it is called for the second time. That takes a millisecond, which
+    a container that is made for each sample would never earn back.
+
+    Example:
+        >>> containers = Containers()
+        >>> with containers.standing_in():
+        ...     tensor = compose(deferred_image)
+    """
+
+    def __init__(self) -> None:
+        self._ends: WeakKeyDictionary[Any, TableEnd | None] = WeakKeyDictionary()
+        """By container; None for one that has been called once."""
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Within, in this thread, containers use their tables. What somebody else puts in their place stays."""
+        thread = threading.get_ident()
+        outer = _ACTIVE.get(thread)
+        _ACTIVE[thread] = self
+        for one in _STAND_INS:
+            one.place()
+        try:
+            yield
+        finally:
+            if outer is not None:
+                _ACTIVE[thread] = outer
+            else:
+                del _ACTIVE[thread]
+            if not _ACTIVE:
+                for one in _STAND_INS:
+                    one.take_away()
+
+    def end_of(self, container: Any) -> TableEnd | None:
+        """The end of a container by a table; None if it has none, or is called for the first time."""
+        if container not in self._ends:
+            self._ends[container] = None
+            return None
+        end = self._ends[container]
+        if end is None:
+            end = self._ends[container] = _looked_at(container)
+        return end if end.is_usable and type(container.transforms) in (list, tuple) else None
+
+
+def _calling(before: Any, cls: Any) -> Any:
+    """What stands in for the method of a class that runs its transforms."""
+
+    @wraps(before)
+    def call(container: Any, *inputs: Any, **named: Any) -> Any:
+        if len(inputs) == 1 and not named and type(container) is cls and isinstance(inputs[0], Deferred):
+            containers = _ACTIVE.get(threading.get_ident())
+            end = None if containers is None else containers.end_of(container)
+            if end is not None:
+                return _run(container.transforms, inputs[0], end)
+        return before(container, *inputs, **named)
+
+    return call
+
+
+_STAND_INS = tuple(
+    StandIn(cls, name, partial(_calling, cls=cls)) for cls, name in ((v1.Compose, "__call__"), (v2.Compose, "forward"))
+)
+
+
+def read_library() -> None:
+    """Read the code of torchvision's transforms, which takes 15 ms, so that no worker forked from here has to."""
+    for cls in (v1.Compose, v2.Compose):
+        replaced_in_transform(cls)
+    load_ops()
+
+
+class TableEnd:
+    """The transforms of a container that make a tensor of an image value by value, while they are what they were.
+
+    Args:
+        first: the position of the first of them.
+        transforms: themselves; none if the container has no such end.
+        end: their table.
+    """
+
+    def __init__(self, first: int, transforms: Sequence[Any], end: PointwiseEnd | None) -> None:
+        self.first, self.stop = first, first + len(transforms)
+        self._transforms = transforms
+        self._classes = [*map(type, transforms)]
+        self._watch = Watch((), transforms)
+        self._end = end
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a table: not for a container without such an end, nor once it has been changed."""
+        return self._end is not None
+
+    def run(self, transforms: Sequence[Any], image: Any, *, is_given: bool) -> Any | None:
+        """What they make of an image, by the table.
+
+        Args:
+            transforms: all that are in the container now.
+            image: at the position `first`.
+            is_given: whether it is what the container was called on, so that somebody may look at it again.
+
+        Returns:
+            Tensor [C, H, W] of the dtype, class and strides that they give it; None if they must be called.
+        """
+        if self._end is None or torch.is_autocast_enabled("cpu"):
+            return None
+        now = transforms[self.first : self.stop]
+        same = len(now) == len(self._transforms) and all(map(is_, now, self._transforms))
+        if not same or [*map(type, now)] != self._classes or self._watch.changed():
+            self._end = None
+            return None
+        return self._end.run(image, keep=is_given)
+
+
+def _run(transforms: Sequence[Any], image: Any, end: TableEnd) -> Any:
+    """What the transforms of a container make of an image, one after the other, its end by the table if that can."""
+    value, done = image, 0
+    for position, transform in enumerate(transforms):
+        if position < done:
+            continue
+        if position == end.first:
+            made = end.run(transforms, value, is_given=value is image)
+            if made is not None:
+                value, done = made, end.stop
+                continue
+        value = transform(value)
+    return value
+
+
+def _looked_at(container: Any) -> TableEnd:
+    """The end of a container, as its transforms are now."""
+    taken = [one for one in _STAND_INS if one.take_away()]  # so that the library's own functions are seen
+    try:
+        transforms = list(container.transforms)
+        first = next((at for at, one in enumerate(transforms) if _makes_tensor(one)), len(transforms))
+        if not replaced_in_transform(type(container)):
+            with preserved(GENERATORS):  # packages that register transforms may be imported here
+                end = end_of([op_of(one) for one in transforms[first:]])
+            if end is not None and end.first == 0:
+                return TableEnd(first, transforms[first : first + end.stop], end)
+    except Exception as error:  # its call says what is wrong with it
+        if must_leave(error):
+            raise
+    finally:
+        for one in taken:
+            one.place()
+    return TableEnd(0, (), None)
+
+
+def _makes_tensor(transform: Any) -> bool:
+    op_type = op_type_of(transform)
+    return op_type is not None and op_type.makes == "tensor"
