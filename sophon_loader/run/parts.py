@@ -137,7 +137,9 @@ class Parts:
             return nullcontext()
         order = None
         if self._settings.seed is not None:
-            order = StreamedOrder(place.order, len(loader.dataset), Seed(place.drawn_seed()))  # type: ignore[arg-type]
+            dataset: Any = loader.dataset
+            samples = len(dataset) if hasattr(dataset, "__len__") else 0
+            order = StreamedOrder(place.order, samples, Seed(place.drawn_seed()))
         return self._recording.shown_to(loader, order)
 
     @property

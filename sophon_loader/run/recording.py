@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -86,7 +87,7 @@ class StreamedOrder:
 
     Args:
         order: of the user's samplers.
-        samples: of the dataset.
+        samples: of the dataset; 0 where it does not say how many.
         seed: of the run.
     """
 
@@ -100,6 +101,26 @@ class StreamedOrder:
         return _Streams(iter(self._order), self._order, self._samples, self._seed)
 
 
+class _Met(Occurrences):
+    """How often an iteration has met each index, also those that the dataset's length does not tell of."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self._others: Counter[int] = Counter()
+
+    def begin_anew(self) -> Callable[[list[Any]], list[int]]:
+        """See `Occurrences.begin_anew`."""
+        self._others.clear()
+        return super().begin_anew()
+
+    def count(self, index: int) -> int:
+        """See `Occurrences.count`."""
+        if -self._samples <= index < self._samples:
+            return super().count(index)
+        self._others[index] += 1
+        return self._others[index] - 1
+
+
 class _Streams(Iterator[Any]):
     """The entries of one iteration. What a signal's handler has interrupted comes with the next call."""
 
@@ -107,7 +128,7 @@ class _Streams(Iterator[Any]):
         self._reading = reading
         self._batched = order.batch_sampler is not None
         self._seed, self._epoch = seed, order.epoch
-        self._met = Occurrences(samples)
+        self._met = _Met(samples)
         reading.on_skipping = self._met.begin_anew
         self._entry: Any = None
         self._counted: list[int] = []

@@ -241,3 +241,20 @@ def test_with_a_seed_a_sample_is_the_same_at_whichever_rank(files: list[Path]) -
         sampler: Any = DistributedSampler(range(len(files)), 2, rank)  # type: ignore[arg-type]
         found = by_sample(OffloadingDataLoader(Views(files), seed=7, batch_size=3, sampler=sampler))
         assert alike(found, [whole[index] for index in sampler])
+
+
+class ByName(Dataset[Any]):
+    """Without a length, and with names for indices."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.of = Views(files)
+        self.numbers = {one.name: number for number, one in enumerate(files)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.of[self.numbers[name]]
+
+
+def test_with_a_seed_names_that_come_again_are_augmented_anew(files: list[Path]) -> None:
+    names: Any = [files[0].name, files[1].name, files[0].name]
+    first, _, again = by_sample(OffloadingDataLoader(ByName(files), seed=7, sampler=names))
+    assert not torch.equal(first, again)
