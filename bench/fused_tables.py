@@ -1,6 +1,9 @@
-"""The tables of docs/fused.md."""
+"""The tables of docs/fused.md, and of docs/any-class.md."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from bench.cost_stages import REST, TOGETHER
 from bench.cost_ways import FUSED as OURS
@@ -42,6 +45,22 @@ def fused(results: Results) -> str:
     ]
     columns = ("files", "filter", "torchvision ms", "ours ms", "ratio", "go through: of all / baseline", "unlike")
     return f"{table(columns, rows)}\n\n{sources(*found)}" if rows else MISSING
+
+
+def any_class(results: Results) -> str:
+    """CPU milliseconds per sample of datasets of one's own, by shape and picture folder."""
+    found = results.each("any-class")
+    shapes = [row["shape"] for row in found[0].rows["shapes"]] if found else []
+    rows = []
+    for shape in shapes:
+        of_each = [next(row for row in one.rows["shapes"] if row["shape"] == shape) for one in found]
+        rows.append((shape, *(text for row in of_each for text in _against_torch(row))))
+    columns = ("a sample", *(f"{one.data}: {what}" for one in found for what in ("torch → ours, ms", "ratio")))
+    return f"{table(columns, rows)}\n\n{sources(*found)}" if rows else MISSING
+
+
+def _against_torch(row: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{row['torch_ms']['median']:.2f} → {row['ours_ms']['median']:.2f}", spread(row["ratio"], 2)
 
 
 def cost(results: Results) -> str:

@@ -503,6 +503,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "peers-bucket-photos": of_file("peers-bucket-photos")(peers_on),
     "peers-versions": peers_versions,
     "fused": fused_tables.fused,
+    "any-class": fused_tables.any_class,
     "cost": fused_tables.cost,
     "cost-stages": fused_tables.cost_stages,
     "programs": program_tables.programs,

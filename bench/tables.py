@@ -18,7 +18,15 @@ from bench.markdown import Results
 from bench.page_tables import TABLES
 from bench.record import REPOSITORY, RESULTS
 
-PAGES = ("README.md", "docs/results.md", "docs/peers.md", "docs/programs.md", "docs/fused.md", "bench/README.md")
+PAGES = (
+    "README.md",
+    "docs/results.md",
+    "docs/peers.md",
+    "docs/programs.md",
+    "docs/fused.md",
+    "docs/any-class.md",
+    "bench/README.md",
+)
 _BLOCK = re.compile(r"(<!-- bench: (?P<name>\S+) -->\n).*?(\n?<!-- /bench -->)", re.DOTALL)
 
 

@@ -20,7 +20,7 @@ from sophon_loader import OffloadingDataLoader, RemoteFiles, RemoteImageFolder
 from sophon_loader.cache.cache import own_folder
 from sophon_loader.errors import ConfigError
 from tests.support import seaweed
-from tests.support.agents import Agent, agent_for
+from tests.support.agents import Agent, agent_for, until
 from tests.support.archives import location_of
 from tests.support.loaders import QUICK, samples_of
 from tests.support.pictures import eval_transform, folder, make_tree
@@ -193,9 +193,12 @@ def test_harm_to_the_copies(tree: Path, tmp_path: Path, make: Make, what: str) -
         assert samples_of(loader) == expected
         assert report(loader)["cached"] < FILES
         assert report(loader)["fallbacks"] == 0
-        assert samples_of(loader) == expected
-        if what != "removed":
-            assert report(loader)["cached"] == FILES  # they were kept anew
+
+        def kept_anew() -> bool:  # a write that finds its segment locked for long is left to a later epoch
+            assert samples_of(loader) == expected
+            return what == "removed" or report(loader)["cached"] == FILES
+
+        until(kept_anew, "all are kept anew")
 
 
 def test_samples_of_web_datasets(tree: Path, tmp_path: Path, make: Make) -> None:
