@@ -125,7 +125,7 @@ class Parts:
         self._tried_to_record = True
         why_not = why_not_recorded(loader, order)
         if not why_not:
-            self._recording = Recording()
+            self._recording = Recording(reuse_memory=options.reuse_batch_memory)
         log.info(log_line("dataset of a class of its own", recorded=not why_not, reason=why_not))
         self._why_not_recorded = why_not
         if why_not not in ("", NO_PICTURES):
@@ -177,6 +177,8 @@ class Parts:
         """End what the engine has started, and let go of the log; a later epoch begins anew."""
         if self.engine is not None:
             self.engine.close()
+        if self._recording is not None:
+            self._recording.close()
         if self._log is not None:
             self._log.close()
 

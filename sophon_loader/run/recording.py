@@ -10,8 +10,10 @@ from hashlib import blake2b
 from operator import index as as_int
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
+from sophon_loader.batches.batches import BatchMemory
+from sophon_loader.batches.collate import Collate
 from sophon_loader.measures.counters import Totals
 from sophon_loader.order.order import Order
 from sophon_loader.order.reading import Reading
@@ -25,15 +27,20 @@ from sophon_loader.run.ticket_sampler import Occurrences
 
 
 class Recording:
-    """What came of the pictures of one loader's newest epoch.
+    """What came of the pictures of one loader's newest epoch, and the memory in which its batches come.
+
+    Args:
+        reuse_memory: whether batches of torch's own collation come in shared memory that is used again.
 
     Attributes:
         order: what torch's loader reads while it starts an epoch, where each sample has a stream of random numbers of
             its own; None to read the user's samplers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reuse_memory: bool) -> None:
         self.order: StreamedOrder | None = None
+        self._reuse_memory = reuse_memory
+        self._memory = BatchMemory(1)
         self._counts = PictureCounts(workers=1)
         self._before: dict[Counted, int] = {}
 
@@ -45,20 +52,27 @@ class Recording:
             loader: the user's.
             order: see the attribute.
         """
-        dataset, init = loader.dataset, loader.worker_init_fn
+        dataset, init, collate_fn = loader.dataset, loader.worker_init_fn, loader.collate_fn
         if loader._iterator is None:  # else its workers persist, and go on counting where they have begun
             self._counts = PictureCounts(max(1, loader.num_workers))
+            self._memory = BatchMemory(max(1, loader.num_workers))
         self._before = self._counts.found()
         read_library()
         known = loader.__dict__  # DataLoader allows nobody to assign to its dataset
         known["dataset"] = RecordedDataset(dataset, self._counts)
         known["worker_init_fn"] = ShownDataset(init)
+        if self._reuse_memory and collate_fn is default_collate and loader.num_workers:
+            known["collate_fn"] = Collate(default_collate, self._memory)
         self.order = order
         try:
             yield
         finally:
             self.order = None
-            known["dataset"], known["worker_init_fn"] = dataset, init
+            known["dataset"], known["worker_init_fn"], known["collate_fn"] = dataset, init, collate_fn
+
+    def close(self) -> None:
+        """Let go of the memory of batches that nobody holds any more."""
+        self._memory.forget_ended()
 
     def notes(self) -> list[str]:
         """What became of the epoch's pictures, in sentences."""

@@ -258,3 +258,13 @@ def test_with_a_seed_names_that_come_again_are_augmented_anew(files: list[Path])
     names: Any = [files[0].name, files[1].name, files[0].name]
     first, _, again = by_sample(OffloadingDataLoader(ByName(files), seed=7, sampler=names))
     assert not torch.equal(first, again)
+
+
+def test_two_iterations_at_a_time_each_have_their_batches(files: list[Path]) -> None:
+    arguments: dict[str, Any] = {"batch_size": 4, "num_workers": 1}
+    expected = list(DataLoader(Views(files), **arguments))
+    loader = OffloadingDataLoader(Views(files), **arguments)
+    one, other = iter(loader), iter(loader)
+    found = [(next(one), next(other)) for _ in range(len(loader))]
+    for (first, second), batch in zip(found, expected, strict=True):
+        assert alike(first["small"], batch["small"]) and alike(second["small"], batch["small"])
