@@ -45,7 +45,8 @@ class RemoteFiles(RemoteImages):
             in one of these, such as `meta.json`. Or a function of all members but the picture, {extension: bytes}. It
             is called once for each sample, here and now.
         image: the member that is the picture, such as `input.jpg`. By default it is the first of jpg, jpeg, png, ppm,
-            bmp, pgm, tif, tiff and webp that a sample has.
+            bmp, pgm, tif, tiff and webp that a sample has. Where no sample has any of these, and all pictures are the
+            same member, it is that one.
         options: time-outs, the key if the agent has keys, and how long to wait for one that is missing.
 
     Example:
@@ -78,12 +79,9 @@ class RemoteFiles(RemoteImages):
         super().__init__(agent, transform, target_transform, options)
         member = EVERY if callable(target) else _checked(target)
         picture = "" if image is None else _checked_image(image)
-        listed = self.listed(lambda connection, timeout_s: connection.samples(member, picture, _PATIENCE * timeout_s))
-        each = [_Samples(one.tree(), member, one.address) for one in listed]
-        keys, labels = [], []
-        for key, members in each[0] if len(each) == 1 else _together(each):
-            keys.append(key)
-            labels.append(_label(key, members, target))
+        each, keys, labels = self._found(member, picture, target)
+        if not keys and not picture and (picture := _only_picture(each)):
+            each, keys, labels = self._found(member, picture, target)
         told = [text for samples in each for text in samples.left_out(picture)]
         if not keys:
             raise FileNotFoundError(" ".join([f"Found no samples with a picture in {self.address}.", *told]))
@@ -91,6 +89,18 @@ class RemoteFiles(RemoteImages):
             warn_user(text)
         self.shared_keys = SharedStrings(keys)
         self._label = targets_of(labels)
+
+    def _found(
+        self, member: str, picture: str, target: str | Callable[[Members], Any]
+    ) -> tuple[list[_Samples], list[str], list[Any]]:
+        """The listings of all agents, and the key and the label of each sample in them."""
+        listed = self.listed(lambda connection, timeout_s: connection.samples(member, picture, _PATIENCE * timeout_s))
+        each = [_Samples(one.tree(), member, one.address) for one in listed]
+        keys, labels = [], []
+        for key, members in each[0] if len(each) == 1 else _together(each):
+            keys.append(key)
+            labels.append(_label(key, members, target))
+        return each, keys, labels
 
     @property
     def label(self) -> Callable[[int], Any]:
@@ -122,6 +132,8 @@ class _Samples:
     pictures: int = 0
     """Pictures that are in no sample."""
     first_picture: str = ""
+    are_alike: bool = True
+    """Whether all pictures that are in no sample are the same member."""
     groups: int = 0
     """Groups of files that have no picture at all."""
     first_group: str = ""
@@ -147,9 +159,15 @@ class _Samples:
         if name.lower().endswith(IMG_EXTENSIONS):
             self.pictures += 1
             self.first_picture = self.first_picture or name
+            self.are_alike = self.are_alike and _member(name) == self.first_member
         else:
             self.groups += 1
             self.first_group = self.first_group or name
+
+    @property
+    def first_member(self) -> str:
+        """What follows the first dot in the name of the first picture that is in no sample; "" if there is none."""
+        return _member(self.first_picture)
 
     def left_out(self, image: str) -> Iterator[str]:
         """What is in no sample, each with its remedy; known once all samples have come.
@@ -159,7 +177,7 @@ class _Samples:
         """
         if self.pictures:
             begin = f"{self.pictures} pictures in {self.address} are in no sample, the first {self.first_picture!r}: "
-            member = self.first_picture.rpartition("/")[2].partition(".")[2].lower()
+            member = self.first_member
             if image:
                 yield begin + f"beside them is no {image!r}, as image= says. Put one there, or correct image=."
             else:
@@ -178,6 +196,21 @@ class _Samples:
         if found is None:
             raise MalformedMessage(f"a listing must have whole samples, got one that ends early from {self.address}")
         return found
+
+
+def _member(path: str) -> str:
+    return path.rpartition("/")[2].partition(".")[2].lower()
+
+
+def _only_picture(each: Sequence[_Samples]) -> str:
+    """The member that all pictures are, where none is in a sample; "" if they differ, or cannot be named by `image`.
+
+    Args:
+        each: the listings, read to their ends.
+    """
+    members = {samples.first_member if samples.are_alike else "" for samples in each if samples.pictures}
+    found = members.pop() if len(members) == 1 else ""
+    return "" if found.startswith(".") else found
 
 
 def _parsed_text(content: bytes) -> str:

@@ -78,6 +78,17 @@ def agents_of_use(
     return f"{of_use}; there {'is' if there == '1 core' else 'are'} {there}."
 
 
+def lost_now(states: Sequence[str]) -> str:
+    """How many of the agents do not answer now: "1 of 2 agents lost"; "" where all do.
+
+    Args:
+        states: of several agents; those that have left, or are not used, do not count.
+    """
+    there = [one for one in states if one not in (LEFT, REFUSED)]
+    lost = there.count(SILENT)
+    return f"{lost} of {counted(len(there), 'agent')} lost" if lost else ""
+
+
 def losses(agents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which of several agents were lost, when, and what has taken over, in sentences.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sophon_loader.figures import counted, duration, number, percent, size
 from sophon_loader.report.advice import sent_more, sent_share, verdict_of
+from sophon_loader.report.agents import lost_now
 from sophon_loader.report.course import Course, EpochCourse
 from sophon_loader.report.markup import asset, table
 from sophon_loader.report.page import faults_of, page_of
@@ -194,9 +195,11 @@ def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
     wire = epoch.total("wire_bytes")
     read = epoch.total("read_bytes")
     share, more = sent_share(wire, read), sent_more(wire, read)
+    agents = [] if epoch.told is None else epoch.told.values.get("agents", [])
     said = [
         "Not enough data" if epoch.told is None else verdict_of(epoch.told.values).short,
         *faults_of(epoch.faults()),
+        *filter(None, [lost_now([one["state"] for one in agents])]),
     ]
     return (
         f"{epoch.number}" if epoch.ended else f"{epoch.number} (not ended)",
@@ -212,18 +215,31 @@ def _epoch_row(epoch: EpochCourse) -> tuple[str, ...]:
 
 def _faults(epochs: Sequence[EpochCourse]) -> str:
     found = [(epoch, one) for epoch in epochs for one in epoch.seconds if one.get("faults")]
-    if not found:
+    rows = [(one["time"], epoch.number, one["seconds"], ", ".join(faults_of(one["faults"]))) for epoch, one in found]
+    left = len(rows) - MOST_FAULTS
+    rows = sorted([*rows[:MOST_FAULTS], *_lost_agents(epochs)])
+    if not rows:
         return ""
-    rows = [
-        (
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["time"])),
-            f"{epoch.number}",
-            duration(one["seconds"]),
-            ", ".join(faults_of(one["faults"])),
-        )
-        for epoch, one in found[:MOST_FAULTS]
+    cells = [
+        (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)), f"{number}", duration(into_s), what)
+        for at, number, into_s, what in rows
     ]
-    left = len(found) - len(rows)
-    more = f'<p class="dim">And {counted(left, "second")} more with faults.</p>' if left else ""
+    more = f'<p class="dim">And {counted(left, "second")} more with faults.</p>' if left > 0 else ""
     head = ("when", "epoch", "into it", "what happened")
-    return f"<section><h2>Faults</h2>{table(head, rows, 'numbers words times')}{more}</section>"
+    return f"<section><h2>Faults</h2>{table(head, cells, 'numbers words times')}{more}</section>"
+
+
+def _lost_agents(epochs: Sequence[EpochCourse]) -> Iterator[tuple[float, int, float, str]]:
+    """When each agent was lost, in which epoch, how many seconds into it, and in words.
+
+    Every later report repeats the loss, so it counts where it came: after the epoch before, by that one's last second.
+    """
+    after = 0.0
+    for epoch in (one for one in epochs if one.seconds):
+        first, until = epoch.seconds[0], epoch.seconds[-1]["time"]
+        before, after = after, max(after, until)
+        for one in [] if epoch.told is None else epoch.told.values.get("agents", []):
+            at = one.get("lost_at", 0.0)
+            if before < at and (at <= after or epoch is epochs[-1]):
+                into_s = max(0.0, at - first["time"] + first["seconds"])
+                yield at, epoch.number, into_s, f"agent lost: {one['agent']}"

@@ -12,6 +12,7 @@ from sophon_loader.figures import per_second, percent, size
 from sophon_loader.measures.counters import Totals
 from sophon_loader.ranks.seeding import rank_of_all
 from sophon_loader.report.advice import sent_more, sent_share
+from sophon_loader.report.agents import lost_now
 from sophon_loader.report.report import Report
 from sophon_loader.torch_internals.iterator_wrapper import Around
 from sophon_loader.torch_internals.untraced import untraced
@@ -69,6 +70,8 @@ def told(report: Report, recent: Totals, seconds: float) -> str:
     if share is not None:
         more = sent_more(report.totals.wire_bytes, report.totals.read_bytes)
         parts.append(f"{more} more than the files sent" if more else f"{percent(max(0.0, 1 - share))} saved")
+    if lost := lost_now([one.state for one in report.agents]):
+        parts.append(lost)
     verdict = report.decided
     if verdict.knows:
         parts.append(f"{verdict.short[:1].lower()}{verdict.short[1:]}")

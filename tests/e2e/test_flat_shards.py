@@ -48,6 +48,8 @@ def agent(above: Path) -> Iterator[Agent]:
     exports["broken"] = write_flat(above / "bad", [broken])["tars"]
     named = [{f"{number}.input.jpg": next(pictures), f"{number}.output.cls": b"%d" % number} for number in range(3)]
     exports["named"] = write_flat(above / "named", [named])["tars"]
+    pairs = [{f"{number}.input.jpg": b"", f"{number}.mask.png": b"", f"{number}.cls": b"1"} for number in range(3)]
+    exports["pairs"] = write_flat(above / "pairs", [pairs])["folders"]
     with agent_for(exports, "--index-folder", str(above / "indexes")) as running:
         yield running
 
@@ -149,8 +151,13 @@ def test_the_picture_that_an_argument_names(agent: Agent) -> None:
     dataset = RemoteFiles(address, train_transform(), target="output.cls", image="input.jpg", options=QUICK)
     assert dataset.keys == [f"{number}.input.jpg" for number in range(3)] and dataset.targets == [0, 1, 2]
     assert _epochs(dataset, address, "all-off", 0) == _epochs(dataset, address, "no-off", 0)
-    with pytest.raises(FileNotFoundError, match=r"3 pictures in .* the first '0.input.jpg': .*image='input.jpg'"):
-        RemoteFiles(address, target="output.cls", options=QUICK)
+
+
+def test_the_only_picture_of_each_sample_needs_no_name(agent: Agent) -> None:
+    found = RemoteFiles(agent.address("named"), target="output.cls", options=QUICK)
+    assert found.keys == [f"{number}.input.jpg" for number in range(3)] and found.targets == [0, 1, 2]
+    with pytest.raises(FileNotFoundError, match=r"6 pictures in .* the first '\S*0.input.jpg': .*image='input.jpg'"):
+        RemoteFiles(agent.address("pairs"), options=QUICK)
 
 
 def test_a_loader_that_is_to_start_an_agent_where_there_are_no_files(agent: Agent) -> None:

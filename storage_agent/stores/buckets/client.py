@@ -21,15 +21,16 @@ _AMAZONS = ("amazonaws.com", "amazonaws.com.cn", "169.254.0.0/16", "fd00:ec2::/3
 
 
 class NoBundle(Exception):
-    """AWS_CA_BUNDLE names no file of certificates; the text says why, and may be shown."""
+    """AWS_CA_BUNDLE, or the profile, names no file of certificates; the text says why, and may be shown."""
 
 
-def client_options(location: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def client_options(location: str, environment: Mapping[str, str], ca_bundle: str = "") -> dict[str, Any]:
     """Options of obstore's client for a location.
 
     Args:
         location: `s3://bucket/prefix`, `gs://` or `az://container/prefix`.
         environment: of this process.
+        ca_bundle: the file of certificates that an AWS profile names; AWS_CA_BUNDLE comes before it.
 
     Raises:
         NoBundle.
@@ -39,7 +40,9 @@ def client_options(location: str, environment: Mapping[str, str]) -> dict[str, A
     if not location.startswith("s3:"):
         return options
     if bundle := environment.get("AWS_CA_BUNDLE"):
-        options["root_certificate"] = _certificates(bundle)
+        options["root_certificate"] = _certificates(bundle, "AWS_CA_BUNDLE")
+    elif ca_bundle:
+        options["root_certificate"] = _certificates(ca_bundle, "ca_bundle of the AWS profile")
     # at Amazon's own address TLS says who answers; a proxy of the user's own has to be left in place
     has_proxy = any(environment.get(one) for one in environment if one.lower() in _PROXIES)
     if (host := _host(endpoint)) and not has_proxy:
@@ -49,13 +52,13 @@ def client_options(location: str, environment: Mapping[str, str]) -> dict[str, A
     return options
 
 
-def _certificates(bundle: str) -> bytes:
+def _certificates(bundle: str, named_by: str) -> bytes:
     try:
         found = Path(bundle).read_bytes()
     except OSError as error:
-        raise NoBundle(f"the file that AWS_CA_BUNDLE names cannot be read: {error.strerror}") from None
+        raise NoBundle(f"the file that {named_by} names cannot be read: {error.strerror}") from None
     if b"-----BEGIN CERTIFICATE-----" not in found:
-        raise NoBundle("the file that AWS_CA_BUNDLE names has no certificate in PEM")
+        raise NoBundle(f"the file that {named_by} names has no certificate in PEM")
     return found
 
 

@@ -44,7 +44,11 @@ _ADDRESSES = {
     "az": "; set AZURE_STORAGE_ACCOUNT_NAME",
 }
 
-_TRUSTED = {"s3": "AWS_CA_BUNDLE, or SSL_CERT_FILE,", "gs": "SSL_CERT_FILE", "az": "SSL_CERT_FILE"}
+_TRUSTED = {
+    "s3": "AWS_CA_BUNDLE or SSL_CERT_FILE in the agent's environment, or ca_bundle of the profile that gives the keys,",
+    "gs": "SSL_CERT_FILE in the agent's environment",
+    "az": "SSL_CERT_FILE in the agent's environment",
+}
 _ENDPOINTS = {
     "s3": ", and that AWS_ENDPOINT_URL, if there is one, is http:// or https:// and a host",
     "gs": ", and that GOOGLE_BASE_URL, if there is one, is http:// or https:// and a host",
@@ -206,9 +210,8 @@ class Far(Archive):
             "unset": _SETTINGS[scheme],
             "none": f"correct its name{_ADDRESSES[scheme]}",
             "away": f"see that this host reaches it{_ADDRESSES[scheme]}",
-            "certificate": f"set {_TRUSTED[scheme]} in the agent's environment to a file with the certificate (PEM) of "
-            "the CA that signed it",
-            "bundle": "correct AWS_CA_BUNDLE: a file with certificates of CAs (PEM)",
+            "certificate": f"set {_TRUSTED[scheme]} to a file with the certificate (PEM) of the CA that signed it",
+            "bundle": "name a file with certificates of CAs (PEM) there",
             "redirect": "set AWS_ENDPOINT_URL to the host that answers without a redirect",
             "library": f"see that settings in the agent's environment have no line break in them{_ENDPOINTS[scheme]}",
             "region": "set AWS_REGION to the bucket's region",

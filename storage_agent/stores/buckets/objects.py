@@ -109,9 +109,11 @@ def _store(location: str, *, again: bool = True) -> Any:
     made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
     more: dict[str, Any] = {"retry_config": _RETRIES if again else _NO_RETRIES}
     try:
-        client = client_options(location, os.environ)
+        ca_bundle = ""
         if scheme == "s3" and (found := _profile()) is not None:
             more |= {"credential_provider": found, **found.settings}
+            ca_bundle = found.ca_bundle
+        client = client_options(location, os.environ, ca_bundle)
         return made(bucket, prefix=prefix.strip("/") or None, client_options=client, **more)
     except NoBundle as error:
         raise StoreFailed("bundle", str(error)) from None

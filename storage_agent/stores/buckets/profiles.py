@@ -34,6 +34,10 @@ class Profile:
     Args:
         environment: names the profile, and may name the files.
 
+    Attributes:
+        settings: of obstore's store: the profile's region, where the environment has none.
+        ca_bundle: the path of the file of certificates that the profile names; "" for none.
+
     Raises:
         NoProfile: it is not there, or cannot be read.
 
@@ -44,10 +48,13 @@ class Profile:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         import boto3  # an optional package
+        import botocore.session
 
         try:
-            session = boto3.Session()
+            core = botocore.session.get_session()
+            session = boto3.Session(botocore_session=core)
             self._credentials = session.get_credentials()
+            self.ca_bundle = str(core.get_scoped_config().get("ca_bundle", ""))
         except Exception as error:  # the boundary to a library whose texts may have what is secret
             raise NoProfile(type(error).__name__) from None
         self.has_credentials = self._credentials is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sophon_loader.datasets.remote_files import RemoteFiles, _Samples
+from sophon_loader.datasets.remote_files import RemoteFiles, _only_picture, _Samples
 from sophon_loader.errors import ConfigError, MalformedMessage
 from sophon_loader.wire.samples import EVERY
 
@@ -39,6 +39,22 @@ def test_pictures_that_are_in_no_sample(image: str, said: str) -> None:
     assert [*samples] == [("a/ok.jpg", {})]
     (text,) = samples.left_out(image)
     assert re.search(rf"^2 pictures in tcp://.* are in no sample, the first 'a/22.0.jpg': {said}", text)
+
+
+@pytest.mark.parametrize(
+    ("cells", "only"),
+    [
+        (["", "0.input.JPG", "", "1.input.jpg", "", "2.txt"], "input.jpg"),
+        (["", "0.input.jpg", "", "0.mask.png"], ""),
+        (["", "0..jpg"], ""),
+        (["", "2.txt"], ""),
+    ],
+)
+def test_the_only_picture(cells: list[str], only: str) -> None:
+    samples = _Samples([("a", cells)], "cls", "tcp://fileserver:5555/shards")
+    assert [*samples] == [] and _only_picture([samples]) == only
+    other = _Samples([("", ["", "0.left.jpg"])], "cls", "tcp://other:5555/shards")
+    assert [*other] == [] and _only_picture([samples, other]) == ("left.jpg" if not samples.pictures else "")
 
 
 @pytest.mark.parametrize("image", ["", ".", ".jpg", "a/b.jpg", "a\0.jpg", 7])

@@ -54,6 +54,16 @@ def test_a_loss_behind_the_verdict_is_told() -> None:
     assert "The agent at tcp://a:1/photos was lost" in Page(run_page(course_of(lines))).text
 
 
+def test_a_lost_agent_is_a_row_of_the_faults_of_its_epoch() -> None:
+    """Reports of later epochs have the loss as well, and are not of the time when it came."""
+    two = (AgentShare("tcp://a:1/p", state="does not answer", lost_at=1.7e9 + 1.5), AgentShare("tcp://b:1/p"))
+    lines = log_of([second(0, 1.0), second(0, 2.0)], [second(1, 61.0)], agents=two)
+    text = Page(run_page(course_of(lines))).text
+    table = text.partition("what happened")[2].partition("Details")[0]
+    assert table.count("agent lost: tcp://a:1/p") == 1 and table.split("\n")[1:4].count("0") == 1
+    assert "1.5 s" in table and text.count("1 of 2 agents lost") == 2, "both epochs end without it"
+
+
 def test_it_tells_epochs_side_by_side_and_marks_faults() -> None:
     text = run_page(course_of(two_epochs()))
     shown, data = Page(text), data_of(text)

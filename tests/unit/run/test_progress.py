@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sophon_loader.measures.counters import NO_TOTALS
+from sophon_loader.report.agents import AgentShare
 from sophon_loader.report.report import Report
 from sophon_loader.run.progress import told
 
@@ -23,6 +24,12 @@ def test_it_says_how_fast_how_much_what_is_saved_and_what_limits() -> None:
     assert told(replace(report, awaited_s=0.1), recent, 2.0).endswith("75 % saved, the training step limits")
     gone = replace(report, totals=replace(report.totals, fallbacks=900))
     assert told(gone, recent, 2.0).endswith("the agent sends nothing usable")
+
+
+def test_a_lost_agent_is_named_before_what_limits() -> None:
+    agents = tuple(AgentShare("tcp://a:1/p", state=state) for state in ("in use", "does not answer", "has left"))
+    assert told(Report("auto", agents=agents), NO_TOTALS, 0.0) == "1 of 2 agents lost"
+    assert told(Report("auto", agents=agents[::2]), NO_TOTALS, 0.0) == ""
 
 
 def test_what_is_not_known_is_left_out() -> None:

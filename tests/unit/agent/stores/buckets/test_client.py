@@ -72,11 +72,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(objects, "AGAIN_WITHIN_S", 0.0)
 
-    def one(address: str, **environment: str) -> bytes:
+    def one(address: str, **environment: str | None) -> bytes:
         usual = {"AWS_ENDPOINT_URL": address, "AWS_REGION": "x", "AWS_ACCESS_KEY_ID": "a"}
         secret = {"AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "token"}
         for name, value in {**usual, **secret, **environment}.items():
-            monkeypatch.setenv(name, value)
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
         objects._store.cache_clear()
         objects._profile.cache_clear()
         return bytes(objects.read("s3://photos", "a.jpg", 6, '"1"'))
@@ -129,6 +132,32 @@ def test_a_certificate_of_ones_own(
     assert read(address, AWS_CA_BUNDLE=str(certificates / "ca")) == b"pixels"
     monkeypatch.delenv("AWS_CA_BUNDLE")
     assert read(address, SSL_CERT_FILE=str(certificates / "ca")) == b"pixels"
+
+
+def test_a_certificate_that_a_profile_trusts(
+    certificates: Path, serve: Serve, read: Callable[..., bytes], tmp_path: Path
+) -> None:
+    pytest.importorskip("boto3")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "signed", certificates / "key")
+    address = f"https://127.0.0.1:{serve('127.0.0.1', context=context).server_port}"
+    (tmp_path / "config").write_text(
+        f"[default]\nca_bundle = {certificates}/none\n"
+        f"[profile training]\nca_bundle = {certificates}/ca\naws_access_key_id = a\naws_secret_access_key = b\n"
+        f"[profile wrong]\nca_bundle = {certificates}/none\naws_access_key_id = a\naws_secret_access_key = b\n"
+    )
+    without_keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
+    files = {"AWS_CONFIG_FILE": f"{tmp_path}/config", "AWS_SHARED_CREDENTIALS_FILE": f"{tmp_path}/none"}
+    assert read(address, **without_keys, **files, AWS_PROFILE="training") == b"pixels"
+    with pytest.raises(objects.StoreFailed, match="the file that ca_bundle of the AWS profile names cannot be read"):
+        read(address, **without_keys, **files, AWS_PROFILE="wrong")
+    trusted = str(certificates / "ca")
+    assert read(address, **without_keys, **files, AWS_PROFILE="wrong", AWS_CA_BUNDLE=trusted) == b"pixels"
+
+
+def test_what_to_set_where_a_certificate_is_not_trusted() -> None:
+    said = Far("d", "s3://photos", 1000)._remedy("s3", "certificate")
+    assert "AWS_CA_BUNDLE or SSL_CERT_FILE in the agent's environment, or ca_bundle of the profile" in said
 
 
 def test_a_bundle_of_certificates_that_is_none(read: Callable[..., bytes], tmp_path: Path) -> None:
