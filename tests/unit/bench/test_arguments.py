@@ -129,6 +129,7 @@ WRONG = {
     "bench.bed.__main__": ("--link-mbit -1", "--seconds 0"),
     "bench.programs": ("--data nowhere",),
     "bench.recorded": (),
+    "bench.any_class": ("--data /nowhere", "--rounds 0", "--samples none"),
     "bench.against": (". --rounds 0 -- bench.planner", ". --figures ( -- bench.planner", ". -- bench.nonsense"),
 }
 """Command lines that each bench must refuse."""
@@ -254,7 +255,7 @@ def test_the_program_knows_its_benches_and_results(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         program.main(["policies", "nonsense"])
     assert ended.value.code == 2
-    known = "agent, archive-index, archives, buckets, cache, cache-30, constructor"
+    known = "agent, any-class, any-class-imagenet, any-class-photos, archive-index, archives, buckets, cache"
     assert f"NAME must be one of {known}" in capsys.readouterr().err
     assert program.main([]) == 0
     said = capsys.readouterr().out
