@@ -19,6 +19,7 @@ from weakref import ReferenceType, ref
 
 from PIL import Image, ImageFile
 
+from sophon_loader.errors import must_leave
 from sophon_loader.kinds.image.deferred import Deferred, guarded, image_of, lock_of
 from sophon_loader.kinds.image.fused_picture import DecodeTally
 from sophon_loader.kinds.image.header import header_of
@@ -63,7 +64,9 @@ def opened_image(data: bytes, name: str | None, file: Any = None) -> Image.Image
         if source is None or not _is_of_one_picture(source, format_):
             return None
         source.let_pillow_warn()
-    except Exception:  # Pillow's own `open` raises it, and names the file
+    except Exception as error:  # Pillow's own `open` raises it, and names the file
+        if must_leave(error):
+            raise
         return None
     source.is_file = True
     source.tally = DecodeTally()
@@ -296,15 +299,9 @@ class Opened(Deferred):
         self._note_load()
         return super().tobytes(*args, **kwargs)
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        """See PIL.Image.Image.__array_interface__."""
-        with lock_of(self):
-            if isinstance(self, Opened):
-                self._note_load()
-                return super().__array_interface__
-        found: dict[str, Any] = self.__array_interface__
-        return found
+    def _array_interface(self) -> dict[str, Any]:
+        self._note_load()
+        return super()._array_interface()
 
     def _recorded(self, step: Step | None, shape: Shape | None = None) -> Image.Image | None:
         made = super()._recorded(step, shape)

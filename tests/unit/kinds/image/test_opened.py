@@ -23,6 +23,7 @@ from PIL import BmpImagePlugin, Image, ImageChops, ImageDraw, ImageFile, ImageOp
 from torchvision.transforms import functional as v1
 
 from sophon_loader import native
+from sophon_loader.kinds.image import opened as opened_module
 from sophon_loader.kinds.image.deferred import Deferred
 from sophon_loader.kinds.image.opened import opened_image
 from tests.support.outcomes import Outcome, outcome_of, seen, text_of
@@ -456,3 +457,12 @@ def test_a_format_that_somebody_else_opens_is_left_to_them(monkeypatch: pytest.M
     assert opened_image(file_of("jpeg 4:2:0"), "") is not None
     monkeypatch.setitem(Image.OPEN, "JPEG", (lambda fp, name: Image.new("L", (3, 2)), None))
     assert opened_image(file_of("jpeg 4:2:0"), "") is None
+
+
+def test_what_is_no_fault_of_the_file_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(opened_module, "source_of", hungry)
+    with pytest.raises(MemoryError):
+        opened_image(file_of("jpeg 4:2:0"), "")
