@@ -135,19 +135,34 @@ def _draws_nothing(frame: FrameType | None) -> bool:
 @contextmanager
 def preserved(draws: Collection[str]) -> Iterator[None]:
     """Run a block that may draw from the named generators and leave their states as they were."""
-    torch_state = torch.default_generator.get_state() if "torch" in draws else None
-    numpy_state = np.random.get_state() if "numpy" in draws else None
-    python_state = random.getstate() if "python" in draws else None
+    states = GeneratorStates(draws)
     try:
         yield
     finally:
+        states.put_back()
+
+
+class GeneratorStates:
+    """What the named generators stand at when this is made.
+
+    Args:
+        draws: names of the generators, a subset of `op.GENERATORS`.
+    """
+
+    def __init__(self, draws: Collection[str]) -> None:
+        self._torch = torch.default_generator.get_state() if "torch" in draws else None
+        self._numpy = np.random.get_state() if "numpy" in draws else None
+        self._python = random.getstate() if "python" in draws else None
+
+    def put_back(self) -> None:
+        """Have them stand there again."""
         try:  # each, whatever the handler of a signal raises meanwhile
-            if torch_state is not None:
-                torch.default_generator.set_state(torch_state)
+            if self._torch is not None:
+                torch.default_generator.set_state(self._torch)
         finally:
             try:
-                if numpy_state is not None:
-                    np.random.set_state(numpy_state)
+                if self._numpy is not None:
+                    np.random.set_state(self._numpy)
             finally:
-                if python_state is not None:
-                    random.setstate(python_state)
+                if self._python is not None:
+                    random.setstate(self._python)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from sophon_loader.errors import must_leave
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import Draw, op_seed, preserved, seed_generators
+from sophon_loader.pipeline.randomness import Draw, GeneratorStates, op_seed, preserved, seed_generators
 from sophon_loader.recording.opener import Opener, can_defer
 from sophon_loader.recording.picture_counts import PictureCounts
 
@@ -74,7 +71,7 @@ class RecordedDataset(Dataset[Any]):
             self._defers = can_defer()
         if not self._defers or self._opener is None:
             return make()
-        before = _States()
+        before = GeneratorStates(GENERATORS)
         with self._opener.opening() as pictures:
             try:
                 found = make()
@@ -101,20 +98,6 @@ def _stream_of(index: Any) -> Iterator[None]:
     with preserved(GENERATORS):
         seed_generators(GENERATORS, op_seed(index.draw, 0))
         yield
-
-
-class _States:
-    """Of the global generators, as they are when this is made."""
-
-    def __init__(self) -> None:
-        self._torch = torch.default_generator.get_state()
-        self._numpy = np.random.get_state()
-        self._python = random.getstate()
-
-    def put_back(self) -> None:
-        torch.default_generator.set_state(self._torch)
-        np.random.set_state(self._numpy)
-        random.setstate(self._python)
 
 
 class ShownDataset:

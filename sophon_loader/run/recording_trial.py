@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, _utils
 from sophon_loader.errors import must_leave
 from sophon_loader.order.order import Order
 from sophon_loader.pipeline.op import GENERATORS
-from sophon_loader.pipeline.randomness import seed_generators
+from sophon_loader.pipeline.randomness import GeneratorStates, seed_generators
 from sophon_loader.recording.opener import Opener, can_defer
 from sophon_loader.recording.picture_counts import PILLOW, PictureCounts
 from sophon_loader.run.trial_process import NotTried, tried_apart
@@ -153,11 +153,11 @@ def _outcome(make: Callable[[], Any], opener: Opener | None) -> tuple[Any, int]:
     """What a sample is, or the error that it ends with; and how many pictures were deferred."""
     if opener is None:
         return _value_or_error(make), 0
-    states = torch.default_generator.get_state()
+    before = GeneratorStates(GENERATORS)
     with opener.opening() as pictures:
         found = _value_or_error(make)
     if pictures.failed:  # it would be made again, which moves what is on `self` twice
-        torch.default_generator.set_state(states)
+        before.put_back()
         found = _value_or_error(make)
     return found, pictures.deferred
 
