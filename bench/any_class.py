@@ -32,6 +32,7 @@ from torchvision import transforms
 from tqdm import tqdm
 
 from bench import arguments, record
+from bench.loading import cpu_s
 from sophon_loader import OffloadingDataLoader
 from sophon_loader.recording.opener import can_defer
 
@@ -116,11 +117,6 @@ class Pictures(Dataset[Any]):
         return SHAPES[self.shape][1](self.files[index]), index
 
 
-def cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """CPU seconds of this process and of some others."""
-    return time.process_time() + sum(sum(one.cpu_times()[:2]) for one in processes)
-
-
 def measured(files: Sequence[Path], shape: str, rounds: int) -> dict[str, Any]:
     """A row: ms per sample of both, their ratios, and whether all values were the same."""
     loaders: dict[str, Any] = {}
@@ -137,10 +133,10 @@ def measured(files: Sequence[Path], shape: str, rounds: int) -> dict[str, Any]:
     ms: dict[str, list[float]] = {TORCH: [], OURS: []}
     for number in tqdm(range(rounds), desc=shape, unit="round", file=sys.stderr):
         for which in record.in_turns([TORCH, OURS], number):
-            begun = cpu_s(children[which])
+            begun = _cpu_s(children[which])
             for _ in loaders[which]:
                 pass
-            ms[which].append((cpu_s(children[which]) - begun) / len(files) * 1e3)
+            ms[which].append((_cpu_s(children[which]) - begun) / len(files) * 1e3)
     told = loaders[OURS].report().as_dict()
     loaders[OURS].close()
     return {
@@ -152,6 +148,10 @@ def measured(files: Sequence[Path], shape: str, rounds: int) -> dict[str, Any]:
         "by_c": told["fused"] / max(1, told["fused"] + told["unfused"]),
         "same": same,
     }
+
+
+def _cpu_s(children: Sequence[psutil.Process]) -> float:
+    return time.process_time() + sum(cpu_s(one.pid) for one in children)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from sophon_loader import OffloadingDataLoader, OffloadOptions
 from sophon_loader.recording.containers import TableEnd
 from sophon_loader.recording.opener import can_defer
 from sophon_loader.run.recording_trial import BOUND_BEFORE
+from sophon_loader.workers.alike import difference
 from tests.support.pictures import make_tree
 
 pytestmark = pytest.mark.skipif(not can_defer(), reason="our C is not here")
@@ -86,13 +86,7 @@ class Named(Views):
 
 
 def alike(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(alike(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(itertools.starmap(alike, zip(one, other, strict=True)))
-    return bool(one == other)
+    return difference(one, other) is None
 
 
 def epochs(loader: Any, count: int = 2) -> list[Any]:
